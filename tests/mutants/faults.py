@@ -279,7 +279,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a plan puts a checkpoint around what writes a reference",
         "jaxviz/features/remat/checkpointing.py",
-        "if any(compat.is_ref(a.aval) and a not in made for a in e.invars):",
+        "if any(compat.is_ref(a.aval) and a not in bound for a in e.invars):",
         "if False:",
         "tests/test_references.py -k 'plan or policy'",
     ),
@@ -1042,7 +1042,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a plan puts a checkpoint around what writes to a reference from outside",
         "jaxviz/features/remat/checkpointing.py",
-        "if any(compat.is_ref(a.aval) and a not in made for a in e.invars):",
+        "if any(compat.is_ref(a.aval) and a not in bound for a in e.invars):",
         "if False:",
         "tests/test_references.py",
     ),

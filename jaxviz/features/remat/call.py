@@ -70,8 +70,8 @@ class Call:
         """A function with this signature, as one of flat arrays."""
 
         def of_arrays(*inputs: Any) -> Any:
-            given = iter(inputs)
-            leaves = [next(given) if is_array else x for x, is_array in zip(self.leaves, self.is_input, strict=True)]
+            rest = iter(inputs)
+            leaves = [next(rest) if is_array else x for x, is_array in zip(self.leaves, self.is_input, strict=True)]
             args, kwargs = jax.tree.unflatten(self.in_tree, leaves)
             return f(*args, **kwargs)
 

@@ -26,8 +26,8 @@ from jaxviz.transforms.jvp import jvp_rules
 @cache
 def remat_template() -> Operation:
     """A checkpoint created by JAX, as a template for others."""
-    made = read_jaxpr(jax.make_jaxpr(jax.checkpoint(lambda x: x))(1.0))
-    return next(e.operation for e in made.equations if of(e).is_checkpoint)
+    traced = read_jaxpr(jax.make_jaxpr(jax.checkpoint(lambda x: x))(1.0))
+    return next(e.operation for e in traced.equations if of(e).is_checkpoint)
 
 
 def in_checkpoint(body: Program, prevent_cse: bool, policy: Any) -> Operation:
@@ -54,8 +54,8 @@ def checkpointed(
       offloaded: names of values that are moved to the host.
       chunk: how many iterations of a scan whose body is one of the regions also form a checkpoint, in a scan of their own.
     """
-    given = list(dict.fromkeys([*names.values(), *(entering or {}).values()]))
-    policy = policy_of([n for n in given if n not in offloaded], [n for n in given if n in offloaded])
+    every = list(dict.fromkeys([*names.values(), *(entering or {}).values()]))
+    policy = policy_of([n for n in every if n not in offloaded], [n for n in every if n in offloaded])
     return _Rewriting(regions, names, entering or {}, policy, chunk).program(program)
 
 
@@ -82,7 +82,7 @@ def policy_of(saved: Sequence[str], offloaded: Sequence[str]) -> Any:
 
 
 def cut(
-    given: Program, start: int, end: int, equations: Sequence[Equation], renamed: Mapping[Atom, Atom]
+    program: Program, start: int, end: int, equations: Sequence[Equation], renamed: Mapping[Atom, Atom]
 ) -> tuple[list[Atom], list[Var], Program]:
     """Extracts consecutive equations of a program: the values that they read, those of theirs that are read elsewhere, and the program.
 
@@ -91,8 +91,8 @@ def cut(
       renamed: replacements for their results, where these have other variables.
     """
     read = _read_by(equations)
-    after = {a for e in given.equations[end:] for a in e.invars}.union(given.outvars)
-    results = [v for e in given.equations[start:end] for v in e.outvars if v in after]
+    after = {a for e in program.equations[end:] for a in e.invars}.union(program.outvars)
+    results = [v for e in program.equations[start:end] for v in e.outvars if v in after]
     invars = tuple([Var(a.aval) for a in read])
     own: dict[Atom, Atom] = dict(zip(read, invars, strict=True))
     own_equations = tuple([replace(e, invars=tuple([own.get(a, a) for a in e.invars])) for e in equations])
@@ -126,8 +126,8 @@ def _wiring(body: Program) -> Hashable:
 
 def _named(v: Atom, name: str, out: Var, at: Equation) -> Equation:
     """The equation that names a value."""
-    made = make_operation(compat.name_p, {"name": name}, (v.aval,), (v.aval,), frozenset(), at.operation.context)
-    return Equation(made, (v,), (out,), at.source)
+    operation = make_operation(compat.name_p, {"name": name}, (v.aval,), (v.aval,), frozenset(), at.operation.context)
+    return Equation(operation, (v,), (out,), at.source)
 
 
 class _Rewriting:
@@ -148,55 +148,55 @@ class _Rewriting:
                 else:
                     self.calls.setdefault(id(s.program), {}).setdefault(s.start, []).append(s.end)
         self.done: dict[int, Program] = {}
-        self.made: dict[Hashable, Operation] = {}
+        self.operations: dict[Hashable, Operation] = {}
         """The checkpoints by what their bodies do: those of equal layers share an operation, for which rules are computed once."""
 
-    def program(self, given: Program) -> Program:
-        if id(given) not in self.done:
+    def program(self, program: Program) -> Program:
+        if id(program) not in self.done:
             renamed: dict[Atom, Atom] = {}
-            equations = self.equations(given, 0, len(given.equations), renamed, len(given.equations) + 1)
-            outvars = tuple([renamed.get(a, a) for a in given.outvars])
-            self.done[id(given)] = replace(given, equations=tuple(equations), outvars=outvars)
-        return self.done[id(given)]
+            equations = self.equations(program, 0, len(program.equations), renamed, len(program.equations) + 1)
+            outvars = tuple([renamed.get(a, a) for a in program.outvars])
+            self.done[id(program)] = replace(program, equations=tuple(equations), outvars=outvars)
+        return self.done[id(program)]
 
     def equations(
-        self, given: Program, start: int, end: int, renamed: dict[Atom, Atom], largest: int
+        self, program: Program, start: int, end: int, renamed: dict[Atom, Atom], largest: int
     ) -> list[Equation]:
         """Rewrites some equations; `largest` is the end of the region that they make up, which is not opened again."""
-        made: list[Equation] = []
-        ends = self.calls.get(id(given), {})
+        rewritten: list[Equation] = []
+        ends = self.calls.get(id(program), {})
         i = start
         while i < end:
             inside = [stop for stop in ends.get(i, ()) if stop <= end and not (i == start and stop >= largest)]
             if inside:
                 stop = max(inside)
-                made.append(self.region(given, i, stop, renamed))
+                rewritten.append(self.region(program, i, stop, renamed))
                 i = stop
                 continue
-            made += self.equation(given, i, renamed)
+            rewritten += self.equation(program, i, renamed)
             i += 1
-        return made
+        return rewritten
 
-    def equation(self, given: Program, i: int, renamed: dict[Atom, Atom]) -> list[Equation]:
-        e = given.equations[i]
+    def equation(self, program: Program, i: int, renamed: dict[Atom, Atom]) -> list[Equation]:
+        e = program.equations[i]
         operation = e.operation
         if of(e) in BODIES:
-            around = (id(given), i) in self.bodies
-            spot = Spot(given, i, i + 1, True)
+            around = (id(program), i) in self.bodies
+            spot = Spot(program, i, i + 1, True)
             operation = with_programs(
                 operation, lambda p: self.body(self.program(p), spot) if around else self.program(p)
             )
         ins = tuple([renamed.get(a, a) for a in e.invars])
-        if self.chunk > 1 and (id(given), i) in self.bodies and of(e) is SCAN:
+        if self.chunk > 1 and (id(program), i) in self.bodies and of(e) is SCAN:
             scan = Equation(operation, ins, e.outvars, e.source, e.origin)
-            made = chunked(scan, self.chunk)
+            rewritten = chunked(scan, self.chunk)
         else:
-            made = [Equation(operation, ins, e.outvars, e.source, e.origin)]
+            rewritten = [Equation(operation, ins, e.outvars, e.source, e.origin)]
         for v in e.outvars:
             if v in self.names:
                 out = renamed[v] = Var(v.aval)
-                made.append(_named(v, self.names[v], out, e))
-        return made
+                rewritten.append(_named(v, self.names[v], out, e))
+        return rewritten
 
     def entered(self, body: Program, spot: Spot, inputs: Mapping[Atom, Atom]) -> Program:
         """A region with names for some of its inputs."""
@@ -212,21 +212,21 @@ class _Rewriting:
         equations = [Equation(e.operation, get(e.invars), e.outvars, e.source, e.origin) for e in body.equations]
         return replace(body, equations=(*first, *equations), outvars=get(body.outvars))
 
-    def region(self, given: Program, start: int, end: int, renamed: dict[Atom, Atom]) -> Equation:
+    def region(self, program: Program, start: int, end: int, renamed: dict[Atom, Atom]) -> Equation:
         """One equation that replaces those of a call: the call's checkpoint."""
         inner: dict[Atom, Atom] = {}
-        operands, results, body = cut(given, start, end, self.equations(given, start, end, inner, end), inner)
-        spot = Spot(given, start, end)
+        operands, results, body = cut(program, start, end, self.equations(program, start, end, inner, end), inner)
+        spot = Spot(program, start, end)
         if self.entering:
             body = self.entered(body, spot, dict(zip(operands, body.invars, strict=True)))
         outvars = tuple([Var(v.aval) for v in results])
         alike = _wiring(body)
-        if alike not in self.made:
-            self.made[alike] = in_checkpoint(body, True, self.policy)
+        if alike not in self.operations:
+            self.operations[alike] = in_checkpoint(body, True, self.policy)
         ins = tuple([renamed.get(a, a) for a in operands])
-        made = Equation(self.made[alike], ins, outvars, given.equations[start].source)
+        call = Equation(self.operations[alike], ins, outvars, program.equations[start].source)
         renamed.update(zip(results, outvars, strict=True))
-        return made
+        return call
 
     def body(self, body: Program, spot: Spot) -> Program:
         """The body of a scan as one checkpoint; a scan keeps XLA from merging recomputed values with those computed before."""
@@ -235,9 +235,9 @@ class _Rewriting:
         invars = [Var(a) for a in body.in_avals]
         constvars = [Var(v.aval) for v in body.constvars]
         outvars = [Var(a.aval) for a in body.outvars]
-        made = Equation(in_checkpoint(inner, False, self.policy), (*constvars, *invars), tuple(outvars))
+        checkpoint = Equation(in_checkpoint(inner, False, self.policy), (*constvars, *invars), tuple(outvars))
         return replace(
-            body, constvars=tuple(constvars), invars=tuple(invars), outvars=tuple(outvars), equations=(made,)
+            body, constvars=tuple(constvars), invars=tuple(invars), outvars=tuple(outvars), equations=(checkpoint,)
         )
 
 
@@ -246,11 +246,11 @@ def refused_in_checkpoint(equations: Sequence[Equation]) -> str:
 
     JAX rejects some effects, differentiates what is inside forward, and repeats what is done to a reference that is not made inside.
     """
-    made = {v for e in equations for v in e.outvars}
+    bound = {v for e in equations for v in e.outvars}
     for i, e in enumerate(equations):
         if compat.refused_in_remat(e.effects):
             return f"{describe_equation(e, i)} has an effect that JAX does not allow in a checkpoint"
-        if any(compat.is_ref(a.aval) and a not in made for a in e.invars):
+        if any(compat.is_ref(a.aval) and a not in bound for a in e.invars):
             return f"{describe_equation(e, i)} takes a mutable reference, which JAX would read and write in both passes"
         for inner in (e, *_inside(e)):
             if inner.primitive is compat.hi_primitive_p and (why := _no_forward_mode(inner.operation)):

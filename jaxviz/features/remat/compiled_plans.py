@@ -155,25 +155,27 @@ class _Correction:
         while room is not None and room not in peaks and len(peaks) < _ROUNDS:
             is_last = len(peaks) == _ROUNDS - 1 and min(peaks.values()) > self.budget
             try:
-                found = self._compiled(self.planning.lowest_peak(way.at_calls) if is_last else min(room, written), way)
+                candidate = self._compiled(
+                    self.planning.lowest_peak(way.at_calls) if is_last else min(room, written), way
+                )
             except ValueError:
                 room = self.planning.lowest_peak(way.at_calls)
                 if room in peaks:
                     return
-                found = self._compiled(room, way)
-            if found is None or self._is_undone(found):
+                candidate = self._compiled(room, way)
+            if candidate is None or self._is_undone(candidate):
                 return
-            peaks[found.room] = found.peak
-            room = self._next(peaks, found, written)
+            peaks[candidate.room] = candidate.peak
+            room = self._next(peaks, candidate, written)
 
-    def _next(self, peaks: Mapping[int, int], found: _Candidate, highest: int) -> int | None:
+    def _next(self, peaks: Mapping[int, int], last: _Candidate, highest: int) -> int | None:
         """The next budget of the model; None if the compiled peak is close to the budget, or cannot come closer."""
         fits = max((r for r, peak in peaks.items() if peak <= self.budget), default=None)
         fails = min((r for r, peak in peaks.items() if peak > self.budget), default=None)
         if fits is not None and (peaks[fits] >= _FULL * self.budget or fits >= highest):
             return None
         if fits is None or fails is None or fails < fits:
-            return self._corrected(found.room, found.peak)
+            return self._corrected(last.room, last.peak)
         if fails - fits < WORTH * fails:
             return None
         share = (self.budget - peaks[fits]) / max(peaks[fails] - peaks[fits], 1)
@@ -184,11 +186,11 @@ class _Correction:
         by_share = int(room * self.budget / max(peak, 1))
         return min(by_share, room - (peak - self.budget)) if peak > self.budget else by_share
 
-    def _is_undone(self, found: _Candidate) -> bool:
+    def _is_undone(self, candidate: _Candidate) -> bool:
         """Whether XLA undoes a plan in the way it is written, so that no other budget of the model is of use."""
-        fall = found.plan.before.peak_nbytes - found.plan.peak_nbytes
-        is_enough = self.written.peak_nbytes - found.peak >= MOST * fall
-        return not found.way.in_branches and not is_enough and found.peak > self.budget
+        fall = candidate.plan.before.peak_nbytes - candidate.plan.peak_nbytes
+        is_enough = self.written.peak_nbytes - candidate.peak >= MOST * fall
+        return not candidate.way.in_branches and not is_enough and candidate.peak > self.budget
 
     def _compiled(self, room: int, way: _Way) -> _Candidate | None:
         """The plan for a budget of the model, compiled; None if this way makes no difference to it.
@@ -201,16 +203,16 @@ class _Correction:
         self._is_around_all |= is_around_all
         if way.in_branches and (is_around_all or not self._search.is_unrolled(plan.regions)):
             return None
-        found = _Candidate(plan, self._figures(plan, way.in_branches), room, way)
-        self.candidates.append(found)
-        return found
+        candidate = _Candidate(plan, self._figures(plan, way.in_branches), room, way)
+        self.candidates.append(candidate)
+        return candidate
 
     def _figures(self, plan: RematPlan, in_branches: bool) -> Compiled:
         before = len(self._search.compiled)
-        found = figures_of(self._search, plan.program, in_branches)
+        figures = figures_of(self._search, plan.program, in_branches)
         if len(self._search.compiled) > before:
             self.done()
-        return found
+        return figures
 
     @property
     def failure(self) -> str:
@@ -224,13 +226,15 @@ class _Correction:
     def plan(self, chosen: _Candidate) -> RematPlan:
         """The report of a plan, with XLA's figures."""
         plan, in_branches = chosen.plan, chosen.way.in_branches
-        found = Verification(
+        verification = Verification(
             plan.function, jax.default_backend(), self.written, chosen.figures, (plan.before, plan.after)
         )
-        if found.differs:
+        if verification.differs:
             # What the branches hold is not in the model of the plan.
-            found = replace(found, beside=self._search.modelled(None if in_branches else plan.trial).beside())
-        notes = *plan.notes, *filter(None, [found.differs])
+            verification = replace(
+                verification, beside=self._search.modelled(None if in_branches else plan.trial).beside()
+            )
+        notes = *plan.notes, *filter(None, [verification.differs])
         bound = f"compiled peak within {format_bytes(self.budget)}"
         return replace(
             plan,

@@ -41,10 +41,10 @@ class Context:
         self.derivation = derivation
         self.copies: dict[Var, Var] = {}
         """Maps a value of a called function to the value in the function itself, which all its calls share."""
-        kept = inlined(derivation.primal, (JIT.primitive,), self.copies)
-        self.flat = numbers_in_place(inlined(kept, (CHECKPOINT.primitive,), self.copies))
+        with_checkpoints = inlined(derivation.primal, (JIT.primitive,), self.copies)
+        self.flat = numbers_in_place(inlined(with_checkpoints, (CHECKPOINT.primitive,), self.copies))
         self.stacks = stacks_of(derivation.primal, self.flat, _is_opened)
-        self.written = list(_checkpoints(kept, self.flat))
+        self.written = list(_checkpoints(with_checkpoints, self.flat))
         """Its existing checkpoints, as regions."""
         layouts, parts = find(derive_like(self.flat, derivation)) or (None, ())
         inputs: dict[Atom, int] = dict(zip(self.flat.invars, parts, strict=False))
@@ -146,21 +146,21 @@ def _is_differentiable(v: Var) -> bool:
     return not compat.is_float0(v.aval.to_tangent_aval())
 
 
-def _checkpoints(kept: Program, flat: Program) -> list[Region]:
+def _checkpoints(with_checkpoints: Program, flat: Program) -> list[Region]:
     """The checkpoints of a function, as regions of it with their bodies inlined."""
-    found: list[tuple[Equation, Spot]] = []
+    checkpoints: list[tuple[Equation, Spot]] = []
 
     def look(p: Program, opened: Program, at: int = 0) -> None:
         for e in p.equations:
             n = _opened_length(e)
             if of(e).is_checkpoint:
-                found.append((e, Spot(opened, at, at + n)))
+                checkpoints.append((e, Spot(opened, at, at + n)))
                 look(e.params["jaxpr"], opened, at)
             elif of(e) in (SCAN, SHARD_MAP):
                 look(e.params["jaxpr"], opened.equations[at].params["jaxpr"])
             at += n
 
-    look(kept, flat)
+    look(with_checkpoints, flat)
     defined = lambda e: defined_at(e.params["jaxpr"])
     return [
         Region(
@@ -172,7 +172,7 @@ def _checkpoints(kept: Program, flat: Program) -> list[Region]:
             is_written=True,
             defined=defined(together[0][0]),
         )
-        for together in grouped(found, lambda item: (str(item[0].params["jaxpr"].name), defined(item[0])))
+        for together in grouped(checkpoints, lambda item: (str(item[0].params["jaxpr"].name), defined(item[0])))
     ]
 
 

@@ -122,9 +122,9 @@ class Writer:
         lowers = lambda peak: peak <= (1 - WORTH) * written
         is_in_vain = limits.is_peak_alone and lowers(trial.trade.peak_nbytes) and not lowers(peak)
         is_shown = code.files and not (peak > written or code.fails or is_in_vain)
-        wanted = int((1 + NEAR) * trial.trade.peak_nbytes) if limits.peak is None else limits.peak
+        highest = int((1 + NEAR) * trial.trade.peak_nbytes) if limits.peak is None else limits.peak
         is_free = limits.is_peak_alone and not in_branches and (code.files or code.trade is None)
-        bound = (peak if peak > wanted else 0) if is_shown else written
+        bound = (peak if peak > highest else 0) if is_shown else written
         other = self._lower_than(bound) if is_free else None
         if other is not None:
             has = f"peak of {format_bytes(trial.trade.peak_nbytes)} and recomputes {format_flops(trial.trade.flops)}"
@@ -264,8 +264,8 @@ class Writer:
 
     def _lower_than(self, peak: int) -> Written | None:
         """The code with the lowest peak of all that was tried, if that is clearly lower than another."""
-        found = [(code.trade.peak_nbytes, code) for code in self.tried if code.files and code.trade is not None]
-        lowest, code = min(found, key=lambda one: one[0], default=(peak, None))
+        peaks = [(code.trade.peak_nbytes, code) for code in self.tried if code.files and code.trade is not None]
+        lowest, code = min(peaks, key=lambda one: one[0], default=(peak, None))
         return code if lowest <= (1 - WORTH) * peak else None
 
     def why_not(self, region: Region) -> str:
@@ -303,10 +303,10 @@ def _adapted(
 # --- the closest plan with names in the source -------------------------------------------------------------------------
 
 
-def _is_as_good(found: Trade, wanted: Trade, limits: Limits) -> bool:
+def _is_as_good(trade: Trade, planned: Trade, limits: Limits) -> bool:
     """Whether two plans have about the same figures."""
-    is_near = found.peak_nbytes <= (1 + NEAR) * wanted.peak_nbytes and found.work <= (1 + NEAR) * wanted.work
-    return is_near and limits.allow(found)
+    is_near = trade.peak_nbytes <= (1 + NEAR) * planned.peak_nbytes and trade.work <= (1 + NEAR) * planned.work
+    return is_near and limits.allow(trade)
 
 
 def _writable(

@@ -87,7 +87,7 @@ class Way:
       imports: the names that the edits use, and how each is imported.
       call: the call that becomes one of a checkpoint, if that is the place.
       written: the checkpoint that is there, as an expression or a decorator; None for a new one.
-      made: the function that the expression in the checkpoint made, if this is not run again while the function is traced; None otherwise.
+      result: the function that the expression in the checkpoint made, if this is not run again while the function is traced; None otherwise.
     """
 
     file: str
@@ -98,7 +98,7 @@ class Way:
     imports: tuple[tuple[str, str], ...] = ()
     call: ast.Call | None = None
     written: ast.expr | None = None
-    made: Any = None
+    result: Any = None
 
     @property
     def key(self) -> Any:
@@ -160,7 +160,7 @@ def edited(
         ran.setdefault(file, []).append(code)
         _refuse_changed(file, code)
     heads = [*_HEADS, *((name, name, line) for name, line in imports)]
-    return {file: _with(file, found, policies, ran.get(file, []), heads) for file, found in by_file.items()}
+    return {file: _with(file, some, policies, ran.get(file, []), heads) for file, some in by_file.items()}
 
 
 def _with(
@@ -234,12 +234,12 @@ def _codes(text: str, file: str) -> frozenset[Any]:
         pending = [compile(text, file, "exec", dont_inherit=True)]
     except (SyntaxError, ValueError):
         return frozenset()
-    found = set()
+    codes = set()
     while pending:
         code = pending.pop()
-        found.add(code)
+        codes.add(code)
         pending += [c for c in code.co_consts if hasattr(c, "co_consts")]
-    return frozenset(found)
+    return frozenset(codes)
 
 
 # --- files as bytes need them: encoding, byte order mark and line ends ------------------------------------------------
@@ -262,11 +262,11 @@ class EncodedSource:
     def edited(self, lines: list[str]) -> str:
         """The text with other lines: those that stay keep their ends, new ones get that of the first."""
         old, raw = self.lines, _with_ends(self.text.removeprefix(_BOM))
-        end = next((found[0] for found in map(_END.search, raw) if found), "\n")
-        made: list[str] = []
+        end = next((first[0] for first in map(_END.search, raw) if first), "\n")
+        parts: list[str] = []
         for tag, i, k, m, n in difflib.SequenceMatcher(None, old, lines, autojunk=False).get_opcodes():
-            made += raw[i:k] if tag == "equal" else [line.replace("\n", end) for line in lines[m:n]]
-        return _BOM * self.text.startswith(_BOM) + "".join(made)
+            parts += raw[i:k] if tag == "equal" else [line.replace("\n", end) for line in lines[m:n]]
+        return _BOM * self.text.startswith(_BOM) + "".join(parts)
 
 
 _END = re.compile(r"\r\n?|\n")

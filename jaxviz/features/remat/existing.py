@@ -30,25 +30,25 @@ _There = tuple[str, Any, ast.expr]
 
 def retuned(region: Region) -> tuple[Way, ...] | None:
     """How to give an existing checkpoint another policy; None if it is not in the user's source."""
-    found = _checkpoints(region)
-    return tuple(replace(_retuned(*place), written=place[2]) for place in found) if found is not None else None
+    places = _checkpoints(region)
+    return tuple(replace(_retuned(*place), written=place[2]) for place in places) if places is not None else None
 
 
 def removed(region: Region) -> tuple[Way, ...] | None:
     """How to remove an existing checkpoint; None if it is not in the user's source."""
-    found = _checkpoints(region)
-    return tuple(_removed(*place) for place in found) if found is not None else None
+    places = _checkpoints(region)
+    return tuple(_removed(*place) for place in places) if places is not None else None
 
 
 def _checkpoints(region: Region) -> list[_There] | None:
     """Where the function's existing checkpoints are written; None if one of these places is not found."""
-    found: dict[int, _There] = {}
+    places: dict[int, _There] = {}
     for frames in region.stacks.values():
         there = _checkpoint(frames, region.defined, region.name)
         if there is None or owner(there[0]) != "user":
             return None
-        found[id(there[2])] = there
-    return list(found.values()) or None
+        places[id(there[2])] = there
+    return list(places.values()) or None
 
 
 def _checkpoint(frames: Sequence[Frame], defined: Location | None, name: str) -> _There | None:
@@ -67,15 +67,15 @@ def _checkpoint(frames: Sequence[Frame], defined: Location | None, name: str) ->
             return defined.file, None, decorators[0]
     callee = last_name(call.func) if call is not None else ""
     for place in dict.fromkeys([file, *([defined.file] if defined is not None else [])]):
-        made = [
+        calls = [
             node
             for node in ast.walk(tree_of(place))
             if isinstance(node, ast.Call) and is_checkpoint(node)
             if node.args[0] is definition or last_name(node.args[0]) == name
         ]
-        assigned = [node for node in made if callee and assigned_to(place, node) == callee]
-        if len(assigned or made) == 1:
-            return place, code if place == file else None, (assigned or made)[0]
+        assigned = [node for node in calls if callee and assigned_to(place, node) == callee]
+        if len(assigned or calls) == 1:
+            return place, code if place == file else None, (assigned or calls)[0]
     return None
 
 

@@ -45,7 +45,7 @@ class Layers:
         return first + names[-1]
 
 
-def layered(search: Search, best: Trial, wanted: Trial, ways: Mapping[Region, Sequence[Way] | None]) -> Layers | None:
+def layered(search: Search, best: Trial, planned: Trial, ways: Mapping[Region, Sequence[Way] | None]) -> Layers | None:
     """A plan that uses the bytes that another plan leaves free, in only some of the layers; None if it cannot be written or has no effect."""
     region, *others = best.form.regions
     (way, *more) = ways[region] or (None,)
@@ -66,7 +66,7 @@ def layered(search: Search, best: Trial, wanted: Trial, ways: Mapping[Region, Se
     index = _index(way.file, way.call)
     if index is None:
         return None
-    peak = max(wanted.trade.peak_nbytes, best.trade.peak_nbytes)
+    peak = max(planned.trade.peak_nbytes, best.trade.peak_nbytes)
     trial = filled(search, best, [], lambda t: peak - t.peak_nbytes)
     order = [spot.start for part, _ in trial.form.choices for spot in part.spots]
     return Layers(trial, *index) if len(trial.form.choices) > 1 and order == sorted(order) else None

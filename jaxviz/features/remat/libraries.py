@@ -33,10 +33,10 @@ def class_of(code: Any) -> Any:
         name, module = ".".join(path), globals_of(code).get("__name__")
         alike = [c for c in _subclasses(object) if c.__qualname__ == name and c.__module__ == module]
         return alike[-1] if alike else None
-    found: Any = globals_of(code).get(path[0])
+    value: Any = globals_of(code).get(path[0])
     for name in path[1:]:
-        found = getattr(found, name, None)
-    return found
+        value = getattr(value, name, None)
+    return value
 
 
 def _subclasses(base: type) -> Iterator[type]:
@@ -44,10 +44,10 @@ def _subclasses(base: type) -> Iterator[type]:
     seen = {base}
     while pending:
         below: list[type] = type.__subclasses__(pending.pop())
-        found = [c for c in below if c not in seen]
-        seen.update(found)
-        pending += found
-        yield from found
+        classes = [c for c in below if c not in seen]
+        seen.update(classes)
+        pending += classes
+        yield from classes
 
 
 def library_of(code: Any) -> str:
@@ -73,13 +73,13 @@ def kinds_of(code: Any, frames: Sequence[Frame]) -> tuple[str, ...]:
 
 def checkpoint_of(library: str, file: str, line: int) -> tuple[str, tuple[tuple[str, str], ...]]:
     """How a line of a file writes the checkpoint of a library, or JAX's, and what the file has to import for that."""
-    made = CHECKPOINTS.get(library)
-    if made is None:
+    wrapper = CHECKPOINTS.get(library)
+    if wrapper is None:
         return "jax.checkpoint", ()
     alias = alias_of(file, library, line)
     package, _, name = library.rpartition(".")
     statement = f"from {package} import {name}" if package else f"import {name}"
-    return f"{alias or name}.{made.removeprefix(f'{library}.')}", () if alias else ((name, statement),)
+    return f"{alias or name}.{wrapper.removeprefix(f'{library}.')}", () if alias else ((name, statement),)
 
 
 def option_of(region: Region) -> str:
@@ -87,12 +87,12 @@ def option_of(region: Region) -> str:
     for code, _ in reversed(next(iter(region.stacks.values()), ())):
         cls = class_of(code) if owner(code.co_filename) == "library" else None
         for name in ("init", "__init__"):
-            made = inspect.unwrap(getattr(cls, name)) if isinstance(cls, type) and hasattr(cls, name) else None
-            code_of = getattr(getattr(made, "__func__", made), "__code__", None)
+            maker = inspect.unwrap(getattr(cls, name)) if isinstance(cls, type) and hasattr(cls, name) else None
+            code_of = getattr(getattr(maker, "__func__", maker), "__code__", None)
             names = (
                 code_of.co_varnames[: code_of.co_argcount + code_of.co_kwonlyargcount] if code_of is not None else ()
             )
-            found = [n for n in names if "checkpoint" in n or "remat" in n]
-            if isinstance(cls, type) and found:
-                return f"{cls.__name__}{f'.{name}' * (name == 'init')}({found[0]}=…)"
+            options = [n for n in names if "checkpoint" in n or "remat" in n]
+            if isinstance(cls, type) and options:
+                return f"{cls.__name__}{f'.{name}' * (name == 'init')}({options[0]}=…)"
     return ""

@@ -38,19 +38,19 @@ def extents_of_values(program: Program) -> dict[Extent, tuple[Var, ...]]:
     that are evaluated where a name would mean something else, as in a branch of a cond or in a function that is differentiated; those that
     may be evaluated several times in a row, which cannot be told apart; and those that are not found in the source.
     """
-    found: dict[Extent, list[Var]] = {}
+    candidates: dict[Extent, list[Var]] = {}
     refused: set[Extent] = set()
-    _find(program, (), found, refused)
+    _find(program, (), candidates, refused)
     taken: set[Var] = set()
     extents = {}
-    for extent, values in found.items():  # inner ones first
+    for extent, values in candidates.items():  # inner ones first
         if extent not in refused and taken.isdisjoint(values) and _can_be_wrapped(extent):
             extents[extent] = tuple(values)
             taken.update(values)
     return extents
 
 
-def _find(program: Program, outer: Sequence[Extent], found: dict[Extent, list[Var]], refused: set[Extent]) -> None:
+def _find(program: Program, outer: Sequence[Extent], candidates: dict[Extent, list[Var]], refused: set[Extent]) -> None:
     equations = program.equations
     n = len(equations)
     first: dict[Any, int] = {}
@@ -63,7 +63,7 @@ def _find(program: Program, outer: Sequence[Extent], found: dict[Extent, list[Va
     stacks = [_without(_stack_of(e), outer) for e in equations]
     for e, stack in zip(equations, stacks, strict=True):
         if is_scan(e) or of(e).kind == "devices":
-            _find(e.params["jaxpr"], stack, found, refused)
+            _find(e.params["jaxpr"], stack, candidates, refused)
         else:
             refused.update(
                 p for _, body in e.programs for _, inner in body.walk() for p in _without(_stack_of(inner), stack)
@@ -74,7 +74,7 @@ def _find(program: Program, outer: Sequence[Extent], found: dict[Extent, list[Va
         inside = equations[start:end]
         leaving = [v for e in inside for v in e.outvars if last.get(v, -1) >= end]
         if len(leaving) == 1 and first.get(leaving[0], end) >= end and _is_one_value(leaving[0].aval, inside):
-            found.setdefault(extent, []).append(leaving[0])
+            candidates.setdefault(extent, []).append(leaving[0])
         elif leaving:
             refused.add(extent)
 
@@ -155,8 +155,8 @@ class Names:
 
     def of_extent(self, extent: Extent, maker: Equation) -> tuple[str, Any]:
         """A name for an expression, and the code that contains it."""
-        found = ((c, i) for c, i in reversed(frames_of(maker.source)) if extent_of(c, i) == extent)
-        code, instruction = next(found, (None, 0))
+        matching = ((c, i) for c, i in reversed(frames_of(maker.source)) if extent_of(c, i) == extent)
+        code, instruction = next(matching, (None, 0))
         return self.new(code, word(maker, location_at(code, instruction) if code is not None else None)), code
 
     def of_value(self, part: Part, value: Var) -> str:
@@ -196,15 +196,15 @@ def names_there(program: Program) -> set[str]:
 def names_of(search: Search, form: Form) -> dict[Var, str]:
     """A name for each saved value, by its variable in the first spot of its part."""
     names = Names(names_there(search.flat))
-    found: dict[Var, str] = {}
+    by_value: dict[Var, str] = {}
     for part, choice in form.choices:
         for candidate in part.names_of(choice):
             values = part.graph.candidates[candidate]
-            name = next((found[v] for v in values if v in found), "") or names.of_value(part, values[0])
-            found.update(dict.fromkeys(values, name))
+            name = next((by_value[v] for v in values if v in by_value), "") or names.of_value(part, values[0])
+            by_value.update(dict.fromkeys(values, name))
         for k in part.inputs_moved(choice):
-            found[part.body.invars[k]] = names.new(_function_of(part), "input")
-    return found
+            by_value[part.body.invars[k]] = names.new(_function_of(part), "input")
+    return by_value
 
 
 def _function_of(part: Part) -> Any:
@@ -216,16 +216,16 @@ def _function_of(part: Part) -> Any:
 def saved_by(search: Search, form: Form) -> tuple[Saved, ...]:
     """The values that are saved or offloaded, one for all spots, with their names."""
     words = names_of(search, form)
-    found: list[Saved] = []
+    values: list[Saved] = []
     for part, choice in form.choices:
         moved = part.moved_of(choice)
         for candidate in part.names_of(choice):
             value = part.graph.candidates[candidate][0]
             saved = replace(part.described(candidate), name=words[value], offloaded=candidate in moved)
-            found.append(_as_written(saved, search, list(part.everywhere(value))))
+            values.append(_as_written(saved, search, list(part.everywhere(value))))
         for k in part.inputs_moved(choice):
-            found.append(replace(part.described_input(k), name=words[part.body.invars[k]]))
-    return tuple(found)
+            values.append(replace(part.described_input(k), name=words[part.body.invars[k]]))
+    return tuple(values)
 
 
 def _as_written(saved: Saved, search: Search, everywhere: Sequence[Var]) -> Saved:

@@ -75,38 +75,38 @@ def offloads(nbytes: int) -> str:
     return f"offloads {format_bytes(nbytes)} to the host's memory"
 
 
-def read_offload(given: Any) -> Offload | None:
+def read_offload(offload: Any) -> Offload | None:
     """Reads `offload=`; None if nothing is to be offloaded.
 
     Raises:
       ValueError: text that is not a bandwidth above 0.
       TypeError: neither a number nor text.
     """
-    if given is None or given is False:
+    if offload is None or offload is False:
         return None
-    if isinstance(given, Offload):
-        return given
-    if given is True:
+    if isinstance(offload, Offload):
+        return offload
+    if offload is True:
         return _measured()
-    text, comma, rest = given.partition(",") if isinstance(given, str) else (given, "", "")
+    text, comma, rest = offload.partition(",") if isinstance(offload, str) else (offload, "", "")
     if isinstance(text, str):
         if not text.strip().lower().endswith("/s"):
-            raise ValueError(f"offload must be {_FORMS}; got {given!r}")
+            raise ValueError(f"offload must be {_FORMS}; got {offload!r}")
         text = text.strip()[:-2]
     try:
         bandwidth = read_size(text, "offload", _FORMS)
     except ValueError:
-        raise ValueError(f"offload must be {_FORMS}; got {given!r}") from None
-    if not isinstance(given, str) and bandwidth != int(bandwidth):
-        raise ValueError(f"offload must be {_FORMS}, and a number must be whole; got {given!r}")
+        raise ValueError(f"offload must be {_FORMS}; got {offload!r}") from None
+    if not isinstance(offload, str) and bandwidth != int(bandwidth):
+        raise ValueError(f"offload must be {_FORMS}, and a number must be whole; got {offload!r}")
     if not bandwidth:
-        raise ValueError(f"offload must be {_FORMS}, above 0; got {given!r}")
+        raise ValueError(f"offload must be {_FORMS}, above 0; got {offload!r}")
     if not comma:
         return Offload(bandwidth)
-    found = _SPEED.fullmatch(rest.strip())
-    if found is None or not float(found[1]):
-        raise ValueError(f"offload must be {_FORMS}; got {given!r}")
-    return Offload(bandwidth, float(found[1]) * _PREFIXES[found[2].lower()], speed_is_given=True)
+    match = _SPEED.fullmatch(rest.strip())
+    if match is None or not float(match[1]):
+        raise ValueError(f"offload must be {_FORMS}; got {offload!r}")
+    return Offload(bandwidth, float(match[1]) * _PREFIXES[match[2].lower()], speed_is_given=True)
 
 
 def _measured() -> Offload:

@@ -148,14 +148,14 @@ def _spliced(traced: Program, e: Equation) -> list[Equation]:
 
 def ways_in_chunks(ways: Sequence[Way], chunk: int) -> list[Way] | None:
     """The ways to write a checkpoint in a body, with its scan also split into chunks; None if it is not called as `lax.scan` is."""
-    found: list[Way] = []
+    adapted: list[Way] = []
     for way in ways:
         func = way.call.func if way.call is not None else None
         if func is None or last_name(func) != "scan":
             return None
         whole = around(way.file, start_of(func), end_of(func), f"{scan_in_chunks.__name__}(", f", {chunk})")
-        found.append(replace(way, changes=(*way.changes, *whole)))
-    return found
+        adapted.append(replace(way, changes=(*way.changes, *whole)))
+    return adapted
 
 
 def chunks_by_hand(region: Region, chunk: int) -> str:
@@ -168,8 +168,8 @@ def chunks_by_hand(region: Region, chunk: int) -> str:
 
 def ways_in_branches(ways: Sequence[Way]) -> list[Way] | None:
     """The ways to write checkpoints, with each in a branch; None if one of them cannot be in one, as with arguments that are not arrays."""
-    found = [way for way in map(_in_branch, ways) if way is not None]
-    return found if len(found) == len(ways) else None
+    adapted = [way for way in map(_in_branch, ways) if way is not None]
+    return adapted if len(adapted) == len(ways) else None
 
 
 def _in_branch(way: Way) -> Way | None:

@@ -54,7 +54,7 @@ from jaxviz.ir.origin import file_label
 from jaxviz.ir.syntax import Program
 
 Code = types.CodeType
-Made = tuple[types.FunctionType, Callable[..., Any]]
+Wrapping = tuple[types.FunctionType, Callable[..., Any]]
 Place = tuple[str, int]
 """The name of some code, and the line on which it begins."""
 
@@ -98,14 +98,14 @@ class Measured:
         return residuals <= NEAR * max(expected.peak_nbytes, 1) and is_low
 
 
-def measured_with(search: Search, files: Mapping[str, str], made: Sequence[Made] = ()) -> Measured:
+def measured_with(search: Search, files: Mapping[str, str], wrappings: Sequence[Wrapping] = ()) -> Measured:
     """The figures of a function with some files as edited.
 
     Args:
-      made: functions that exist, and what is put around each.
+      wrappings: functions that exist, and what is put around each.
     """
     try:
-        derivation = derived_with(search.derivation, files, made)
+        derivation = derived_with(search.derivation, files, wrappings)
     except UnmeasuredError as error:
         return Measured(None, f"The figures with these changes were not measured: {error}.")
     except Exception as error:
@@ -114,11 +114,11 @@ def measured_with(search: Search, files: Mapping[str, str], made: Sequence[Made]
     return Measured(search.measured(derivation, is_final=True))
 
 
-def derived_with(derivation: Derivation, files: Mapping[str, str], made: Sequence[Made] = ()) -> Derivation:
+def derived_with(derivation: Derivation, files: Mapping[str, str], wrappings: Sequence[Wrapping] = ()) -> Derivation:
     """The derivation of the same call, with some files as edited.
 
     Args:
-      made: functions that exist, and what is put around each.
+      wrappings: functions that exist, and what is put around each.
 
     Raises:
       UnmeasuredError: the edit cannot be put in place here.
@@ -126,7 +126,7 @@ def derived_with(derivation: Derivation, files: Mapping[str, str], made: Sequenc
     """
     if derivation.called is None and derivation.step is None:
         raise UnmeasuredError("the function was given as a program")
-    with _in_place(files, made) as instead, compat.traced_apart():
+    with _in_place(files, wrappings) as instead, compat.traced_apart():
         plain = lambda f: getattr(f, "__wrapped__", None)
         derived = derivation.again(lambda f: instead.get(id(f), instead.get(id(plain(f)), f)))
         _ = derived.linearized  # by rules that may run the user's functions, too
@@ -136,7 +136,7 @@ def derived_with(derivation: Derivation, files: Mapping[str, str], made: Sequenc
 
 
 @contextlib.contextmanager
-def _in_place(files: Mapping[str, str], made: Sequence[Made]) -> Iterator[dict[int, Any]]:
+def _in_place(files: Mapping[str, str], wrappings: Sequence[Wrapping]) -> Iterator[dict[int, Any]]:
     """Edits in place; gives what stands for the objects of the modules, by their `id`.
 
     Raises:
@@ -150,7 +150,7 @@ def _in_place(files: Mapping[str, str], made: Sequence[Made]) -> Iterator[dict[i
             stack.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore")
             edits = [_Edit(file, text, instead, stack) for file, text in files.items()]
-            for f, around in made:
+            for f, around in wrappings:
                 _call_instead(f, around(_copy(f, f.__code__, {})), stack)
         except (UnmeasuredError, DecoratorError, SyntaxError):  # an edit that is no Python fails
             raise
@@ -254,16 +254,16 @@ class _Edit:
     def _codes(self, tree: ast.Module, added: Sequence[str]) -> dict[Place, list[Code]]:
         """The code of a module's functions, for which some names are variables of a function around them."""
         scopes = list(_scopes_in(tree))
-        held = sorted({s.name for s in scopes if not isinstance(s, ast.Lambda)} - set(added))
+        global_names = sorted({s.name for s in scopes if not isinstance(s, ast.Lambda)} - set(added))
         around = ast.parse(f"def names({', '.join(added)}):\n    pass")
         definition: Any = around.body[0]
-        definition.body += [ast.Global(held)] if held else []
+        definition.body += [ast.Global(global_names)] if global_names else []
         definition.body += [ast.Expr(s) if isinstance(s, ast.Lambda) else s for s in scopes]
-        pending, found = [self._compiled(around)], defaultdict(list)
+        pending, codes = [self._compiled(around)], defaultdict(list)
         for code in pending:
-            found[_place_of_code(code)].append(code)
+            codes[_place_of_code(code)].append(code)
             pending += [c for c in code.co_consts if isinstance(c, Code)]
-        return found
+        return codes
 
     def _compiled(self, tree: ast.AST, kind: str = "exec") -> Any:
         return compile(ast.fix_missing_locations(tree), self.file, kind, self.flags, dont_inherit=True)  # type: ignore[call-overload]
@@ -284,7 +284,7 @@ class _Edit:
         exec(self._compiled(ast.Module([*imports], [])), more)
         assert change.after is not None
         self.copies.append(_copy(f, change.after, more))
-        made = self._noted(self.copies[-1], [change.place])
+        edited = self._noted(self.copies[-1], [change.place])
         gone, new = _differing(*(getattr(d, "decorator_list", []) for d in (change.was, change.now)))
         names = {**f.__globals__, **more, **closed_over(f)}
         is_of_module = not any(isinstance(now, Function) for _, now in change.outer)
@@ -299,18 +299,18 @@ class _Edit:
                 raise
 
         if not gone:
-            _call_instead(f, decorated(made), self.undo)
+            _call_instead(f, decorated(edited), self.undo)
             return
         if not all(map(checkpoint_decorator, gone)):
             raise self._on_import(change.place[1])
-        wrappers, held = _wrappers_of(f), f.__globals__.get(f.__name__)
-        is_held = not wrappers and getattr(held, "__wrapped__", None) is f  # by an object that is no function
+        wrappers, current = _wrappers_of(f), f.__globals__.get(f.__name__)
+        is_held = not wrappers and getattr(current, "__wrapped__", None) is f  # by an object that is no function
         if wrappers or is_held:  # otherwise it is out of use
-            _call_instead(f, made, self.undo)
+            _call_instead(f, edited, self.undo)
         for wrapper in wrappers:
             _call_instead(wrapper, decorated(f), self.undo)
         if is_held:
-            self._rename(f.__name__, held, decorated(f), f.__globals__)
+            self._rename(f.__name__, current, decorated(f), f.__globals__)
 
     def _noted(self, f: Callable[..., Any], places: Iterable[Place]) -> Callable[..., Any]:
         """A function that notes when this thread calls it."""
@@ -349,23 +349,23 @@ class _Edit:
         was = [
             s.value for s in self.old.body if isinstance(s, ast.Assign) and ast.dump(s.targets[0]) == ast.dump(target)
         ]
-        held = names.get(target.id) if isinstance(target, ast.Name) else None
+        current = names.get(target.id) if isinstance(target, ast.Name) else None
         scope = {**names, **self.added[id(names)]}
         if any(map(is_checkpoint, was)) and last_name(without_checkpoint(statement.value)) == last_name(target):
-            scope[last_name(target)] = getattr(held, "__wrapped__", held)  # before it was assigned
+            scope[last_name(target)] = getattr(current, "__wrapped__", current)  # before it was assigned
         value = eval(self._compiled(ast.Expression(statement.value), "eval"), scope)
-        made: list[Any] = []
+        replaced: list[Any] = []
         """The functions that the statement has made."""
         if len(was) == 1 and isinstance(was[0], ast.Lambda):
-            made = [f for f in functions if _place_of_code(f.__code__) == ("<lambda>", was[0].lineno)]
+            replaced = [f for f in functions if _place_of_code(f.__code__) == ("<lambda>", was[0].lineno)]
         elif len(was) == 1 and is_checkpoint(was[0]):
-            made = [held]
-        if len(made) == 1 and type(made[0]) is types.FunctionType:
+            replaced = [current]
+        if len(replaced) == 1 and type(replaced[0]) is types.FunctionType:
             inside = [s for s in ast.walk(was[0]) if isinstance(s, ast.Lambda)]
-            _call_instead(made[0], self._noted(value, map(_place_of, inside)), self.undo)
-            functions[:] = [f for f in functions if f is not made[0]]
+            _call_instead(replaced[0], self._noted(value, map(_place_of, inside)), self.undo)
+            functions[:] = [f for f in functions if f is not replaced[0]]
         elif isinstance(target, ast.Name) and len(was) < 2:
-            self._rename(target.id, held, value, names)
+            self._rename(target.id, current, value, names)
         else:
             owner = value_of(self.file, target.value, scope) if isinstance(target, ast.Attribute) else None
             # An attribute of another object may be a property, whose setter cannot be undone.
@@ -374,15 +374,15 @@ class _Edit:
             self.undo.callback(_set_attribute, owner, target.attr, vars(owner).get(target.attr, _MISSING))
             setattr(owner, target.attr, value)
 
-    def _rename(self, name: str, held: Any, value: Any, names: dict[str, Any]) -> None:
+    def _rename(self, name: str, current: Any, value: Any, names: dict[str, Any]) -> None:
         """Gives a name another value in each module that has it for the same object."""
         modules = [names]
-        if callable(held):  # other objects, such as None, are not the module's own
-            self.instead[id(held)] = value
+        if callable(current):  # other objects, such as None, are not the module's own
+            self.instead[id(current)] = value
             others = [vars(m) for m in [*sys.modules.values()] if isinstance(m, types.ModuleType)]
-            modules += [m for m in others if m is not names and m.get(name, _MISSING) is held]
+            modules += [m for m in others if m is not names and m.get(name, _MISSING) is current]
         for module in modules:
-            self.undo.callback(operator.setitem, module, name, held)
+            self.undo.callback(operator.setitem, module, name, current)
             module[name] = value
 
 
@@ -480,8 +480,8 @@ def _functions_of(file: str) -> list[types.FunctionType]:
     """The functions of a file: those that the collector knows, and those of modules, which it does not know after `gc.freeze`."""
     named = [x for names in namespaces_of(file) for x in [*names.values()]]
     methods = [m for c in named if isinstance(c, type) for m in [*vars(c).values()]]
-    found = [x for some in (_functions(), named, methods) for x in some if type(x) is types.FunctionType]
-    return list({id(f): f for f in found if f.__code__.co_filename == file}.values())
+    functions = [x for some in (_functions(), named, methods) for x in some if type(x) is types.FunctionType]
+    return list({id(f): f for f in functions if f.__code__.co_filename == file}.values())
 
 
 def _functions() -> list[types.FunctionType]:
@@ -491,8 +491,8 @@ def _functions() -> list[types.FunctionType]:
 
 
 def _wrappers_of(f: types.FunctionType) -> list[types.FunctionType]:
-    held = [d for d in gc.get_referrers(f) if type(d) is dict and d.get("__wrapped__") is f]
-    return [x for x in gc.get_referrers(*held) if type(x) is types.FunctionType] if held else []
+    attributes = [d for d in gc.get_referrers(f) if type(d) is dict and d.get("__wrapped__") is f]
+    return [x for x in gc.get_referrers(*attributes) if type(x) is types.FunctionType] if attributes else []
 
 
 def _copy(f: types.FunctionType, code: Code, more: Mapping[str, Any]) -> types.FunctionType:
@@ -500,20 +500,20 @@ def _copy(f: types.FunctionType, code: Code, more: Mapping[str, Any]) -> types.F
     cells = dict(zip(f.__code__.co_freevars, f.__closure__ or (), strict=True))
     missing = set(code.co_freevars) - set(cells)
     if not missing <= set(more):
-        held = ", ".join(f"`{name}`" for name in sorted(missing - set(more)))
-        raise UnmeasuredError(f"`{f.__name__}` in memory does not have {held} of the function around it")
+        unknown = ", ".join(f"`{name}`" for name in sorted(missing - set(more)))
+        raise UnmeasuredError(f"`{f.__name__}` in memory does not have {unknown} of the function around it")
     cells |= {name: types.CellType(more[name]) for name in missing}
-    made = types.FunctionType(
+    function = types.FunctionType(
         code, f.__globals__, f.__name__, f.__defaults__, tuple([cells[n] for n in code.co_freevars])
     )
     for name in ("__kwdefaults__", "__qualname__", "__module__", "__doc__", "__annotations__", "__type_params__"):
         if hasattr(f, name):
-            setattr(made, name, copy.copy(getattr(f, name)))
-    vars(made).update(vars(f))
-    return made
+            setattr(function, name, copy.copy(getattr(f, name)))
+    vars(function).update(vars(f))
+    return function
 
 
-def _call_instead(f: types.FunctionType, made: Any, undo: contextlib.ExitStack) -> Code:
+def _call_instead(f: types.FunctionType, callee: Any, undo: contextlib.ExitStack) -> Code:
     """Makes a function call something else, wherever it is held, by the code that is returned: it stays the same object."""
     before = f.__code__
     call = _call(before.co_freevars)
@@ -522,7 +522,7 @@ def _call_instead(f: types.FunctionType, made: Any, undo: contextlib.ExitStack) 
     f.__signature__ = signature  # type: ignore[attr-defined]
     undo.callback(setattr, f, "__code__", before)
     f.__code__ = call.replace(
-        co_consts=tuple([made if c == "it" else c for c in call.co_consts]), co_filename=before.co_filename,
+        co_consts=tuple([callee if c == "it" else c for c in call.co_consts]), co_filename=before.co_filename,
         co_name=before.co_name, co_qualname=before.co_qualname, co_firstlineno=before.co_firstlineno,
     )  # fmt: skip
     return f.__code__
@@ -541,8 +541,8 @@ def _call(free: Sequence[str]) -> Code:
         "    return call\n",
         names,
     )
-    found: Code = names["around"](*free).__code__
-    return found
+    code: Code = names["around"](*free).__code__
+    return code
 
 
 def _set_attribute(owner: Any, name: str, value: Any) -> None:

@@ -68,10 +68,10 @@ def setting(policy: Any) -> Setting:
     if policy is None:
         return Setting(policy_name(None))
     if isinstance(policy, str):
-        found = vars(jax.checkpoint_policies).get(policy)
-        if found is None:
+        named = vars(jax.checkpoint_policies).get(policy)
+        if named is None:
             raise ValueError(_no_such_policy(policy))
-        return Setting(policy, _checked(found))
+        return Setting(policy, _checked(named))
     if not callable(policy):
         raise TypeError(f"a policy must be a name in jax.checkpoint_policies or a function; got {policy!r}")
     return Setting(policy_name(_checked(policy)), policy)
@@ -80,9 +80,9 @@ def setting(policy: Any) -> Setting:
 def _checked(policy: Callable[..., Any]) -> Callable[..., Any]:
     for name, maker in vars(jax.checkpoint_policies).items():
         if maker is policy and not _takes_params(maker):
-            asked = ", ".join(p.name if p.kind != p.VAR_POSITIONAL else "'a', 'b'" for p in _parameters(maker))
+            params = ", ".join(p.name if p.kind != p.VAR_POSITIONAL else "'a', 'b'" for p in _parameters(maker))
             raise ValueError(
-                f"{name} returns a policy and is not one itself: write jax.checkpoint_policies.{name}({asked})"
+                f"{name} returns a policy and is not one itself: write jax.checkpoint_policies.{name}({params})"
             )
     return policy
 
@@ -188,10 +188,10 @@ def trials_under_policies(search: Search) -> Iterator[Trial]:
 
 
 def _trial(search: Search, policy: str, derivation: Derivation, regions: Sequence[Region]) -> Trial:
-    made = derive_under(derivation, setting(policy))
+    under = derive_under(derivation, setting(policy))
     saved = {
         v
-        for checkpoint in made.linearized.checkpoints
+        for checkpoint in under.linearized.checkpoints
         for decision in checkpoint.decisions
         if decision.verdict == "saved"
         for v in primal_equation(decision.equation).outvars
@@ -200,4 +200,4 @@ def _trial(search: Search, policy: str, derivation: Derivation, regions: Sequenc
     parts = [part for region in regions for part in search.parts(region) or ()]
     names_in = lambda part: [name for name, values in part.graph.candidates.items() if any(map(is_saved, values))]
     form = Form(tuple(regions), tuple((part, part.choice(names_in(part))) for part in parts), policy=policy)
-    return Trial(form, form.names(search.name), made.primal, made, search.measured(made))
+    return Trial(form, form.names(search.name), under.primal, under, search.measured(under))

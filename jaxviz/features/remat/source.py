@@ -127,13 +127,13 @@ def decorator_name(node: ast.expr) -> str:
 
 def definition_of(file: str, line: int, name: str) -> Function | ast.Lambda | None:
     """The function or lambda that begins on a line, with its decorators; None if there is none, or more than one."""
-    found = [
+    definitions = [
         node
         for node in ast.walk(tree_of(file))
         if (isinstance(node, Function) and node.name == name and line == first_line(node))
         or (isinstance(node, ast.Lambda) and name == "<lambda>" and node.lineno == line)
     ]
-    return found[0] if len(found) == 1 else None
+    return definitions[0] if len(definitions) == 1 else None
 
 
 def first_line(function: Function) -> int:
@@ -172,15 +172,15 @@ def outside_of_functions(node: ast.AST) -> Iterator[ast.AST]:
 
 def names_bound(node: ast.AST) -> set[str]:
     """The names that a statement or a module defines, imports or assigns."""
-    found = set()
+    names = set()
     for n in (node, *(() if isinstance(node, SCOPES) else outside_of_functions(node))):
         if isinstance(n, ast.Import | ast.ImportFrom):
-            found |= {a.asname or a.name.split(".")[0] for a in n.names}
+            names |= {a.asname or a.name.split(".")[0] for a in n.names}
         elif isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store):
-            found.add(n.id)
+            names.add(n.id)
         elif isinstance(n, ast.FunctionDef | ast.ClassDef):
-            found.add(n.name)
-    return found
+            names.add(n.name)
+    return names
 
 
 def alias_of(file: str, module: str, line: int) -> str | None:
@@ -237,22 +237,22 @@ def globals_of(code: Any) -> dict[str, Any]:
     for names in namespaces_of(code.co_filename):
         if outermost in names:
             return names
-    found = _FUNCTIONS.get(id(code))
-    if found is None or found.__code__ is not code:
-        found = next((f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)), None)
-        if found is None:
+    function = _FUNCTIONS.get(id(code))
+    if function is None or function.__code__ is not code:
+        function = next((f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)), None)
+        if function is None:
             return {}
-        _FUNCTIONS[id(code)] = found
-    return found.__globals__
+        _FUNCTIONS[id(code)] = function
+    return function.__globals__
 
 
 def closed_over(f: types.FunctionType) -> dict[str, Any]:
     """The variables that a function closes over, as far as they have been assigned."""
-    found = {}
+    variables = {}
     for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):
-            found[name] = cell.cell_contents
-    return found
+            variables[name] = cell.cell_contents
+    return variables
 
 
 def namespaces_of(file: str) -> list[dict[str, Any]]:

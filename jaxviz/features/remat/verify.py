@@ -85,8 +85,8 @@ class Verification(Report, schema="plan_remat.verify"):
     @property
     def holds_in_branches(self) -> bool:
         """Whether the memory falls only with each checkpoint in a branch."""
-        held = self.in_branches
-        return not self.happened and held is not None and self._falls_enough(held)
+        branched = self.in_branches
+        return not self.happened and branched is not None and self._falls_enough(branched)
 
     @property
     def held(self) -> Compiled:
@@ -100,9 +100,9 @@ class Verification(Report, schema="plan_remat.verify"):
         if self.after is not self.before:
             pairs.append((self.after.peak_nbytes, self.modelled[1].peak_nbytes, "with the plan"))
         far = [
-            f"{format_bytes(found)} {where}, against {format_bytes(model)} in the model"
-            for found, model, where in pairs
-            if differs_much(found, model)
+            f"{format_bytes(compiled)} {where}, against {format_bytes(model)} in the model"
+            for compiled, model, where in pairs
+            if differs_much(compiled, model)
         ]
         if not far:
             return ""
@@ -251,8 +251,8 @@ def figures_of(search: Search, program: Program, in_branches: bool = False) -> C
             donated = tuple(i for i, d in enumerate(donated_by(step.traced)) if d)
             compiled = _compiled(step_function(step, program), step.types, donated)
         search.compiled[key] = compiled
-    found: Compiled = search.compiled[key]
-    return found
+    figures: Compiled = search.compiled[key]
+    return figures
 
 
 def _gradient(program: Program, nonzeros: Sequence[bool]) -> Callable[..., Any]:
@@ -264,8 +264,8 @@ def _gradient(program: Program, nonzeros: Sequence[bool]) -> Callable[..., Any]:
 
     def gradient(*inputs: Any) -> Any:
         def of_active(*active: Any) -> Sequence[Any]:
-            given = iter(active)
-            return fun(*(next(given) if nz else x for x, nz in zip(inputs, nonzeros, strict=True)))
+            rest = iter(active)
+            return fun(*(next(rest) if nz else x for x, nz in zip(inputs, nonzeros, strict=True)))
 
         results, pull = jax.vjp(of_active, *(x for x, nz in zip(inputs, nonzeros, strict=True) if nz))
         return results, pull(jax.tree.map(seed, results))
@@ -274,13 +274,13 @@ def _gradient(program: Program, nonzeros: Sequence[bool]) -> Callable[..., Any]:
 
 
 def _compiled(function: Callable[..., Any], types: Sequence[Any], donated: tuple[int, ...] = ()) -> Compiled:
-    made = compiled_by_jax(jax.jit(function, donate_argnums=donated).lower(*types))
-    memory = made.memory_analysis()
-    cost = made.cost_analysis() or {}
+    compiled = compiled_by_jax(jax.jit(function, donate_argnums=donated).lower(*types))
+    memory = compiled.memory_analysis()
+    cost = compiled.cost_analysis() or {}
     taken = [memory.argument_size_in_bytes, memory.output_size_in_bytes, memory.temp_size_in_bytes]
     on_host = int(memory.host_temp_size_in_bytes)
     # Host memory is memory space 5 in layouts, on every backend.
-    moves = bool(on_host) or bool(re.search(r"\bS\(5\)", made.as_text() or ""))
+    moves = bool(on_host) or bool(re.search(r"\bS\(5\)", compiled.as_text() or ""))
     return Compiled(
         int(sum(taken) - memory.alias_size_in_bytes), int(memory.temp_size_in_bytes), int(cost.get("flops", 0)), on_host, moves,
     )  # fmt: skip

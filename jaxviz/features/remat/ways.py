@@ -68,12 +68,12 @@ def ways_of(region: Region, written: Sequence[Region]) -> list[tuple[Way, ...]]:
       written: the existing checkpoints; one around the same equations gets another policy.
     """
     there = next((w for w in written if w.covers(region)), None)
-    if there is not None and (found := retuned(there)) is not None:
-        return [found]
+    if there is not None and (others := retuned(there)) is not None:
+        return [others]
     if region.is_written:
         return []
-    made = list(_at_each_place(region))
-    return made if there is not None else [*made, *_elsewhere(region)]
+    ways = list(_at_each_place(region))
+    return ways if there is not None else [*ways, *_elsewhere(region)]
 
 
 def _at_each_place(region: Region) -> Iterator[tuple[Way, ...]]:
@@ -101,14 +101,14 @@ def _elsewhere(region: Region) -> Iterator[tuple[Way, ...]]:
     if not region.is_body:
         kinds = kinds_of(region.code, frames)
         yield from _of_all(region, [lambda frames, kind=kind: _at_callee(region, frames, kind) for kind in kinds])  # type: ignore[misc]
-    for given in _given_functions(region, frames):
-        around_it = [] if library_of(given) in CHECKPOINTS else list(_around_given(given, frames, region.is_body))
+    for function in _given_functions(region, frames):
+        around_it = [] if library_of(function) in CHECKPOINTS else list(_around_given(function, frames, region.is_body))
         # What is only run on import cannot be measured.
         is_run = [w for w in around_it if w.call is not None and w.call.lineno in {at for *_, at in w.code.co_lines()}]
         others = [w for w in around_it if w not in is_run]
-        on_import = (*_decorated(given, frames, region.is_body), *others)
+        on_import = (*_decorated(function, frames, region.is_body), *others)
         # Haiku's checkpoint only works where a transformed function runs.
-        is_free = "<locals>" in given.co_qualname or kinds_of(given, frames) != ("haiku",)
+        is_free = "<locals>" in function.co_qualname or kinds_of(function, frames) != ("haiku",)
         yield from ((way,) for way in (*is_run, *(on_import if is_free else ())))
     yield from ((way,) for way in _around_made(region, frames))
     yield from ((way,) for code in _codes(region) if (way := _replaced(code, frames)) is not None)
@@ -129,10 +129,10 @@ def _called(codes: Sequence[Any], frames: Frames) -> tuple[Frame, ast.Call, Fram
 
 def _at_module(code: Any, frames: Frames) -> Way | None:
     """The call of a module whose library has another form for it than a checkpoint around what is called."""
-    library, found = library_of(code), _called([code], frames)
-    if found is None or library not in ("penzai", "flax.linen", "flax.nnx") or code.co_name != "__call__":
+    library, called = library_of(code), _called([code], frames)
+    if called is None or library not in ("penzai", "flax.linen", "flax.nnx") or code.co_name != "__call__":
         return None
-    frame, call, between = found
+    frame, call, between = called
     is_inside = any(is_module(c) for c, _ in between)
     if library == "penzai":
         if is_inside or owner(code.co_filename) != "user":
@@ -160,16 +160,16 @@ def _in_linen(alias: str, code: Any, frame: Frame, call: ast.Call) -> Way | None
     """Around the module's class, where the module is made: in the call, or else at the one place in the file."""
     name = code.co_qualname.split(".")[-2]
     makes_it = lambda n: isinstance(n, ast.Call) and last_name(n.func) == name
-    made = [call.func] if makes_it(call.func) else [*filter(makes_it, ast.walk(tree_of(frame[0].co_filename)))]
-    return wrapped(frame[0], made[0].func, f"{alias}.remat(", "{policy})", call=call) if len(made) == 1 else None  # type: ignore[attr-defined]
+    makers = [call.func] if makes_it(call.func) else [*filter(makes_it, ast.walk(tree_of(frame[0].co_filename)))]
+    return wrapped(frame[0], makers[0].func, f"{alias}.remat(", "{policy})", call=call) if len(makers) == 1 else None  # type: ignore[attr-defined]
 
 
-def _in_penzais_model(found: Any, frame: Frame, call: ast.Call) -> Way:
+def _in_penzais_model(cls: Any, frame: Frame, call: ast.Call) -> Way:
     """A module that a library's code calls, in a model that the user's line calls: in penzai, modules are replaced in the model."""
     file = frame[0].co_filename
     pz = alias_of(file, "penzai.pz", 0) or "pz"
-    name = alias_of(file, f"{found.__module__}.{found.__name__}", 0) or found.__name__
-    imports = ((name, f"from {found.__module__} import {found.__name__}"), ("pz", "from penzai import pz"), *_PENZAIS)
+    name = alias_of(file, f"{cls.__module__}.{cls.__name__}", 0) or cls.__name__
+    imports = ((name, f"from {cls.__module__} import {cls.__name__}"), ("pz", "from penzai import pz"), *_PENZAIS)
     head, tail = f"{pz}.select(", f").at_instances_of({name}).apply("
     start, end = start_of(call.func), end_of(call.func)
     without = around(file, start, end, head, f"{tail}{_CHECKPOINTED})")
@@ -179,10 +179,10 @@ def _in_penzais_model(found: Any, frame: Frame, call: ast.Call) -> Way:
 
 def _at_callee(region: Region, frames: Frames, library: str) -> Way | None:
     """A checkpoint around what the user's line calls, without the arguments that JAX would trace and that Python may branch on."""
-    found = _called(_codes(region), frames)
-    if found is None or found[2]:
+    called = _called(_codes(region), frames)
+    if called is None or called[2]:
         return None
-    (code, _), call, _ = found
+    (code, _), call, _ = called
     if library.startswith("flax"):
         return _at_module(region.code, frames)
     file = code.co_filename
@@ -201,9 +201,9 @@ def _at_callee(region: Region, frames: Frames, library: str) -> Way | None:
         return None
     inside = [n for n in (*call.args, *(k.value for k in call.keywords)) if start_of(n) < first]
     gone = [Edit(file, max(map(end_of, inside), default=first), end_of(fixed[-1]), "")] if fixed else []
-    given = "".join(f", {ast.unparse(k)}" for k in fixed)
+    bound = "".join(f", {ast.unparse(k)}" for k in fixed)
     callee = without_checkpoint(call.func)
-    head, tail = (f"{checkpoint}(partial(", f"{given})") if fixed else (f"{checkpoint}(", "")
+    head, tail = (f"{checkpoint}(partial(", f"{bound})") if fixed else (f"{checkpoint}(", "")
     edits = around(file, start_of(callee), end_of(callee), head, f"{tail}{static}{{policy}})")
     return Way(file, code, (*edits, *gone), imports=imports, call=call)
 
@@ -285,9 +285,9 @@ def _around_given(code: Any, frames: Frames, in_loop: bool) -> Iterator[Way]:
     for file in innermost_first:
         calls = [n for n in ast.walk(tree_of(file)) if isinstance(n, ast.Call) and not is_checkpoint(n)]
         arguments = [(call, a) for call in calls for a in (*call.args, *(k.value for k in call.keywords))]
-        given = [(call, a) for call, a in arguments if _is_function(a, code, file)]
-        if len(given) == 1:
-            ((call, a),) = given
+        matches = [(call, a) for call, a in arguments if _is_function(a, code, file)]
+        if len(matches) == 1:
+            ((call, a),) = matches
             checkpoint, imports = checkpoint_of(kinds_of(code, frames)[0], file, call.lineno)
             tail = f"{', prevent_cse=False' * in_loop}{{policy}})"
             yield wrapped(callers[file], a, f"{checkpoint}(", tail, imports=imports, call=call)
@@ -317,18 +317,18 @@ def _around_made(region: Region, frames: Frames) -> Iterator[Way]:
         if not isinstance(maker, types.FunctionType) or len(functions) != 1:
             continue
         stored, returned = _names_in(maker)
-        held = closed_over(functions[0])
+        closure = closed_over(functions[0])
         for file, caller in callers.items():
             calls = [n for n in _calls_near(file, caller) if last_name(n.func) == path[0]]
             calls = [n for n in calls if value_of(file, n.func, globals_of(caller)) is maker]
             if len(calls) != 1:
                 continue
-            given = zip(inspect.signature(maker).parameters, calls[0].args, strict=False)
-            made = [(a, held[p]) for p, a in given if p in held and p not in stored]
-            made += [(calls[0], functions[0])] if len(path) == 2 and returned == {path[1]} else []
-            for node, f in made:
+            arguments = zip(inspect.signature(maker).parameters, calls[0].args, strict=False)
+            wrappable = [(a, closure[p]) for p, a in arguments if p in closure and p not in stored]
+            wrappable += [(calls[0], functions[0])] if len(path) == 2 and returned == {path[1]} else []
+            for node, f in wrappable:
                 if isinstance(f, types.FunctionType):
-                    yield wrapped(caller, node, "jax.checkpoint(", tail, made=f)
+                    yield wrapped(caller, node, "jax.checkpoint(", tail, result=f)
 
 
 def _names_in(f: types.FunctionType) -> tuple[set[str], set[str]]:
@@ -416,15 +416,15 @@ def way_at_callee(call: Call, stacks: Iterable[Sequence[Frame]]) -> Way | None:
     node = definition_of(own.co_filename, own.co_firstlineno, own.co_name) if own is not None else None
     if static is None or not isinstance(node, ast.Lambda) or not isinstance(node.body, ast.Call):
         return None
-    given, parameters = node.body.args, [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
-    if node.body.keywords or not all(isinstance(a, ast.Name) and a.id in parameters for a in given):
+    arguments, parameters = node.body.args, [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
+    if node.body.keywords or not all(isinstance(a, ast.Name) and a.id in parameters for a in arguments):
         return None
     called = {_after(own, frames) for frames in stacks}
     code = called.pop() if len(called) == 1 else None
     if code is None or owner(code.co_filename) != "user":
         return None
     called_at = definition_of(code.co_filename, code.co_firstlineno, code.co_name)
-    numbers = tuple(i for i, a in enumerate(given) if parameters.index(a.id) in static)  # type: ignore[attr-defined]
+    numbers = tuple(i for i, a in enumerate(arguments) if parameters.index(a.id) in static)  # type: ignore[attr-defined]
     return _around(code, called_at, numbers) if isinstance(called_at, Function) else None
 
 

@@ -29,8 +29,8 @@ def without_effect(derivation: Derivation) -> Iterator[NoEffect]:
 
 def checkpoints_without_effect(derivation: Derivation) -> Iterator[NoEffect]:
     """The checkpoints that save no bytes, and those around a loop that leave the peak where it was."""
-    found = [(_key(e), e) for e in _outermost_checkpoints(derivation.primal)]
-    for same in grouped(found, lambda pair: pair[0]):
+    keyed = [(_key(e), e) for e in _outermost_checkpoints(derivation.primal)]
+    for same in grouped(keyed, lambda pair: pair[0]):
         (where, _, _), chosen = same[0][0], [e for _, e in same]
         without = replace(derivation, primal=inlined_where(derivation.primal, set(chosen).__contains__))
         saved = _held(without) - _held(derivation)

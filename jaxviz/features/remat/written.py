@@ -128,14 +128,14 @@ def _measured(
     """The figures of edits; what an expression has made that is not run again is put into the checkpoint itself."""
     names: dict[str, Any] = {"jax": jax, "partial": partial}
     exec("\n".join(policies.values()), names)
-    made, instead = [], set()
-    for way in (w for w in used if w.made is not None):
+    wrappings, instead = [], set()
+    for way in (w for w in used if w.result is not None):
         head, tail = way.edits(policy)
-        made.append((way.made, eval(f"lambda f: {head.text}f{tail.text}", dict(names))))
+        wrappings.append((way.result, eval(f"lambda f: {head.text}f{tail.text}", dict(names))))
         instead |= {head, tail}
     placed = [e for e in edits if e not in instead]
     texts = edited(placed, policies, codes, [i for way in used for i in way.imports])
-    return measured_with(search, texts, made)
+    return measured_with(search, texts, wrappings)
 
 
 def _policy(taken: Names, names: Sequence[Name], policies: dict[str, str]) -> str:

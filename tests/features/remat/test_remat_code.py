@@ -70,7 +70,7 @@ def test_the_code_keeps_what_it_says(name, module, holds):
     code = holds(plan, own, program.args, program.offload).replace("\n+", "\n")
     code = code.replace(own.library.__name__, "library") if program.library else code
     policy = ", policy=SAVED" if "SAVED = " in code else ""
-    assert all(line.format(policy) if "{}" in line else line in code for line in program.lines), code
+    assert all((line.format(policy) if "{}" in line else line) in code for line in program.lines), code
     assert plan.written.trade.peak_nbytes <= plan.before.peak_nbytes
     for elsewhere in ("site-packages", "Remove the checkpoint", "by hand"):
         assert elsewhere not in code
