@@ -475,7 +475,9 @@ _SHORT_MODULES = {("flax.linen with scan", "2%"), ("equinox", "30%"), ("haiku", 
 _RUN = partial(Source, plan=bounded(work="35%"), args=lambda m: (W, X))
 IN_LIBRARIES = {
     **{
-        f"{name}, {work}": Source(HEAD + text, (line,), bounded(work=work), args, is_short=(name, work) in _SHORT_MODULES)
+        f"{name}, {work}": Source(
+            HEAD + text, (line, ", policy=SAVED" * (work == "2%")), bounded(work=work), args, is_short=(name, work) in _SHORT_MODULES,
+        )
         for name, (text, line, args) in _AT_MODULES.items()
         for work in ("30%", "2%")
     },
