@@ -1170,7 +1170,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/features/remat/rewritten.py",
         '    undo.callback(setattr, f, "__code__", before)\n',
         "",
-        "tests/features/remat/test_remat_code.py -k leaves_everything",
+        "tests/features/remat/test_rewritten.py -k no_trace",
     ),
     Fault(
         "JAX's caches do not tell an edited function from the function",

@@ -423,21 +423,22 @@ def test_a_failure_is_not_told_of_changes_that_are_not_shown(module, monkeypatch
 
 MADE = IN_LIBRARIES["function in a function"].text
 TRACED_AGAIN = {
-    "the loss of a training step": (f"{MADE}\n@jax.jit\ndef step(w, x):\n    return w - jax.grad(loss)(w, x)\n", "step"),
+    "the loss of a training step": (f"{MADE}\n@jax.jit\ndef step(w, x):\n    return w - jax.grad(loss)(w, x)\n", "step", "35%", "@"),
     "a jitted function": (
         "\n@jax.jit\ndef block(w, x):\n    h = jnp.tanh(x @ w)\n    return x + jnp.sin(h * h) * jnp.cos(h)\n"
-        "\ndef loss(w, x):\n    for _ in range(6):\n        x = block(w, x)\n    return jnp.mean(x ** 2)\n", "loss",
+        "\ndef loss(w, x):\n    for _ in range(6):\n        x = block(w, x)\n    return jnp.mean(x ** 2)\n", "loss", "10%", "checkpoint_name(",
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", TRACED_AGAIN)
 def test_what_jax_has_traced_is_traced_again(module, case):
-    source, name = TRACED_AGAIN[case]
+    source, name, work, line = TRACED_AGAIN[case]
     own = module(HEAD + source)
     jax.jit(jax.grad(own.loss))(W, X)
-    plan = jaxviz.plan_remat(getattr(own, name), W, X, work="35%")
+    plan = jaxviz.plan_remat(getattr(own, name), W, X, work=work)
     assert "by hand" not in plan.written.text
+    assert line in text_of(plan)
     f = getattr(module(text_of(plan)), name)
     assert jaxviz.memory(f, W, X).peak_nbytes == plan.written.trade.peak_nbytes
     assert jaxviz.residuals(f, W, X).saved.nbytes == plan.written.trade.saved_nbytes
