@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -14,6 +15,7 @@ from jaxviz.features.remat.pasted import chunked
 from jaxviz.features.remat.regions import BODIES, Region, Spot, type_of
 from jaxviz.higher_order import of
 from jaxviz.higher_order.scan import SCAN
+from jaxviz.higher_order.shard_map import SHARD_MAP
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import read_jaxpr, with_programs
@@ -183,9 +185,10 @@ class _Rewriting:
         if of(e) in BODIES:
             around = (id(program), i) in self.bodies
             spot = Spot(program, i, i + 1, True)
-            operation = with_programs(
-                operation, lambda p: self.body(self.program(p), spot) if around else self.program(p)
-            )
+            with compat.inside_shard_map(operation) if of(e) is SHARD_MAP else nullcontext():
+                operation = with_programs(
+                    operation, lambda p: self.body(self.program(p), spot) if around else self.program(p)
+                )
         ins = tuple([renamed.get(a, a) for a in e.invars])
         if self.chunk > 1 and (id(program), i) in self.bodies and of(e) is SCAN:
             scan = Equation(operation, ins, e.outvars, e.source, e.origin)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import isqrt
 from typing import Any
@@ -22,7 +22,7 @@ from jaxviz.higher_order import of
 from jaxviz.higher_order.scan import SCAN
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
-from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.convert import trace_rule
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
 
@@ -91,7 +91,7 @@ def chunked(equation: Equation, chunk: int) -> list[Equation]:
         carry, ys = whole(None, init, xs, length, reverse, unroll)
         return (*carry, *ys)
 
-    return _spliced(_traced(over_chunks, op.in_avals), equation)
+    return _spliced(trace_rule(over_chunks, op.in_avals), equation)
 
 
 def _of_length(op: Operation, length: int) -> Operation:
@@ -117,7 +117,7 @@ def in_branches(program: Program) -> Program:
             continue
         if e.operation not in branches:
             checkpoint = as_function(_alone(e.operation, e))
-            branches[e.operation] = _traced(in_a_branch(checkpoint), e.operation.in_avals)
+            branches[e.operation] = trace_rule(in_a_branch(checkpoint), e.operation.in_avals)
         equations += _spliced(branches[e.operation], e)
     return replace(program, equations=tuple(equations)) if branches else program
 
@@ -127,10 +127,6 @@ def _alone(operation: Operation, like: Equation) -> Program:
     invars, outvars = tuple([Var(a) for a in operation.in_avals]), tuple([Var(a) for a in operation.out_avals])
     equation = Equation(operation, invars, outvars, like.source)
     return Program((), invars, outvars, (equation,), effects=frozenset(operation.effects))
-
-
-def _traced(f: Callable[..., Any], avals: Sequence[Any]) -> Program:
-    return read_jaxpr(jax.make_jaxpr(f)(*map(compat.stand_in, avals)))
 
 
 def _spliced(traced: Program, e: Equation) -> list[Equation]:
