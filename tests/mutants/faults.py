@@ -831,7 +831,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "operations of one line with different decisions are one row",
-        "jaxviz/features/remat/policy_comparison.py",
+        "jaxviz/features/remat/policies.py",
         '    label: str = ""',
         '    label: str = field(default="", compare=False)',
         "tests/features/remat/test_policy_comparison.py -k expression",
@@ -881,8 +881,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a solution is reused within other bounds",
         "jaxviz/features/remat/solver.py",
-        "numbers = (cost, lower, upper, weight, limit, seconds)",
-        "numbers = (cost, lower, weight, limit, seconds)",
+        "numbers = (cost, self.lower, self.upper, weight, limit)",
+        "numbers = (cost, self.lower, weight, limit)",
         "tests/features/remat/test_remat_solver.py",
     ),
     Fault(
@@ -1189,20 +1189,20 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "of the names of a function only those are saved together that are best at some price",
         "jaxviz/features/remat/choose.py",
-        "    return min(fitting, key=by_work, default=None)",
+        "    return min((t for t in trials if room(t.trade) >= 0 and t.trade.work < limit), key=by_work, default=None)",
         "    return None",
         "tests/features/remat/test_against_policies.py -k diffusion",
     ),
     Fault(
         "the peak for some work is the lowest measured by chance",
         "jaxviz/features/remat/choose.py",
-        "while (high := peak()) - low > max(near * high, 1):",
+        "while (high := peak()) - low > max(NEAR * high, 1):",
         "while (high := peak()) < low:",
         "tests/features/remat/test_bounds.py",
     ),
     Fault(
         "a bound of the peak is the peak itself",
-        "jaxviz/features/remat/bounds.py",
+        "jaxviz/features/remat/choose.py",
         "low, high = (middle, high) if least > most_work else (low, middle)",
         "low, high = middle, high",
         "tests/features/remat/test_bounds.py",

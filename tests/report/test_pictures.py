@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxviz
-from jaxviz.features.remat.policy_views import MemoryComparison, PlanComparison
+from jaxviz.features.remat.policy_comparison import MemoryComparison, PlanComparison
 from jaxviz.report import kinds, pictures
 from jaxviz.report.charts import BYTES, FLOPS, Axis, Bars, Chain, ChainLink, FlameGraph, Lanes, OverTime, TradeOff
 from jaxviz.report.kinds import COLOURS

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 import jaxviz
-from jaxviz.features.remat.policy_views import MemoryComparison, PlanComparison
+from jaxviz.features.remat.policy_comparison import MemoryComparison, PlanComparison
 from jaxviz.ir.origin import Location
 from jaxviz.report.data import Data
 from jaxviz.report.report import Drawn, Listed, Report, Table

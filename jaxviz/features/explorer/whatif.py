@@ -35,7 +35,7 @@ from jaxviz.features.memory.timeline import memory
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.checkpointing import checkpointed
 from jaxviz.features.remat.diff import write_chosen, write_plan
-from jaxviz.features.remat.forms import Trade, Trial
+from jaxviz.features.remat.forms import Trade
 from jaxviz.features.remat.graph import derive_like
 from jaxviz.features.remat.planning import best_of_all, check_can_be_planned
 from jaxviz.features.remat.regions import Region, Spot
@@ -286,8 +286,8 @@ class Switches:
         for on first use."""
         if self.planned is None:
             found = best_of_all(self.search)
-            if not isinstance(found, Trial):
-                self.planned = "" if found is self.search.written else "||"
+            if not found.form.regions:
+                self.planned = "" if found.trade is self.search.written else "||"
                 return self.planned
             made = write_plan(self.search, found, Call.known(self.derivation))
             trial = made.trial if made.files and made.trial is not None else found

@@ -15,20 +15,15 @@ from itertools import chain
 import numpy as np
 
 from jaxviz.derivation import derive
-from jaxviz.features.cost.parts import flops_of
 from jaxviz.features.remat.candidates import can_be_saved
 from jaxviz.features.remat.graph import Graph, Saved, scaled
 from jaxviz.features.remat.offload import Offload
 from jaxviz.features.remat.regions import Spot, bound_in
 from jaxviz.features.remat.sizes import Sizes
 from jaxviz.features.remat.solver import Problem
+from jaxviz.ir.primitives import COSTLY, plain
 from jaxviz.ir.syntax import Atom, Program, Var
 from jaxviz.report.tables import repeated, type_text
-
-_PRODUCTS = 12
-"""How many of the most expensive values are chosen among exhaustively."""
-_HEAVY = 0.0005
-"""They have at least this share of the work of the most expensive value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +254,7 @@ class Part:
         return price_of
 
     @cached_property
-    def _movable(self) -> dict[str | Atom, int]:
+    def movable(self) -> dict[str | Atom, int]:
         """What can be offloaded, with its place in the problem: candidates by name, and inputs that a program has to keep."""
         movable: dict[str | Atom, int] = {}
         if self.offload is not None and not self.graph.is_nameless:
@@ -270,25 +265,20 @@ class Part:
             movable.update((v, at) for v, at in inputs if self._price_of[at] and can_be_saved(v.aval))
         return movable
 
-    def movable(self, choice: Choice) -> list[str | Atom]:
-        """What a choice keeps on the device that could be offloaded: saved candidates, and inputs."""
-        names, moved = self.names_of(choice), self.moved_of(choice)
-        return [key for key in self._movable if key not in moved and (key in names or not isinstance(key, str))]
-
     @property
     def _sizes_of_movable(self) -> dict[str | Atom, float]:
-        return {key: float(self._price_of[at]) for key, at in self._movable.items()}
+        return {key: float(self._price_of[at]) for key, at in self.movable.items()}
 
     @cached_property
     def _problem(self) -> Problem:
         """The optimization problem of what is recomputed, saved and offloaded."""
-        at = list(self._movable.values())
+        at = list(self.movable.values())
         return self.graph.problem.with_twins(at) if at else self.graph.problem
 
     @cached_property
     def _costs(self) -> tuple[np.ndarray, np.ndarray]:
         """The work and the bytes of each of its choices, at one spot and in one iteration."""
-        moved = self._price_of[list(self._movable.values())]
+        moved = self._price_of[list(self.movable.values())]
         if not len(moved):
             return self.graph.work, self._price_of
         assert self.offload is not None
@@ -325,15 +315,11 @@ class Part:
 
     @cached_property
     def products(self) -> list[str]:
-        """The candidates for the most expensive values, such as matrix products, the most expensive last."""
+        """The candidates for the results of costly operations, such as matrix products."""
         graph = self.graph
-        work = {}
-        for name, (v, *_) in graph.candidates.items():
-            maker = graph.makers.get(v)
-            if maker is not None and (flops := flops_of(maker, {})):
-                work[name] = flops
-        most = max(work.values(), default=0)
-        return sorted((n for n in work if work[n] > _HEAVY * most), key=work.__getitem__)[-_PRODUCTS:]
+        return [
+            name for name, (v, *_) in graph.candidates.items() if plain(graph.makers[v].primitive.name).kind in COSTLY
+        ]
 
     def inputs_moved(self, choice: Choice) -> list[int]:
         """The indices of the offloaded inputs."""
@@ -352,7 +338,7 @@ class Part:
     def _chosen(self, chosen: np.ndarray) -> Choice:
         """The choice that a solution of the problem represents."""
         twins = chosen[len(self.graph.work) :]
-        moved = [key for key, is_moved in zip(self._movable, twins, strict=True) if is_moved > 0.5]
+        moved = [key for key, is_moved in zip(self.movable, twins, strict=True) if is_moved > 0.5]
         saved = [name for name, at in self.graph.name_at.items() if chosen[at] > 0.5]
         return self.choice([*saved, *(key for key in moved if isinstance(key, str))], moved)
 

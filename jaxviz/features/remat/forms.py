@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from jaxviz.analysis.naming import OwnName
 from jaxviz.derivation import Derivation
@@ -13,8 +14,9 @@ from jaxviz.features.cost.parts import flops_of
 from jaxviz.features.remat.choices import Choice, Part
 from jaxviz.features.remat.regions import Region, Spot
 from jaxviz.ir import compat
-from jaxviz.ir.syntax import Atom, Program, Var
+from jaxviz.ir.syntax import Program, Var
 
+T = TypeVar("T")
 ON_HOST = "_on_host"
 """The suffix of names of offloaded values."""
 _SOLVED = 4
@@ -106,25 +108,17 @@ class Form:
             choices[i : i + 1] = more
         return replace(self, choices=tuple(choices), policy="") if tuple(choices) != self.choices else None
 
-    def with_one_less(self) -> Iterator[Form]:
-        """The forms that keep one value less on the device."""
+    def with_one_change(self) -> Iterator[Form]:
+        """The forms that save one value more, of the most expensive ones, or one less, or move one to the host, or back."""
         for i, (part, choice) in enumerate(self.choices):
-            names, moved = part.names_of(choice), part.moved_of(choice)
-            yield from (self._saving(i, [n for n in names if n != name], moved) for name in names)
-            yield from (self._saving(i, names, [*moved, key]) for key in part.movable(choice))
-
-    def with_one_product(self) -> Iterator[Form]:
-        """The forms that also save another one of the most expensive values, or keep one that is offloaded on the device."""
-        for i, (part, choice) in enumerate(self.choices):
-            names = part.names_of(choice)
-            moved = part.moved_of(choice)
-            yield from (self._saving(i, [*names, name], moved) for name in part.products if name not in names)
-            yield from (self._saving(i, names, [key for key in moved if key != back]) for back in moved)
-
-    def _saving(self, i: int, names: Sequence[str], moved: Sequence[str | Atom]) -> Form:
-        part, _ = self.choices[i]
-        chosen = part, part.choice(names, [key for key in moved if key in names or not isinstance(key, str)])
-        return replace(self, choices=(*self.choices[:i], chosen, *self.choices[i + 1 :]), policy="")
+            names, moved = set(part.names_of(choice)), set(part.moved_of(choice))
+            settings = [
+                (names ^ {name}, moved - {name}) for name in dict.fromkeys([*part.products, *part.names_of(choice)])
+            ]
+            settings += [(names, moved ^ {key}) for key in part.movable if key in names or not isinstance(key, str)]
+            for saved, offloaded in settings:
+                changed = part, part.choice(saved, offloaded)
+                yield replace(self, choices=(*self.choices[:i], changed, *self.choices[i + 1 :]), policy="")
 
     def names(self, name_of: Callable[[Part, Var], str]) -> dict[Var, str]:
         """A name for each saved value, the same for corresponding values of all spots."""
@@ -164,11 +158,11 @@ def by_peak(trial: Trial) -> tuple[int, int, int]:
     return trial.trade.peak_nbytes, trial.trade.work, trial.trade.nbytes
 
 
-def lowest_peaks(trades: Iterable[Trade]) -> tuple[Trade, ...]:
-    """The Pareto-optimal ones in peak and FLOPs, the lowest peak first."""
-    best: list[Trade] = []
-    for t in sorted(trades, key=lambda t: (t.peak_nbytes, t.work)):
-        if not best or t.work < best[-1].work:
+def best_trades(some: Iterable[T], size: Callable[[T], float], work: Callable[[T], float]) -> tuple[T, ...]:
+    """The Pareto-optimal ones in two figures, those with the smallest size first."""
+    best: list[T] = []
+    for t in sorted(some, key=lambda t: (size(t), work(t))):
+        if not best or work(t) < work(best[-1]):
             best.append(t)
     return tuple(best)
 

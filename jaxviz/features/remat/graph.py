@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 
@@ -82,22 +82,6 @@ class Saved:
         """A key, the same for the values of one expression of a library in repeated layers: its module and the expression."""
         module, _, made = self.label.rpartition(" · ")
         return pattern(module), made
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A trade-off between bytes and work.
-
-    Args:
-      nbytes: bytes of all residuals, including arguments and constants.
-      flops: the FLOPs of both passes beyond those of the function without checkpoints, without the rounding
-        that JAX adds for each saved value.
-      offloaded: bytes that are moved to the host, which are not counted among the others.
-    """
-
-    nbytes: int
-    flops: int
-    offloaded: int = 0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -468,12 +452,3 @@ def scaled(amounts: np.ndarray) -> np.ndarray:
     """Amounts scaled to a typical size of one, well above the solver's tolerance."""
     some = amounts[amounts > 0]
     return amounts / np.median(some) if len(some) else amounts
-
-
-def best_trades(points: Iterable[Point]) -> list[Point]:
-    """The Pareto-optimal ones in bytes and FLOPs, the fewest bytes first."""
-    best: list[Point] = []
-    for point in sorted(points, key=lambda p: (p.nbytes, p.flops)):
-        if not best or point.flops < best[-1].flops:
-            best.append(point)
-    return best

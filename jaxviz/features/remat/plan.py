@@ -13,20 +13,20 @@ from jaxviz.analysis.budgets import evenly
 from jaxviz.analysis.grouping import alike, grouped
 from jaxviz.analysis.training_step import taking_gradient_of
 from jaxviz.features.remat.call import Call
-from jaxviz.features.remat.charts import plan_among_best
 from jaxviz.features.remat.diff import Limits, write_plan
-from jaxviz.features.remat.forms import Trade, Trial, by_peak, by_work, lowest_peaks
-from jaxviz.features.remat.graph import Point, Saved
+from jaxviz.features.remat.forms import Trade, Trial, best_trades, by_peak, by_work
+from jaxviz.features.remat.graph import Saved
 from jaxviz.features.remat.names import names_of, saved_by
 from jaxviz.features.remat.pasted import in_branches as put_in_branches
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
+from jaxviz.features.remat.tuning import NEAR, WORTH
 from jaxviz.features.remat.verify import Compiled, Verification, figures_of
 from jaxviz.features.remat.written import Written
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
-from jaxviz.report.charts import TradeOff
+from jaxviz.report.charts import BYTES, FLOPS, Axis, TradeOff
 from jaxviz.report.code import Diff
 from jaxviz.report.report import SHOWN, Report, Table
 from jaxviz.report.tables import counted, format_bytes, format_flops, in_library, listed, repeated, short_location
@@ -35,12 +35,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MATTERS = 0.01
-"""Other plans are shown if the peak of one of them is lower than the highest by at least this share,"""
+PEAK = Axis("modelled peak of the gradient", BYTES, format_bytes)
+AGAIN = Axis("FLOPs recomputed", FLOPS, lambda n: f"{format_flops(n)} recomputed")
 _OTHERS = 8
-"""and this many of them, in addition to one without a given bound."""
-_NEAR = 1.05
-"""How much higher the peak of a plan may be that replaces one that XLA undoes."""
+"""How many other plans are shown, in addition to one without a given bound."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -87,11 +85,6 @@ class RematPlan(Report, schema="plan_remat"):
     def regions(self) -> tuple[Region, ...]:
         """The places with a checkpoint: calls of functions, bodies of scans, or the function itself."""
         return self.trial.form.regions if self.trial is not None else ()
-
-    @property
-    def point(self) -> Point:
-        """Bytes of the residuals, and FLOPs recomputed."""
-        return Point(self.nbytes, self.flops, self.offloaded)
 
     @property
     def peak_nbytes(self) -> int:
@@ -144,7 +137,8 @@ class RematPlan(Report, schema="plan_remat"):
     @property
     def outline(self) -> tuple[Trade, ...]:
         """The best trade-offs among the plans computed so far, as a notebook shows them."""
-        return lowest_peaks([*self._search.measured_trades, self.before, self.after, self.everything])
+        trades = [*self._search.measured_trades, self.before, self.after, self.everything]
+        return best_trades(trades, lambda t: t.peak_nbytes, lambda t: t.work)
 
     def apply(self, f: Callable[..., Any], in_branches: bool | None = None) -> Callable[..., Any]:
         """Returns the function with the checkpoints of this plan: plain JAX, for arguments of the planned types.
@@ -249,7 +243,7 @@ class RematPlan(Report, schema="plan_remat"):
         """The best plan found with checkpoints around calls that has about the same peak, or the lowest; None if there is none."""
         search = self._search
         there = [t for regions in search.sets if search.whole not in regions for t in search.trials_around(regions)]
-        low = [t for t in there if t.trade.peak_nbytes <= _NEAR * self.peak_nbytes]
+        low = [t for t in there if t.trade.peak_nbytes <= (1 + NEAR) * self.peak_nbytes]
         found = min(low, key=by_work) if low else min(there, key=by_peak, default=None)
         if found is None:
             return None
@@ -282,7 +276,7 @@ class RematPlan(Report, schema="plan_remat"):
     @property
     def summary(self) -> str:
         """plan for the gradient of `loss` in `params`, peak within 1.0 MiB: peak 4.2 MiB → 0.9 MiB, saves …, recomputes …."""
-        about = f"the {self._search.about}{self.bound and f', {self.bound}'}"
+        about = f"the {self._search.plain.about}{self.bound and f', {self.bound}'}"
         if self.compiled is not None:
             peak = _arrow(*(c.peak_nbytes for c in self.compiled))
             modelled = _arrow(self.before.peak_nbytes, self.after.peak_nbytes)
@@ -345,7 +339,11 @@ class RematPlan(Report, schema="plan_remat"):
         return self.trial.form.transcendentals() if self.trial is not None else {}
 
     def _chart(self) -> TradeOff:
-        return plan_among_best(self)
+        marks = [(self.before.peak_nbytes, self.before.flops, "as written", "no checkpoints")]
+        if self.after is not self.before:
+            marks.append((self.peak_nbytes, self.flops, "this plan", "plan"))
+        line = [(t.peak_nbytes, t.flops) for t in self.outline]
+        return TradeOff(marks, line, f"plans for {self.function}", PEAK, AGAIN, "the best plans")
 
     def _parts(self) -> Iterator[str | Table]:
         groups = grouped(self.saved or (), lambda s: (s.repeats, s.type, s.location, s.library, s.offloaded))
@@ -376,7 +374,7 @@ class RematPlan(Report, schema="plan_remat"):
         others = [t for t in self.outline[::-1] if t not in known]
         few = [others[i] for i in evenly(0, len(others) - 1, min(_OTHERS, len(others)))] if others else []
         trades = sorted({*few, self.after, self.before, *self.outline[-1:]}, key=lambda t: (-t.peak_nbytes, t.work))
-        if trades[0].peak_nbytes - trades[-1].peak_nbytes < _MATTERS * trades[0].peak_nbytes:
+        if trades[0].peak_nbytes - trades[-1].peak_nbytes < WORTH * trades[0].peak_nbytes:
             return
         yield Table(
             ("peak", "saves", "recomputes", ""),

@@ -13,24 +13,26 @@ from jaxviz.analysis.budgets import free_memory, least_budget, least_size, read_
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation, derive
-from jaxviz.features.remat.bounds import bound_within
+from jaxviz.features.memory.model import KINDS
 from jaxviz.features.remat.call import Call
-from jaxviz.features.remat.choose import fastest, fastest_at_calls, with_lowest_peak
+from jaxviz.features.remat.choose import Bound, bound_within, fastest, fastest_at_calls, with_lowest_peak
 from jaxviz.features.remat.compiled_plans import within_compiled
-from jaxviz.features.remat.forms import Trade, Trial, by_peak
+from jaxviz.features.remat.forms import Trial, by_peak
 from jaxviz.features.remat.names import saved_by
 from jaxviz.features.remat.offload import read_offload
 from jaxviz.features.remat.plan import RematPlan
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
+from jaxviz.features.remat.tuning import WORTH
 from jaxviz.features.residuals.notes import gradient_note
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.stack import deep_stack
+from jaxviz.ir.syntax import Program
 from jaxviz.progress import counting
-from jaxviz.report.tables import exactly, format_bytes
+from jaxviz.report.tables import exactly, format_bytes, short_location
 from jaxviz.runtime.references import repeated_references
 from jaxviz.transforms.unopened import unopened_note
 
@@ -115,7 +117,7 @@ def plan_remat(
         call = Call.planned(derivation)
         planning = Planning(Search(derivation, recompute_collectives, transfers), call)
         if bounds:
-            _check_checkpoints(planning.search)
+            check_references(planning.search)
         if memory is not None:
             room = free_memory([*call.arrays, *derivation.primal.consts]) if room is None else room
             if of == _PEAKS[0]:
@@ -135,28 +137,27 @@ def _planned(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Arg
     compat.check_callable(f)
     # A pair whose first element is differentiated is no result of a training step.
     found = derive(_aside(f), *args, argnums=argnums, **kwargs) if has_aux else subject_of(f, args, kwargs, argnums)
-    primal = found.primal
+    check_is_traced(found.primal)
+    return found
+
+
+def check_is_traced(primal: Program) -> None:
+    """Raises an error if a program is only one path through its function's Python code.
+
+    Raises:
+      ValueError: it is; the message says where values are read.
+    """
     if primal.is_path:
         where = "; ".join(f"{b.kind} at {b.location}" for b in primal.branches[:3] if b.location is not None)
         raise ValueError(
             f"{primal.name} cannot be planned: its Python code reads values ({where}), so what it computes differs "
             "from call to call. Use jax.lax.cond or jnp.where there, or fix the argument with functools.partial."
         )
-    return found
 
 
 _PEAKS = ("modelled", "compiled")
 
-_WORTH = 0.01
-"""The share by which a plan has to lower the peak, or without a given bound the work, to be worth changing the source."""
-
-_NEAR = 0.05
-"""Without a given bound, a peak lower by this share is searched for."""
-
 _UNROLLED = "Outside of a loop XLA may follow a plan only in part: plan.verify() compiles the gradient with the plan and without."
-
-Found = Trial | Trade
-"""A plan, or the function as it is."""
 
 
 class Planning:
@@ -166,38 +167,32 @@ class Planning:
         self.search = search
         self.call = call
 
-    def plan(self, bound: str, found: Found, *notes: str, budget: int | None = None) -> RematPlan:
+    def plan(self, bound: str, trial: Trial, *notes: str, budget: int | None = None) -> RematPlan:
+        """The report of a plan for a bound, with remarks on it."""
         search = self.search
-        trial = found if isinstance(found, Trial) else None
-        after = search.finally_measured(found) if isinstance(found, Trial) else found
-        effects = (*_outside(search), *_repeated_effects(search, trial.form.regions)) if trial is not None else ()
+        planned = trial if trial.form.regions else None
+        after = search.finally_measured(trial) if planned else trial.trade
         moves = (search.offload.note,) if search.offload is not None and after.offloaded else ()
-        unrolled = (_UNROLLED,) if trial is not None and search.is_unrolled(trial.form.regions) else ()
-        about = (
-            *moves, *gradient_note(search.plain), *unopened_note(search.plain.unopened), *notes, *effects, *unrolled
-        )  # fmt: skip
-        saved = saved_by(search, trial.form) if trial is not None else None
+        about = (*moves, *gradient_note(search.plain), *unopened_note(search.plain.unopened), *notes)
+        if planned:
+            unrolled = (_UNROLLED,) if search.is_unrolled(trial.form.regions) else ()
+            about += (*_outside(search), *_repeated_effects(search, trial.form.regions), *unrolled)
         return RematPlan(
-            self.call.name, bound, saved, search.written, after, search.opened, about, search, self.call, trial,
-            after.nbytes if budget is None else budget,
+            self.call.name, bound, saved_by(search, trial.form) if planned else None, search.written, after, search.opened, about,
+            search, self.call, planned, after.nbytes if budget is None else budget,
         )  # fmt: skip
-
-    @property
-    def as_they_are(self) -> list[Trade]:
-        """The function without checkpoints, if that takes no more memory, and as it is written."""
-        return _as_they_are(self.search)
 
     @cached_property
     def as_written(self) -> RematPlan:
         """The function as it is, as a plan."""
-        return self.plan("", self.search.written)
+        return self.plan("", self.search.as_they_are[-1])
 
     def lowest_peak(self, at_calls: bool = False) -> int:
         """The lowest peak of the plans found so far and of those that save as little as possible; see `within_memory`."""
         search = self.search
         search.leanest()
-        found = [t for t in search.trials.values() if not at_calls or search.whole not in t.form.regions]
-        return min(search.written.peak_nbytes, *(t.trade.peak_nbytes for t in found))
+        some = [t for t in search.trials.values() if not at_calls or search.whole not in t.form.regions]
+        return min(search.written.peak_nbytes, *(t.trade.peak_nbytes for t in some))
 
     def within_memory(self, room: int, at_calls: bool = False) -> RematPlan:
         """The plan with the least work whose peak fits.
@@ -209,112 +204,106 @@ class Planning:
         search = self.search
         bound = f"peak within {format_bytes(room)}"
         highest = min(room, search.written.peak_nbytes)
-        fits = lambda t: t.peak_nbytes <= highest
-        fine = [t for t in (search.opened, search.written) if fits(t)]
-        if fine and not min(fine, key=lambda t: t.work).work:
-            return self.plan(bound, min(fine, key=lambda t: t.work))
+        unplanned = [t for t in search.as_they_are if t.trade.peak_nbytes <= highest]
+        if unplanned and not unplanned[0].trade.work:
+            return self.plan(bound, unplanned[0])
         check_can_be_planned(search)
         below = lambda t: highest - t.peak_nbytes
-        found = fastest(search, below) if not at_calls else fastest_at_calls(search, below)
-        if found is None and at_calls:
-            found = search.measured_within(below, at_calls)
-        if found is None and not fine:
-            search.leanest()
-            lowest = min(search.trials.values(), key=by_peak)
-            least = min(lowest.trade.peak_nbytes, search.written.peak_nbytes, search.opened.peak_nbytes)
-            held = search.held(lowest if lowest.trade.peak_nbytes == least else None)
-            written = search.written.peak_nbytes
-            to_type = f'. Write memory="{least_size(least, written)}"' if least < written else ""
-            raise ValueError(
-                f"no plan was found for {self.call.name} that fits in {exactly(room)}: the lowest modelled peak of {self.search.its} is "
-                f"{exactly(least)}, {held}; as written it is {exactly(written)}{to_type}"
-            )
-        kept = (
+        best, least = fastest_at_calls(search, below) if at_calls else fastest(search, below)
+        if best is None and at_calls:
+            best = search.measured_within(below, at_calls)
+        if best is None and not unplanned:
+            raise ValueError(self._does_not_fit(room))
+        if best is None or (unplanned and best.trade.work >= unplanned[-1].trade.work):
+            best = unplanned[-1]
+        best = self._or_as_written(best, unplanned)
+        notes = [
             f"As written it takes {format_bytes(highest)}, and a plan never raises the peak: for a plan that uses "
             f"all of the {format_bytes(room)}, plan the function without its checkpoints."
-        )
-        best: Found = found if found is not None and (not fine or found.trade.work < fine[-1].work) else fine[-1]
-        best = self.or_as_written(best, fine)
-        plan = self.plan(bound, best, *([kept] if highest < room else []), *self.how_good(best))
+        ]  # fmt: skip
+        plan = self.plan(bound, best, *notes[: highest < room], *self._how_good(best, least))
         return replace(plan, most_peak=highest)
 
-    def or_as_written(self, best: Found, fine: Sequence[Trade]) -> Found:
-        """A plan, or the function as written if that fits and the plan does little more than rewrite its checkpoints."""
-        written = self.search.written
-        return written if written in fine and not is_worthwhile(self.search, best) else best
-
-    def how_good(self, best: Found) -> list[str]:
-        """A sentence on how much better than a plan any other could be, if that is known."""
-        bound = self.search.bound
+    def _does_not_fit(self, room: int) -> str:
+        search = self.search
+        search.leanest()
+        lowest = min([*search.trials.values(), *search.as_they_are], key=by_peak)
+        least, written = lowest.trade.peak_nbytes, search.written.peak_nbytes
+        to_type = f'. Write memory="{least_size(least, written)}"' if least < written else ""
+        step = search.step
+        owner = "its gradient" if step is None else f"the training step `{step.traced.name}`"
         return (
-            [bound.note(best.trade, self.search.plain_flops)] if isinstance(best, Trial) and bound is not None else []
+            f"no plan was found for {self.call.name} that fits in {exactly(room)}: the lowest modelled peak of {owner} is "
+            f"{exactly(least)}, {_peak_parts(search, lowest)}; as written it is {exactly(written)}{to_type}"
         )
+
+    def _or_as_written(self, best: Trial, unplanned: Sequence[Trial]) -> Trial:
+        """A plan, or the function as written if that fits and the plan does little more than rewrite its checkpoints."""
+        written = self.search.as_they_are[-1]
+        is_worth_it = _lowers_the_peak(self.search, best) or _saves_work(self.search, best)
+        return best if is_worth_it or written not in unplanned else written
+
+    def _how_good(self, best: Trial, bound: Bound | None) -> list[str]:
+        """A sentence on how much better than a plan any other could be, if that is known."""
+        return [bound.note(best.trade, self.search.plain_flops)] if best.form.regions and bound is not None else []
 
     def within_work(self, share: float) -> RematPlan:
         """The plan with the lowest peak for this much work."""
         search = self.search
         most = int(share * search.plain_flops)
         bound = f"work within {100 * share:g} %"
-        fine = [t for t in self.as_they_are if t.work <= most]
+        unplanned = [t for t in search.as_they_are if t.trade.work <= most]
         check_can_be_planned(search)
-        found = with_lowest_peak(search, most)
-        candidates: list[Found] = [*fine, *([found] if found is not None else [])]
-        best: Found | None = min(candidates, key=lambda c: _rank(c, "peak_nbytes", "work"), default=None)
-        if best is None or trade_of(best).peak_nbytes > search.written.peak_nbytes:
-            lowest = min([search.opened.peak_nbytes, *(trade_of(c).peak_nbytes for c in candidates)])
+        planned, least = with_lowest_peak(search, most)
+        best = min([*unplanned, *([planned] if planned is not None else [])], key=by_peak, default=None)
+        if best is None or best.trade.peak_nbytes > search.written.peak_nbytes:
+            lowest = (
+                search.opened.peak_nbytes if best is None else min(search.opened.peak_nbytes, best.trade.peak_nbytes)
+            )
             raise ValueError(
                 f"{bound} would raise the peak of {self.call.name} to {exactly(lowest)}; as written it is "
                 f"{exactly(search.written.peak_nbytes)}, where its checkpoints recompute "
                 f"{100 * search.written.flops / max(search.plain_flops, 1):.2g} %"
             )
-        return replace(self.worthwhile(bound, best, fine, *self.how_good(best)), most_work=most)
+        return replace(self._worthwhile(bound, best, unplanned, *self._how_good(best, least)), most_work=most)
 
-    def within_residuals(self, limit: int, asked: str = "residuals") -> RematPlan:
+    def within_residuals(self, limit: int, argument: str = "residuals") -> RematPlan:
         """The plan with the least work whose residuals stay within a limit, which was given by an argument of this name."""
-        search, name = self.search, self.call.name
+        search = self.search
         bound = f"residuals, with arguments, within {format_bytes(limit)}"
-        written, opened = search.written, search.opened
-        fits = lambda t: t.nbytes <= limit
-        fine = [t for t in self.as_they_are if fits(t)]
-        if fine and not fine[0].work:
-            return self.plan(bound, fine[0], budget=limit)
+        highest = search.written.peak_nbytes
+        unplanned = [t for t in search.as_they_are if t.trade.nbytes <= limit]
+        if unplanned and not unplanned[0].trade.work:
+            return self.plan(bound, unplanned[0], budget=limit)
         check_can_be_planned(search)
-        lower = lambda t: t.peak_nbytes <= written.peak_nbytes
-        tried = filter(
-            None,
-            (
-                search.within(limit),
-                fastest(search, lambda t: min(limit - t.nbytes, written.peak_nbytes - t.peak_nbytes)),
-            ),
-        )
-        candidates: list[Found] = [*fine, *(t for t in tried if fits(t.trade))]
-        allowed = [c for c in candidates if lower(trade_of(c))]
+        at_calls, _ = fastest(search, lambda t: min(limit - t.nbytes, highest - t.peak_nbytes))
+        planned = [t for t in (search.within(limit), at_calls) if t is not None and t.trade.nbytes <= limit]
+        allowed = [t for t in (*unplanned, *planned) if t.trade.peak_nbytes <= highest]
         if allowed:
-            fewest = min(trade_of(c).work for c in allowed)
-            close = [c for c in allowed if search.is_little(trade_of(c).work - fewest)]
-            best = min(close, key=lambda c: _rank(c, "peak_nbytes", "work"))
-            best = self.or_as_written(best, fine)
-            search.bound = bound_within(search, limit)
-            return self.plan(bound, best, *self.how_good(best), budget=limit)
-        if candidates:
-            peak = min(trade_of(c).peak_nbytes for c in candidates)
+            fewest = min(t.trade.work for t in allowed)
+            best = min((t for t in allowed if search.is_little(t.trade.work - fewest)), key=by_peak)
+            best = self._or_as_written(best, unplanned)
+            return self.plan(bound, best, *self._how_good(best, bound_within(search, limit)), budget=limit)
+        if planned:
+            peak = min(t.trade.peak_nbytes for t in planned)
             raise ValueError(
-                f"{bound} would raise the peak of {name} to {exactly(peak)}; as written it is "
-                f"{exactly(written.peak_nbytes)}. memory= plans for the peak itself."
+                f"{bound} would raise the peak of {self.call.name} to {exactly(peak)}; as written it is "
+                f"{exactly(highest)}. memory= plans for the peak itself."
             )
-        these = "a budget" if asked == "budget" else asked
+        raise ValueError(self._residuals_are_more(limit, argument))
+
+    def _residuals_are_more(self, limit: int, argument: str) -> str:
+        search = self.search
         search.leanest()
         around_all = [] if search.refused else [search.least]
-        least = min([*around_all, *(t.nbytes for t in search.measured_trades)])
-        if least >= opened.nbytes:
-            raise ValueError(
-                f"{these} of {exactly(limit)} cannot be met for {name}: the minimum is {exactly(opened.nbytes)}, "
-                "which it saves without a plan; no plan saves less"
-            )
-        raise ValueError(
-            f"{these} of {exactly(limit)} cannot be met for {name}: the minimum is {exactly(least)}, for its arguments "
-            f"and values that cannot be recomputed; without a plan it saves {exactly(opened.nbytes)}. "
-            f"Write {least_budget(least, opened.nbytes, asked)}"
+        least, opened = min([*around_all, *(t.nbytes for t in search.measured_trades)]), search.opened.nbytes
+        what = "a budget" if argument == "budget" else argument
+        text = f"{what} of {exactly(limit)} cannot be met for {self.call.name}: the minimum is {exactly(min(least, opened))}, "
+        if least >= opened:
+            return f"{text}which it saves without a plan; no plan saves less"
+        return (
+            f"{text}for its arguments and values that cannot be recomputed; without a plan it saves {exactly(opened)}. "
+            f"Write {least_budget(least, opened, argument)}"
         )
 
     def of_all(self) -> RematPlan:
@@ -323,79 +312,77 @@ class Planning:
         try:
             check_can_be_planned(search)
         except ValueError as error:
-            return self.plan("", search.written, str(error))
-        best = best_of_all(search)
-        if isinstance(best, Trial) and best.form.chunk == 1:
-            best = with_lowest_peak(search, best.trade.work, _NEAR) or best
-        return self.worthwhile("", best, self.as_they_are, *self.how_good(best))
+            return self.plan("", search.as_they_are[-1], str(error))
+        best, least = best_of_all(search), None
+        if best.form.regions and best.form.chunk == 1:
+            lower, least = with_lowest_peak(search, best.trade.work)
+            best = lower or best
+        return self._worthwhile("", best, search.as_they_are, *self._how_good(best, least))
 
-    def worthwhile(self, bound: str, best: Found, as_they_are: Sequence[Trade], *notes: str) -> RematPlan:
+    def _worthwhile(self, bound: str, best: Trial, unplanned: Sequence[Trial], *notes: str) -> RematPlan:
         """A plan, or the function as it is if the plan changes its peak and its work little; with what determines the peak.
 
         Args:
           bound: see `plan`.
           best: the plan.
-          as_they_are: the alternatives, the function as written last.
+          unplanned: the alternatives, the function as written last.
           notes: notes on the plan.
         """
         search = self.search
         if _lowers_the_peak(search, best):
             return self.plan(bound, best, *notes)
-        if not _saves_work(search, best) and as_they_are:
-            best = as_they_are[-1]
+        if not _saves_work(search, best) and unplanned:
+            best = unplanned[-1]
         lowest = min([*search.samples(), *search.plans], key=by_peak) if not bound else None
         if lowest is not None and _lowers_the_peak(search, lowest):
             share = 100 * (lowest.trade.flops - search.written.flops) / max(search.plain_flops, 1)
-            said = f"A lower peak would cost too much work: {format_bytes(lowest.trade.peak_nbytes)} for {share:.2g} % more"
+            why = f"A lower peak would cost too much work: {format_bytes(lowest.trade.peak_nbytes)} for {share:.2g} % more"
         else:
-            said = "No plan that was tried lowers the peak by 1 % or more"
-        return self.plan(bound, best, f"{said}: {search.held()}.")
+            why = "No plan that was tried lowers the peak by 1 % or more"
+        return self.plan(bound, best, f"{why}: {_peak_parts(search)}.")
 
 
-def best_of_all(search: Search) -> Found:
+def best_of_all(search: Search) -> Trial:
     """The plan with the best reduction of the peak for its work, however small."""
-    candidates: list[Found] = [*_as_they_are(search), *search.samples()]
-    lowest = min(trade_of(c).peak_nbytes for c in candidates)
+    candidates = [*search.as_they_are, *search.samples()]
+    lowest = min(t.trade.peak_nbytes for t in candidates)
     highest = search.written.peak_nbytes
-    most = max(trade_of(c).work for c in candidates)
-    fallen = lambda t: (highest - t.peak_nbytes) / max(highest - lowest, 1)
-    allowed = [c for c in candidates if trade_of(c).peak_nbytes <= highest]
-    best = max(allowed, key=lambda c: fallen(trade_of(c)) - trade_of(c).work / max(most, 1))
+    most = max(t.trade.work for t in candidates)
+    fall = lambda t, scale: (highest - t.trade.peak_nbytes) / max(scale, 1)
+    allowed = [t for t in candidates if t.trade.peak_nbytes <= highest]
+    best = max(allowed, key=lambda t: fall(t, highest - lowest) - t.trade.work / max(most, 1))
     if _lowers_the_peak(search, best):
         return best
     # With only two points, or nearly, this measure decides nothing; then a fraction of the peak counts as much as the same fraction of the
     # work.
-    added = lambda t: (t.work - search.written.work) / max(search.plain_flops, 1)
-    gained = lambda t: (highest - t.peak_nbytes) / max(highest, 1) - added(t)
-    other = max(allowed, key=lambda c: gained(trade_of(c)))
-    return other if gained(trade_of(other)) > 0 and _lowers_the_peak(search, other) else best
+    gain = lambda t: fall(t, highest) - (t.trade.work - search.written.work) / max(search.plain_flops, 1)
+    other = max(allowed, key=gain)
+    return other if gain(other) > 0 and _lowers_the_peak(search, other) else best
 
 
-def is_worthwhile(search: Search, found: Found) -> bool:
-    """Whether a plan improves the peak or the work of a function as written enough."""
-    return _lowers_the_peak(search, found) or _saves_work(search, found)
-
-
-def _lowers_the_peak(search: Search, found: Found) -> bool:
+def _lowers_the_peak(search: Search, trial: Trial) -> bool:
     peak = search.written.peak_nbytes
-    return peak - trade_of(found).peak_nbytes >= _WORTH * max(peak, 1)
+    return peak - trial.trade.peak_nbytes >= WORTH * max(peak, 1)
 
 
-def _saves_work(search: Search, found: Found) -> bool:
-    return search.written.flops - trade_of(found).flops >= _WORTH * max(search.plain_flops, 1)
+def _saves_work(search: Search, trial: Trial) -> bool:
+    return search.written.flops - trial.trade.flops >= WORTH * max(search.plain_flops, 1)
 
 
-def _as_they_are(search: Search) -> list[Trade]:
-    both = [search.opened] if search.opened.peak_nbytes <= search.written.peak_nbytes else []
-    return [*both, search.written]
-
-
-def trade_of(found: Found) -> Trade:
-    return found.trade if isinstance(found, Trial) else found
-
-
-def _rank(found: Found, *what: str) -> tuple[int, ...]:
-    return tuple(getattr(trade_of(found), w) for w in what)
+def _peak_parts(search: Search, trial: Trial | None = None) -> str:
+    """What the peak consists of, with a plan or as written: `12.5 GiB are arguments, 12.5 GiB are results, the largest other value is exp
+    (model.py:12), 1.0 GiB`."""
+    timeline = search.modelled(trial)
+    if not timeline.steps:
+        return "there are no equations"
+    by_kind = dict(zip(KINDS, timeline.steps[timeline.peak].nbytes, strict=True))
+    parts = [f"{format_bytes(n)} are {kind}s" for kind, n in by_kind.items() if kind in ("argument", "result") and n]
+    largest = next((a for a in timeline.alive if a.kind not in ("argument", "result")), None)
+    if largest is not None:
+        at = f" ({short_location(largest.location)})" if largest.location is not None else ""
+        which = "other value is" if largest.count == 1 else f"others are {largest.count:,} values of"
+        parts.append(f"the largest {which} {largest.what}{at}, {format_bytes(largest.nbytes)}")
+    return ", ".join(parts)
 
 
 def _room(memory: Any) -> int:
@@ -436,7 +423,7 @@ def check_can_be_planned(search: Search) -> None:
     Raises:
       ValueError: something that must not be in a checkpoint is in all of it; see `refused_in_checkpoint`.
     """
-    _check_checkpoints(search)
+    check_references(search)
     if not search.sets:
         raise ValueError(f"{search.refused}, {_NOTHING}")
 
@@ -444,7 +431,7 @@ def check_can_be_planned(search: Search) -> None:
 _NOTHING = "so nothing around it can be planned; move it out of the function, or plan the parts before and after it."
 
 
-def _check_checkpoints(search: Search) -> None:
+def check_references(search: Search) -> None:
     """Raises an error if a checkpoint of a function must stay: without it, or in another one, references would be written otherwise."""
     for e in repeated_references(search.derivation.primal):
         raise ValueError(f"{describe_equation(e)} uses a mutable reference in both passes, {_NOTHING}")

@@ -1,28 +1,190 @@
-"""What the checkpoint policies of a program decided."""
+"""What checkpoint policies decided: those of a program, and what differs between one and another."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from jaxviz.analysis.checkpoints import FATES, CheckpointReport, report_checkpoints
+from jaxviz.analysis.checkpoints import (
+    FATES,
+    CheckpointReport,
+    Decided,
+    described,
+    looks_through,
+    report_checkpoints,
+    times,
+)
+from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.training_step import subject_of
+from jaxviz.analysis.walk import SourceTracer, location_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation
+from jaxviz.features.memory.timeline import MemoryTimeline
 from jaxviz.features.remat.set_policy import has_checkpoints
 from jaxviz.features.remat.without_effect import without_effect
 from jaxviz.features.residuals.notes import gradient_note
 from jaxviz.features.residuals.residual_set import ResidualSet
+from jaxviz.features.residuals.saved_bytes import SavedBytes
 from jaxviz.higher_order import of
 from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.report.charts import Bars
+from jaxviz.report.data import Data
 from jaxviz.report.report import Report, Table
-from jaxviz.report.tables import counted, format_bytes, line_label
+from jaxviz.report.tables import counted, format_bytes, line_label, nbytes
 from jaxviz.transforms.unopened import unopened_note
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome(Data):
+    """The figures of a function under one policy.
+
+    Args:
+      name: the name of the policy.
+      derivation: of the function with it.
+      all_flops: the FLOPs of both passes, without the rounding that JAX adds for each saved value.
+      flops: the FLOPs beyond those of the function without checkpoints.
+      timeline: its modelled memory over time.
+    """
+
+    name: str
+    derivation: Derivation = field(repr=False)
+    all_flops: int
+    flops: int
+    timeline: MemoryTimeline = field(repr=False)
+
+    @property
+    def residuals(self) -> ResidualSet:
+        """The residuals of its gradient."""
+        found: ResidualSet = self.derivation.residuals
+        return found
+
+    @cached_property
+    def checkpoints(self) -> tuple[CheckpointReport, ...]:
+        """What the policy decided."""
+        return report_checkpoints(self.derivation)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the residuals, arguments included."""
+        return self.residuals.nbytes
+
+    @property
+    def saved(self) -> SavedBytes:
+        """What its gradient saves, without arguments."""
+        return self.residuals.saved
+
+    @property
+    def peak_nbytes(self) -> int:
+        """The modelled peak; see `jaxviz.memory`."""
+        return self.timeline.peak_nbytes
+
+    @cached_property
+    def decided(self) -> Mapping[Key, Counter[str]]:
+        """For the values of one line and operation, how many are saved, recomputed and so on; values that are not needed are left out."""
+        kept = Counter(_kept(self.derivation))
+        found: dict[Key, Counter[str]] = {}
+        for c in self.checkpoints:
+            for v in c.values:
+                if v.equation is not None:
+                    found.setdefault(_key(c, v), Counter())[v.fate] += 1
+        for key, n in kept.items():
+            fates = found.get(key)
+            if fates is None:
+                found[key] = Counter({"saved": n})  # outside any checkpoint
+            elif n > fates["saved"] + fates["offloaded"]:
+                # A value that a checkpoint does not save may still be kept, as an input of the next one.
+                fates["already an input"] += n - fates["saved"] - fates["offloaded"]
+        return {
+            key: Counter({f: n for f, n in fates.items() if n and f != "not needed"}) for key, fates in found.items()
+        }
+
+    _data = ("policy=name", "saved", "nbytes", "flops", "peak_nbytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Values that differ only by their position in the program.
+
+    Args:
+      location: the user's line.
+      expression: the operation that computes them.
+      type: the type of each.
+      nbytes: the bytes of each.
+      label: the user's expression for them, if one is found.
+    """
+
+    location: Location | None
+    expression: str
+    type: str
+    nbytes: int
+    label: str = ""
+
+
+def _key(report: CheckpointReport, v: Decided) -> Key:
+    return Key(v.location, v.expression, times(report.lengths, v.type), report.runs * v.nbytes, v.label)
+
+
+def _kept(derivation: Derivation) -> Iterable[Key]:
+    """The residuals of a derivation, except arguments, constants and dummies of conds."""
+    trace, naming = SourceTracer(derivation.forward, looks_through), Naming(derivation.primal)
+    for atom in dict.fromkeys(derivation.linearized.residuals):
+        for source in trace(atom):
+            e = source.equation
+            if e is not None and not source.is_dummy:
+                aval = next(v.aval for v in e.outvars if v is source.atom)
+                kind = times(source.lengths, aval.str_short(short_dtypes=True))
+                size = math.prod(source.lengths) * nbytes(aval)
+                label = naming.name(e, source.within, source.place)
+                yield Key(location_of(e, source.within), described(e), kind, size, label)
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyDifference(Data):
+    """Values for which the policies decide differently.
+
+    Args:
+      key: the values.
+      decisions: for each policy, how many are saved, offloaded, recomputed or already an input; the others are not needed.
+    """
+
+    key: Key
+    decisions: tuple[Counter[str], ...]
+
+    @property
+    def count(self) -> int:
+        return max(sum(d.values()) for d in self.decisions)
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """For each policy the bytes of the values that it keeps between the two passes."""
+        return tuple(self.key.nbytes * (sum(d.values()) - d["recomputed"]) for d in self.decisions)
+
+    @property
+    def at_stake(self) -> int:
+        return max(self.kept) - min(self.kept)
+
+    def texts(self) -> list[str]:
+        """For each policy `saved`, or `8 saved, 4 recomputed`."""
+        return [self._text(d) for d in self.decisions]
+
+    def _text(self, decisions: Counter[str]) -> str:
+        if not decisions:
+            return "not needed"
+        return ", ".join(f if n == self.count else f"{n} {f}" for f in FATES if (n := decisions[f]))
+
+    _data = ("value", "key.type", "key.nbytes", "key.location", "count", "decisions")
+
+    @property
+    def value(self) -> str:
+        """The user's expression for the values, or their operation."""
+        return self.key.label or self.key.expression
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,207 +1,59 @@
-"""Compares a function under several checkpoint policies: what it saves and recomputes, and its peak."""
+"""Compares a function under several checkpoint policies: what it saves and recomputes, its memory over time, and plans beside them."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from jaxviz.analysis.checkpoints import (
-    FATES,
-    CheckpointReport,
-    Decided,
-    described,
-    looks_through,
-    report_checkpoints,
-    times,
-)
-from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.training_step import subject_of
-from jaxviz.analysis.walk import SourceTracer, defined_at, location_of
+from jaxviz.analysis.walk import defined_at
 from jaxviz.arguments import Argnums
-from jaxviz.derivation import Derivation
-from jaxviz.features.memory.timeline import SPARED, MemoryTimeline, XlaMemory, memory, xla_memory
-from jaxviz.features.remat.charts import policies_by_bytes, policies_by_peak
-from jaxviz.features.remat.forms import Trade, all_flops
-from jaxviz.features.remat.graph import Point
-from jaxviz.features.remat.plan import RematPlan
-from jaxviz.features.remat.planning import plan_remat
+from jaxviz.derivation import Derivation, derive
+from jaxviz.features.memory.model import KINDS
+from jaxviz.features.memory.timeline import SPARED, MemoryTimeline, XlaMemory, memory, peak_text, xla_memory
+from jaxviz.features.remat.call import Call
+from jaxviz.features.remat.forms import Trade, all_flops, best_trades
+from jaxviz.features.remat.plan import AGAIN, PEAK, RematPlan
+from jaxviz.features.remat.planning import Planning, check_is_traced, check_references
+from jaxviz.features.remat.policies import Outcome, PolicyDifference
+from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.set_policy import NO_CHECKPOINTS, Setting, derive_under, has_checkpoints, setting
 from jaxviz.features.residuals.notes import gradient_note
-from jaxviz.features.residuals.residual_set import ResidualSet
-from jaxviz.features.residuals.saved_bytes import SavedBytes
 from jaxviz.higher_order import of
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import JaxvizError
 from jaxviz.ir.expressions import shortened_expression
-from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.progress import each
-from jaxviz.report.charts import TradeOff
-from jaxviz.report.data import Data
+from jaxviz.report.charts import BYTES, Axis, Bars, TradeOff
+from jaxviz.report.differences import Figure as Change
 from jaxviz.report.differences import share
-from jaxviz.report.report import SHOWN, Report, Table, plotted
-from jaxviz.report.tables import counted, format_bytes, format_flops, nbytes, printable, repeated, short_location
+from jaxviz.report.report import SHOWN, Drawn, Part, Report, Table, plotted
+from jaxviz.report.tables import counted, format_bytes, format_flops, printable, repeated, short_location
 from jaxviz.transforms.unopened import unopened_note
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_SAVED = Axis("residual bytes", BYTES, format_bytes)
 _NAME = 36
 """The maximum length of a value's name in a text table, which leaves room for the policies."""
 
 
-@dataclass(frozen=True, eq=False)
-class Outcome(Data):
-    """The figures of a function under one policy.
+MOST_TO_PLAN = 3_000
+"""The number of equations of a forward program up to which a drawing includes plans, which take some seconds; of larger ones plans are only
+made on request."""
 
-    Args:
-      name: the name of the policy.
-      derivation: of the function with it.
-      all_flops: the FLOPs of both passes, without the rounding that JAX adds for each saved value.
-      flops: the FLOPs beyond those of the function without checkpoints.
-      timeline: its modelled memory over time.
-    """
-
-    name: str
-    derivation: Derivation = field(repr=False)
-    all_flops: int
-    flops: int
-    timeline: MemoryTimeline = field(repr=False)
-
-    @property
-    def residuals(self) -> ResidualSet:
-        """The residuals of its gradient."""
-        found: ResidualSet = self.derivation.residuals
-        return found
-
-    @cached_property
-    def checkpoints(self) -> tuple[CheckpointReport, ...]:
-        """What the policy decided."""
-        return report_checkpoints(self.derivation)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the residuals, arguments included."""
-        return self.residuals.nbytes
-
-    @property
-    def saved(self) -> SavedBytes:
-        """What its gradient saves, without arguments."""
-        return self.residuals.saved
-
-    @property
-    def peak_nbytes(self) -> int:
-        """The modelled peak; see `jaxviz.memory`."""
-        return self.timeline.peak_nbytes
-
-    @cached_property
-    def decided(self) -> Mapping[Key, Counter[str]]:
-        """For the values of one line and operation, how many are saved, recomputed and so on; values that are not needed are left out."""
-        kept = Counter(_kept(self.derivation))
-        found: dict[Key, Counter[str]] = {}
-        for c in self.checkpoints:
-            for v in c.values:
-                if v.equation is not None:
-                    found.setdefault(_key(c, v), Counter())[v.fate] += 1
-        for key, n in kept.items():
-            fates = found.get(key)
-            if fates is None:
-                found[key] = Counter({"saved": n})  # outside any checkpoint
-            elif n > fates["saved"] + fates["offloaded"]:
-                # A value that a checkpoint does not save may still be kept, as an input of the next one.
-                fates["already an input"] += n - fates["saved"] - fates["offloaded"]
-        return {
-            key: Counter({f: n for f, n in fates.items() if n and f != "not needed"}) for key, fates in found.items()
-        }
-
-    _data = ("policy=name", "saved", "nbytes", "flops", "peak_nbytes")
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """Values that differ only by their position in the program.
-
-    Args:
-      location: the user's line.
-      expression: the operation that computes them.
-      type: the type of each.
-      nbytes: the bytes of each.
-      label: the user's expression for them, if one is found.
-    """
-
-    location: Location | None
-    expression: str
-    type: str
-    nbytes: int
-    label: str = ""
-
-
-def _key(report: CheckpointReport, v: Decided) -> Key:
-    return Key(v.location, v.expression, times(report.lengths, v.type), report.runs * v.nbytes, v.label)
-
-
-def _kept(derivation: Derivation) -> Iterable[Key]:
-    """The residuals of a derivation, except arguments, constants and dummies of conds."""
-    trace, naming = SourceTracer(derivation.forward, looks_through), Naming(derivation.primal)
-    for atom in dict.fromkeys(derivation.linearized.residuals):
-        for source in trace(atom):
-            e = source.equation
-            if e is not None and not source.is_dummy:
-                aval = next(v.aval for v in e.outvars if v is source.atom)
-                kind = times(source.lengths, aval.str_short(short_dtypes=True))
-                size = math.prod(source.lengths) * nbytes(aval)
-                label = naming.name(e, source.within, source.place)
-                yield Key(location_of(e, source.within), described(e), kind, size, label)
-
-
-@dataclass(frozen=True, eq=False)
-class PolicyDifference(Data):
-    """Values for which the policies decide differently.
-
-    Args:
-      key: the values.
-      decisions: for each policy, how many are saved, offloaded, recomputed or already an input; the others are not needed.
-    """
-
-    key: Key
-    decisions: tuple[Counter[str], ...]
-
-    @property
-    def count(self) -> int:
-        return max(sum(d.values()) for d in self.decisions)
-
-    @property
-    def kept(self) -> tuple[int, ...]:
-        """For each policy the bytes of the values that it keeps between the two passes."""
-        return tuple(self.key.nbytes * (sum(d.values()) - d["recomputed"]) for d in self.decisions)
-
-    @property
-    def at_stake(self) -> int:
-        return max(self.kept) - min(self.kept)
-
-    def texts(self) -> list[str]:
-        """For each policy `saved`, or `8 saved, 4 recomputed`."""
-        return [self._text(d) for d in self.decisions]
-
-    def _text(self, decisions: Counter[str]) -> str:
-        if not decisions:
-            return "not needed"
-        return ", ".join(f if n == self.count else f"{n} {f}" for f in FATES if (n := decisions[f]))
-
-    _data = ("value", "key.type", "key.nbytes", "key.location", "count", "decisions")
-
-    @property
-    def value(self) -> str:
-        """The user's expression for the values, or their operation."""
-        return self.key.label or self.key.expression
+_VALUES = ("value", "type", "bytes", "line")
+_HEADS = ("policy", "saved", "values", "arguments read", "extra FLOPs", "model peak")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -223,7 +75,7 @@ class PolicyComparison(Report, schema="compare_policies"):
     checkpoints: str
     without: Outcome
     outcomes: tuple[Outcome, ...]
-    _plan: Callable[[int | float], RematPlan] = field(repr=False)
+    _subject: Derivation = field(repr=False)
     _compiles: bool = field(repr=False, default=False)
     refused: tuple[str, ...] = ()
 
@@ -261,9 +113,22 @@ class PolicyComparison(Report, schema="compare_policies"):
         """For each policy, the plan that saves no more bytes; None if there is none. See `jaxviz.plan_remat`."""
         return tuple(each(lambda o: self._planned(o.nbytes), self.outcomes, "plans"))
 
-    def _planned(self, budget: int | float) -> RematPlan | None:
+    @cached_property
+    def _planning(self) -> Planning:
+        subject = self._subject
+        if subject.called is None:  # of a program
+            nums = tuple(i for i, nonzero in enumerate(subject.nonzeros) if nonzero)
+            avals = map(compat.stand_in, subject.primal.in_avals)
+            subject = derive(as_function(subject.primal), *avals, argnums=nums)
+        check_is_traced(subject.primal)
+        search = Search(subject, False)
+        check_references(search)
+        return Planning(search, Call.planned(subject))
+
+    @deep_stack
+    def _planned(self, nbytes: int) -> RematPlan | None:
         try:
-            return self._plan(budget)
+            return self._planning.within_residuals(nbytes)
         except (ValueError, TypeError, JaxvizError):
             return None
 
@@ -273,13 +138,8 @@ class PolicyComparison(Report, schema="compare_policies"):
         long to plan."""
         if sum(1 for _ in self.without.derivation.forward.walk()) > MOST_TO_PLAN:
             return ()
-        plan = self._planned(1.0)
+        plan = self._planned(self.without.nbytes)
         return plan.front if plan is not None else ()
-
-    @property
-    def points(self) -> tuple[Point, ...]:
-        """Residual bytes and FLOPs recomputed of each policy, and without checkpoints: a policy is a plan, too."""
-        return tuple(Point(o.nbytes, o.flops) for o in (self.without, *self.outcomes))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -297,24 +157,44 @@ class PolicyComparison(Report, schema="compare_policies"):
             f"{format_flops(w.all_flops)}, modelled peak {format_bytes(w.peak_nbytes)}"
         )
 
+    @property
+    def counted(self) -> str:
+        """`2 policies`."""
+        return "1 policy" if len(self.outcomes) == 1 else f"{len(self.outcomes)} policies"
+
     def _rows(self) -> list[tuple[str, ...]]:
         w = self.without
         return [
             (
                 o.name, f"{o.saved.size} {share(w.saved.nbytes, o.saved.nbytes)}".strip(), f"{o.saved.count:,}",
                 format_bytes(o.saved.arguments),
-                f"{number(o.flops)} {share(w.all_flops, o.all_flops)}".strip(), format_bytes(o.peak_nbytes),
+                f"{_number(o.flops)} {share(w.all_flops, o.all_flops)}".strip(), format_bytes(o.peak_nbytes),
             )
             for o in self.outcomes
         ]  # fmt: skip
 
     def _chart(self) -> TradeOff:
-        return policies_by_peak(self)
+        return self._trade_off(PEAK, lambda o: o.peak_nbytes, [(t.peak_nbytes, t.flops) for t in self.best_plans])
+
+    def by_residuals(self) -> TradeOff:
+        """The policies among plans that save no more bytes, by the bytes of residuals."""
+        plans = [(p.nbytes, p.flops) for p in self.plans if p is not None]
+        return self._trade_off(_SAVED, lambda o: o.nbytes, plans, "plans with no more residual bytes")
+
+    def _trade_off(
+        self, x: Axis, size: Callable[[Outcome], int], plans: Sequence[tuple[int, int]], note: str = "the best plans"
+    ) -> TradeOff:
+        """The policies among plans, or if there are none, the best of them: a policy is a plan, too."""
+        marks = [(size(o), o.flops, o.name, "policy") for o in (self.without, *self.outcomes)]
+        marks[0] = (*marks[0][:2], "no checkpoints", "no checkpoints")
+        line = best_trades({*plans, *((x, y) for x, y, *_ in marks)}, itemgetter(0), itemgetter(1))
+        title = f"checkpoint policies of {self.function}"
+        return TradeOff(marks, line, title, x, AGAIN, note if plans else "the best of these")
 
     def _parts(self) -> Iterator[str | Table]:
         names = [o.name for o in self.outcomes]
         rows = self._values(lambda d: shortened_expression(d.value, _NAME))
-        is_wide = width_of((*_VALUES, *names), rows[:SHOWN]) > 100
+        is_wide = _width((*_VALUES, *names), rows[:SHOWN]) > 100
         if is_wide:
             rows = [(*r[:4], _by_decision(r[4:])) for r in rows]
         named = lambda i, name: f"{i + 1} " * is_wide + printable(name, 34 - 2 * is_wide)
@@ -359,8 +239,7 @@ class PolicyComparison(Report, schema="compare_policies"):
         """Compares the policies as XLA compiles them, in a few sentences; compiles as `xla` does."""
         plain = self.without.timeline.xla
         parts = [f"without checkpoints {format_bytes(plain.temporaries)}"]
-        undone: list[str] = []
-        spared: list[str] = []
+        undone, spared = list[str](), list[str]()
         for o, found in zip(self.outcomes, self.xla, strict=True):
             if found.temporaries_without_checkpoints is None:
                 continue
@@ -387,17 +266,107 @@ class PolicyComparison(Report, schema="compare_policies"):
           plans: whether to draw that line, for which some plans are computed; it is left out if the function cannot be planned.
           ax: the matplotlib axes to draw in; by default those of a new figure.
         """
-        points = [plan.point for plan in self.plans if plan is not None] if plans else []
-        chart = policies_by_bytes(self, points)
-        return plotted(chart if points else replace(chart, line=()), ax)
+        has_line = plans and any(self.plans)
+        chart = self.by_residuals() if has_line else self._trade_off(_SAVED, lambda o: o.nbytes, ())
+        return plotted(chart if has_line else replace(chart, line=()), ax)
 
 
-MOST_TO_PLAN = 3_000
-"""The number of equations of a forward program up to which a drawing includes plans, which take some seconds; of larger ones plans are only
-made on request."""
+@dataclass(frozen=True, eq=False, repr=False)
+class MemoryComparison(Report, schema="compare_policies.memory"):
+    """The modelled memory of a function's gradient over time, under each of several policies, on one scale.
 
-_VALUES = ("value", "type", "bytes", "line")
-_HEADS = ("policy", "saved", "values", "arguments read", "extra FLOPs", "model peak")
+    Args:
+      policies: the comparison.
+      xla: whether to include XLA's memory, for which each is compiled.
+    """
+
+    policies: PolicyComparison
+    xla: bool = False
+
+    @property
+    def summary(self) -> str:
+        """memory of the gradient of `loss` in `params` under 2 policies: nothing_saveable peaks 3.6 MiB (43%) below dots_saveable."""
+        outcomes = self.policies.outcomes
+        head = f"memory of the {self.policies.without.derivation.about} under {self.policies.counted}"
+        low, high = (pick(outcomes, key=lambda o: o.peak_nbytes) for pick in (min, max))
+        less = high.peak_nbytes - low.peak_nbytes
+        if not less:
+            return f"{head}: {'all peak' if len(outcomes) > 1 else 'it peaks'} at {format_bytes(high.peak_nbytes)}"
+        return f"{head}: {low.name} peaks {format_bytes(less)} ({100 * less / high.peak_nbytes:.0f}%) below {high.name}"
+
+    def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """The bytes alive at each peak, by kind; for two policies also the difference."""
+        alive = [_at_peak(o.timeline) for o in self.policies.outcomes]
+        heads = ("alive at the peak", *(o.name for o in self.policies.outcomes), *(["difference"] * (len(alive) == 2)))
+        rows = []
+        for kind, sizes in zip((*KINDS, "all"), (*zip(*alive, strict=True), tuple(map(sum, alive))), strict=True):
+            if any(sizes):
+                less = [Change(kind, sizes[0], sizes[1], "bytes").cells[-1]] if len(alive) == 2 else []
+                rows.append((kind, *map(format_bytes, sizes), *less))
+        return heads, rows
+
+    def _chart(self) -> Bars:
+        alive = ((o.name, zip(KINDS, _at_peak(o.timeline), strict=True)) for o in self.policies.outcomes)
+        rows = [(name, n, kind) for name, sizes in alive for kind, n in sizes if n]
+        return Bars(rows, f"bytes alive at the modelled peak of the gradient of {self.policies.function}")
+
+    def _parts(self) -> Iterator[Part]:
+        outcomes = self.policies.outcomes
+        top = max(o.peak_nbytes for o in outcomes)
+        heads, rows = self._table()
+        is_wide = _width(heads, rows) > 100
+        if is_wide:
+            heads = (heads[0], *(str(i + 1) for i in range(len(outcomes))))
+        for i, o in enumerate(outcomes):
+            yield f"{f'{i + 1} ' * is_wide}{o.name}: {peak_text(o.timeline)}"
+            yield Drawn(f"  {o.timeline.curve(top)}")
+        yield Table(heads, rows, "<" + ">" * (len(heads) - 1))
+        if self.xla:
+            yield self.policies.compare()
+
+    _data = ("policies.function", ("policies=policies.outcomes", ("policy=name", "*timeline")))
+
+
+def _at_peak(timeline: MemoryTimeline) -> tuple[int, ...]:
+    return timeline.steps[timeline.peak].nbytes if timeline.steps else (0,) * len(KINDS)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PlanComparison(Report, schema="compare_policies.plans"):
+    """Policies compared with plans of `plan_remat` that have no more residual bytes.
+
+    Args:
+      policies: the comparison.
+    """
+
+    policies: PolicyComparison
+
+    @property
+    def summary(self) -> str:
+        """plans for the gradient of `loss` in `params` at the bytes of 2 policies: up to 31% fewer FLOPs recomputed."""
+        fewer = [
+            1 - plan.flops / o.flops
+            for o, plan in zip(self.policies.outcomes, self.policies.plans, strict=True)
+            if plan is not None and o.flops
+        ]
+        head = f"plans for the {self.policies.without.derivation.about} at the bytes of {self.policies.counted}"
+        return f"{head}: up to {max(fewer):.0%} fewer FLOPs recomputed" if max(fewer, default=0) > 0 else head
+
+    def _chart(self) -> TradeOff:
+        return self.policies.by_residuals()
+
+    def _parts(self) -> Iterator[Table]:
+        rows = []
+        for o, plan in zip(self.policies.outcomes, self.policies.plans, strict=True):
+            policy = (printable(o.name, 34), format_bytes(o.nbytes), _number(o.flops))
+            if plan is None:
+                rows.append((*policy, "", "", "no plan so small"))
+            else:
+                gain = f"{100 * (plan.flops - o.flops) / o.flops:+.0f}% FLOPs" if plan.flops != o.flops else "none"
+                rows.append((*policy, format_bytes(plan.nbytes), _number(plan.flops), gain))
+        yield Table(("policy", "kept", "extra FLOPs", "plan saves", "its FLOPs", "gain"), rows, "<>>>><")
+
+    _data = ("policies.function", "policies=policies.outcomes", ("plans=policies.plans", ("nbytes", "flops")))
 
 
 @api_boundary
@@ -437,48 +406,38 @@ def compare_policies(
         raise TypeError(
             f"policies must be policies or their names, such as policies=('dots_saveable',); got {policies!r}"
         )
-    asked = [policies] if is_one else list(policies)
-    if not asked:
+    several = [policies] if is_one else list(policies)
+    if not several:
         raise ValueError(
             "compare_policies takes one policy or more, such as policies=('dots_saveable', 'nothing_saveable')"
         )
-    settings = _told_apart([setting(p) for p in asked])
+    settings = _with_unique_names([setting(p) for p in several])
     own = subject_of(f, args, kwargs, argnums)
     plain = derive_under(own, Setting(NO_CHECKPOINTS))
     n_plain = all_flops(plain)
     without = Outcome(NO_CHECKPOINTS, plain, n_plain, 0, memory(plain))
 
-    def outcome(name: str, to: Setting) -> Outcome:
-        d = derive_under(own, to)
-        if d is plain or to.name == NO_CHECKPOINTS:
-            return replace(without, name=name)
-        n = all_flops(d)
-        return Outcome(name, d, n, n - n_plain, memory(d))
-
-    def plan(budget: int | float) -> RematPlan:
-        if isinstance(f, Derivation) or not callable(f):
-            avals = map(compat.stand_in, own.primal.in_avals)
-            nums = tuple(i for i, nz in enumerate(own.nonzeros) if nz)
-            return plan_remat(as_function(own.primal), *avals, budget=budget, argnums=nums)
-        return plan_remat(f, *args, budget=budget, argnums=argnums, **kwargs)
-
     refused: list[compat.PolicyRefused] = []
 
-    def outcome_unless_refused(named: tuple[str, Setting]) -> Outcome | None:
+    def outcome(name: str, to: Setting) -> Outcome | None:
         try:
-            return outcome(*named)
+            d = derive_under(own, to)
+            if d is plain or to.name == NO_CHECKPOINTS:
+                return replace(without, name=name)
+            n = all_flops(d)
+            return Outcome(name, d, n, n - n_plain, memory(d))
         except compat.PolicyRefused as error:
             refused.append(error)
             return None
 
-    outcomes = tuple(o for o in each(outcome_unless_refused, settings, "policies") if o is not None)
+    outcomes = tuple(o for o in each(lambda named: outcome(*named), settings, "policies") if o is not None)
     if not outcomes:
         raise refused[0]
     notes = tuple(dict.fromkeys(map(str, refused)))
-    return PolicyComparison(own.primal.name, checkpoints_of(own.primal), without, outcomes, plan, xla, notes)
+    return PolicyComparison(own.primal.name, checkpoints_of(own.primal), without, outcomes, own, xla, notes)
 
 
-def _told_apart(settings: Sequence[Setting]) -> list[tuple[str, Setting]]:
+def _with_unique_names(settings: Sequence[Setting]) -> list[tuple[str, Setting]]:
     """Makes the names unique, since two lambdas have the same name."""
     seen: Counter[str] = Counter()
     named = []
@@ -498,7 +457,7 @@ def checkpoints_of(primal: Program) -> str:
     return f"its checkpoints, {' and '.join([*parts, *more])}"
 
 
-def width_of(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+def _width(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     return sum(max(map(len, c)) + 2 for c in zip(heads, *rows, strict=True)) - 2
 
 
@@ -510,6 +469,6 @@ def _by_decision(texts: Sequence[str]) -> str:
     return "; ".join(f"{text}: {', '.join(under)}" for text, under in found.items())
 
 
-def number(flops: int) -> str:
+def _number(flops: int) -> str:
     """`1.2 M`."""
     return format_flops(flops).removesuffix("FLOP").strip()

@@ -17,9 +17,7 @@ from jaxviz.analysis.layouts import Layouts, find_layouts, layouts_of_step
 from jaxviz.analysis.passes import Passes
 from jaxviz.analysis.training_step import TrainingStep
 from jaxviz.derivation import Derivation
-from jaxviz.features.memory.model import KINDS
 from jaxviz.features.memory.timeline import MemoryTimeline, memory, peak_of
-from jaxviz.features.remat.bounds import Bound
 from jaxviz.features.remat.candidates import named_values
 from jaxviz.features.remat.checkpointing import checkpointed, refused_in_checkpoint
 from jaxviz.features.remat.choices import Part
@@ -31,23 +29,13 @@ from jaxviz.features.remat.pasted import lengths_of_chunks
 from jaxviz.features.remat.regions import Region, Spot, find_regions
 from jaxviz.features.remat.set_policy import trials_under_policies
 from jaxviz.features.remat.sizes import Sizes
+from jaxviz.features.remat.tuning import ALTERNATIVES, NAMES, NEAR, TRIALS, WORTH
 from jaxviz.features.residuals.saved_bytes import saved_values
 from jaxviz.higher_order import is_scan
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Equation, Program, Var
 from jaxviz.progress import each
-from jaxviz.report.tables import format_bytes, short_location
 
-_WORTH = 0.02
-"""The share of the residuals that a checkpoint around a region has to avoid for the region to be tried."""
-_FORMS = 3
-"""How many sets of regions are tried, in addition to the whole function and existing checkpoints."""
-_LITTLE = 0.005
-"""A share of the gradient's FLOPs so small that nobody would accept a higher peak for it."""
-_SAMPLES = 7
-"""How many plans of each set are measured if the whole trade-off is requested."""
-_NAMES = 8
-"""Up to this many names of the function, all sets of them are considered."""
 _LOWERED = 3_000
 """For plans with at most this many equations in total, and at most 30 plans, XLA's shardings are computed again; otherwise the shardings
 without checkpoints are used until a plan is chosen."""
@@ -76,8 +64,6 @@ class Search:
         self.plain = derive_like(self.flat, derivation) if self.context.written else derivation
         self.plain_flops = all_flops(self.plain)
         self.recompute_collectives = recompute_collectives
-        self.bound: Bound | None = None
-        """A bound on the work of the last plan that was found, or on its peak if its work was limited."""
         self.trials: dict[Hashable, Trial] = {}
         self.compiled: dict[tuple[Program, bool], Any] = {}
         """XLA's figures of the function and of plans for it, without and with branches; see `verify.figures_of`."""
@@ -86,8 +72,7 @@ class Search:
         self._lowered = 0
         """The number of equations of the plans whose layouts were determined."""
         self._parts: dict[Region, list[Part] | None] = {}
-        self._paths: dict[tuple[tuple[Region, ...], bool], list[Form]] = {}
-        self._by_names: dict[tuple[Region, ...], list[Form]] = {}
+        self._forms: dict[Hashable, list[Form]] = {}
 
     @cached_property
     def written(self) -> Trade:
@@ -113,6 +98,13 @@ class Search:
         """The name of a value in the function as written; the operation if it has none."""
         made_by = self.makers[value]
         return self.context.naming.name(made_by, (), made_by.outvars.index(value)) or str(made_by.primitive.name)
+
+    @cached_property
+    def as_they_are(self) -> list[Trial]:
+        """The function without its checkpoints, if that does not raise the peak, and as it is written: plans that put none anywhere."""
+        written = Trial(Form((), ()), {}, self.derivation.primal, self.derivation, self.written)
+        opened = Trial(Form((), ()), {}, self.flat, self.plain, self.opened)
+        return [opened, written] if self.opened.peak_nbytes <= self.written.peak_nbytes else [written]
 
     @property
     def graph(self) -> Graph:
@@ -160,26 +152,6 @@ class Search:
         """The memory over time with a plan, or as written."""
         return memory(self.derivation if trial is None else replace(trial.derivation, placed=self.derivation.placed))
 
-    def held(self, trial: Trial | None = None) -> str:
-        """What the peak consists of: `of it 12.5 GiB arguments, 12.5 GiB results and 1.0 GiB for one value, exp (model.py:12)`.
-
-        Args:
-          trial: a plan; None for the function as written.
-        """
-        timeline = self.modelled(trial)
-        if not timeline.steps:
-            return "there are no equations"
-        by_kind = dict(zip(KINDS, timeline.steps[timeline.peak].nbytes, strict=True))
-        parts = [
-            f"{format_bytes(n)} are {kind}s" for kind, n in by_kind.items() if kind in ("argument", "result") and n
-        ]
-        largest = next((a for a in timeline.alive if a.kind not in ("argument", "result")), None)
-        if largest is not None:
-            at = f" ({short_location(largest.location)})" if largest.location is not None else ""
-            which = "other value is" if largest.count == 1 else f"others are {largest.count:,} values of"
-            parts.append(f"the largest {which} {largest.what}{at}, {format_bytes(largest.nbytes)}")
-        return ", ".join(parts)
-
     def measured(self, derivation: Derivation, is_final: bool = False) -> Trade:
         """The figures of a derivation.
 
@@ -219,16 +191,6 @@ class Search:
         """The figures of the chosen plan."""
         return self.measured(trial.derivation, is_final=True) if self.context.sizes.is_per_device else trial.trade
 
-    @property
-    def its(self) -> str:
-        """What has the peak, for texts: the gradient, or the training step."""
-        return "its gradient" if self.step is None else f"the training step `{self.step.traced.name}`"
-
-    @property
-    def about(self) -> str:
-        """What the plan is for: "gradient of `loss` in `params`", or the training step that takes it."""
-        return self.plain.about
-
     def trial(self, form: Form, groups: Mapping[Var, Sequence[Var]] | None = None) -> Trial:
         """A form, derived and measured.
 
@@ -261,9 +223,9 @@ class Search:
     @cached_property
     def under_policies(self) -> list[Trial]:
         """The function under JAX's policies, around all of it and on its own checkpoints."""
-        made = {t.form.key: t for t in each(lambda t: t, trials_under_policies(self), "policies")}
-        self.trials.update(made)
-        return list(made.values())
+        trials = {t.form.key: t for t in each(lambda t: t, trials_under_policies(self), "policies")}
+        self.trials.update(trials)
+        return list(trials.values())
 
     def tried(self, form: Form) -> Trial | None:
         """The trial of a form, if it was tried."""
@@ -295,7 +257,7 @@ class Search:
         found = [
             r
             for r in find_regions(self.flat, self.context.stacks)
-            if self.parts(r) and self._taken_away(r) > _WORTH * self.opened.nbytes
+            if self.parts(r) and self._taken_away(r) > NEAR * self.opened.nbytes
         ]
         return sorted(found, key=lambda r: self.estimate((r,)))
 
@@ -340,12 +302,12 @@ class Search:
     def sets_of(self, regions: Sequence[Region]) -> list[tuple[Region, ...]]:
         """Sets of some regions."""
         found: dict[frozenset[Region], tuple[Region, ...]] = {}
-        for first in regions[:_FORMS]:
+        for first in regions[:ALTERNATIVES]:
             chosen: tuple[Region, ...] = (first,)
             for other in regions:
                 if any(other.overlaps(r) for r in chosen):
                     continue
-                if self.estimate((*chosen, other)) < (1 - _WORTH) * self.estimate(chosen):
+                if self.estimate((*chosen, other)) < (1 - NEAR) * self.estimate(chosen):
                     chosen = (*chosen, other)
             found.setdefault(frozenset(chosen), chosen)
         return sorted(found.values(), key=self.estimate)
@@ -356,7 +318,7 @@ class Search:
         pairs: list[tuple[Region, ...]] = [
             (outer, inner) for outer in self.regions for inner in self.regions if inner.is_inside(outer)
         ]
-        return sorted(pairs, key=lambda pair: self.estimate(pair[:1]))[:_FORMS]
+        return sorted(pairs, key=lambda pair: self.estimate(pair[:1]))[:ALTERNATIVES]
 
     # --- saved values ---------------------------------------------------------------------------------------------
 
@@ -372,10 +334,9 @@ class Search:
           regions: the regions.
           candidates: by name the values that are saved together; by default each by itself.
         """
-        key = tuple(regions), candidates is not None
-        is_remembered = candidates is None or candidates is self.own_names
-        if is_remembered and key in self._paths:
-            return self._paths[key]
+        key = tuple(regions), id(candidates)
+        if key in self._forms:
+            return self._forms[key]
         parts = self.outer_parts(regions, candidates)
         at = dict.fromkeys(range(len(parts)), 0)
         steps = sorted(
@@ -388,8 +349,8 @@ class Search:
         for _, _, i in reversed(steps):
             at[i] += 1
             forms.append(form())
-        if is_remembered:
-            self._paths[key] = forms
+        if any(candidates is own for own in (None, self.own_names)):
+            self._forms[key] = forms
         return forms
 
     def outer_parts(
@@ -407,11 +368,6 @@ class Search:
         parts = [part.without_names() for part in parts] if any(part.graph.is_nameless for part in parts) else parts
         return parts if candidates is None else [part.restricted(candidates) for part in parts]
 
-    @staticmethod
-    def reckoned(peak: int, kept: int) -> Trade:
-        """A lower bound for the peak and the residuals of a plan."""
-        return Trade(peak, kept, 0)
-
     def outside(self, form: Form) -> int:
         """Bytes that are kept besides the inputs of a checkpoint around some regions, as far as known."""
         return self.opened.nbytes - sum(part.opened_nbytes for part, _ in form.choices)
@@ -421,7 +377,7 @@ class Search:
         forms: list[Form] = []
         for regions in self.sets:
             path = self.path(regions)
-            forms += [path[i] for i in evenly(0, len(path) - 1, min(_SAMPLES, len(path)))]
+            forms += [path[i] for i in evenly(0, len(path) - 1, min(TRIALS, len(path)))]
             forms += [replace(form, chunk=n) for n in self.chunks_of(regions)[:1] for form in (path[0], path[-1])]
         return [*each(self.trial, forms, "plans"), *self.under_policies]
 
@@ -453,22 +409,20 @@ class Search:
             return []
         kept = sum(part.fewest.nbytes for part in self.parts(inside[0]) or ())
         scan = next(iter(inside[0].spots)).scan
-        return lengths_of_chunks(scan) if is_scan(scan) and kept > _WORTH * self.opened.peak_nbytes else []
+        return lengths_of_chunks(scan) if is_scan(scan) and kept > NEAR * self.opened.peak_nbytes else []
 
     def of_names(self, regions: tuple[Region, ...]) -> list[Form]:
-        """The plans that save some of the names that the function has, the least work first."""
-        if regions not in self._by_names:
+        """The plans that save some of the names that the function has, if these are few; the least work first."""
+        key = regions, "sets of names"
+        if key not in self._forms:
             parts = self.outer_parts(regions, self.own_names)
             names = [n for n in self.own_names if any(n in part.graph.candidates for part in parts)]
-            sets = (
-                chain.from_iterable(combinations(names, k) for k in range(len(names) + 1))
-                if len(names) <= _NAMES
-                else ()
-            )
+            sizes = range(len(names) + 1) if len(names) <= NAMES else ()
+            sets = chain.from_iterable(combinations(names, k) for k in sizes)
             forms = [Form(regions, tuple((part, part.choice(some)) for part in parts)) for some in sets]
-            self._by_names[regions] = sorted(forms, key=lambda form: (form.work, form.nbytes))
-        return self._by_names[regions]
+            self._forms[key] = sorted(forms, key=lambda form: (form.work, form.nbytes))
+        return self._forms[key]
 
     def is_little(self, flops: int) -> bool:
         """Whether this much work is too little to be worth another checkpoint."""
-        return flops <= _LITTLE * self.plain_flops
+        return flops <= WORTH * self.plain_flops

@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from operator import itemgetter
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 import jaxviz
 from benchmarks import models
-from jaxviz.features.remat.graph import Point, best_trades
+from jaxviz.features.remat.forms import best_trades
 
 X = jnp.linspace(0.1, 1.0, 64 * 8).reshape(64, 8)
 W = jnp.linspace(-0.5, 0.5, 64).reshape(8, 8)
@@ -278,8 +279,8 @@ def test_a_plot_has_a_point_for_each_policy_and_the_line_of_plans():
 
 
 def test_the_best_trades():
-    points = [Point(10, 5), Point(8, 5), Point(8, 9), Point(20, 0), Point(15, 6), Point(5, 9)]
-    assert best_trades(points) == [Point(5, 9), Point(8, 5), Point(20, 0)]
+    points = [(10, 5), (8, 5), (8, 9), (20, 0), (15, 6), (5, 9)]
+    assert best_trades(points, itemgetter(0), itemgetter(1)) == ((5, 9), (8, 5), (20, 0))
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Policies side by side as memory over time, and together with plans."""
 
 import json
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,8 @@ import pytest
 
 import jaxviz
 from benchmarks import models
-from jaxviz.features.remat.policy_views import MemoryComparison, PlanComparison
+from jaxviz.features.remat.planning import Planning
+from jaxviz.features.remat.policy_comparison import MemoryComparison, PlanComparison
 
 X = jnp.linspace(0.1, 1.0, 64 * 8).reshape(64, 8)
 W = jnp.linspace(-0.5, 0.5, 64).reshape(8, 8)
@@ -72,10 +74,11 @@ def test_plans_keep_no_more_and_compute_no_more(compared):
 
 
 def test_where_no_plan_keeps_so_few_bytes(compared, monkeypatch):
-    def refuses(budget):
+    def refuses(planning, nbytes):
         raise ValueError("a budget cannot be met")
 
-    none = type(compared)(compared.function, compared.checkpoints, compared.without, compared.outcomes, refuses)
+    monkeypatch.setattr(Planning, "within_residuals", refuses)
+    none = replace(compared)
     assert none.plans == (None, None)
     assert str(PlanComparison(none)).count("no plan so small") == 2
     assert none.plot().axes[0].get_legend() is None

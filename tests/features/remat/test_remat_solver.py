@@ -36,7 +36,7 @@ def test_the_least_cost_within_a_limit(seed, exact, monkeypatch):
     possible = choices[(problem.matrix @ choices.T <= 0).all(0)]
     assert cost @ problem.least(cost) == (possible @ cost).min()
     if not exact:
-        monkeypatch.setattr(remat_solver, "_EXACT", 0)
+        monkeypatch.setattr(remat_solver, "SMALL", 0)
     lightest = (possible @ weight).min()
     for limit in (lightest, lightest + 10, lightest + 25):
         x = problem.within(cost, weight, limit)
@@ -54,14 +54,14 @@ def test_a_solution_is_reused_only_within_the_same_bounds_and_limit(monkeypatch)
         upper = problem.upper.copy()
         upper[bought] = 0.0
         settings += [(replace(problem, upper=upper), share * total) for share in (0.15, 0.3, 0.5)]
-    alone = [replace(p, known={}).within(cost, weight, limit) for p, limit in settings]
+    alone = [replace(p, solutions={}).within(cost, weight, limit) for p, limit in settings]
     for _ in range(2):
         together = [p.within(cost, weight, limit) for p, limit in settings]
         np.testing.assert_array_equal(together, alone)
-        assert {"relaxed", "whole"} == {kind for kind, _ in problem.known}
+        assert {"relaxed", "integral"} == {kind for kind, _ in problem.solutions}
         # The second time, nothing is solved.
-        monkeypatch.setattr(Problem, "_solved_relaxed", None)
-        monkeypatch.setattr(Problem, "_solved_whole", None)
+        monkeypatch.setattr(Problem, "_solve_relaxed", None)
+        monkeypatch.setattr(Problem, "_solve_integral", None)
 
 
 def test_only_so_many_solutions_are_kept(monkeypatch):
@@ -69,7 +69,7 @@ def test_only_so_many_solutions_are_kept(monkeypatch):
     problem, cost, _ = random_problem(0)
     for k in range(1, 8):
         problem.least(cost * k)
-        assert len(problem.known) <= 3
+        assert len(problem.solutions) <= 3
 
 
 def test_choices_that_there_are_none_of():
