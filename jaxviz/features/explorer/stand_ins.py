@@ -26,7 +26,7 @@ def stand_ins(derivation: Derivation, graph: Graph, copies: Mapping[Var, Var]) -
     """
     places = _Places(derivation, graph, copies)
     residuals, all_made = defaultdict[Any, list[Atom]](list), defaultdict[Any, list[Atom]](list)
-    for atom, key in places.made_at(graph.whole):
+    for atom, key in places.made_at(graph.named):
         residuals[key].append(atom)
     for node in graph.nodes:
         for v in node.equation.outvars:

@@ -15,11 +15,9 @@ from itertools import chain
 import numpy as np
 
 from jaxviz.derivation import derive
-from jaxviz.features.remat.candidates import can_be_saved
-from jaxviz.features.remat.graph import Graph, Saved, scaled
+from jaxviz.features.remat.graph import Graph, Saved, Sizes, best_trades, can_be_saved, scaled
 from jaxviz.features.remat.offload import Offload
 from jaxviz.features.remat.regions import Spot, bound_in
-from jaxviz.features.remat.sizes import Sizes
 from jaxviz.features.remat.solver import Problem
 from jaxviz.ir.primitives import COSTLY, plain
 from jaxviz.ir.syntax import Atom, Program, Var
@@ -50,6 +48,11 @@ class Choice:
     def work(self) -> int:
         """Its cost in FLOPs."""
         return self.flops + self.transfer
+
+    def at(self, n: int, total: int) -> Choice:
+        """The same for some of the spots."""
+        nbytes, flops, moved, transfer = (x * n // total for x in (self.nbytes, self.flops, self.moved, self.transfer))
+        return Choice(self.saved, nbytes, flops, self.offloaded, moved, transfer)
 
 
 class Part:
@@ -85,11 +88,10 @@ class Part:
         self.sizes = sizes
         derivation = derive(body, argnums=[i for i, a in enumerate(active) if a])
         graph = self.graph = Graph(derivation, recompute_collectives, sizes)
-        self.prices: dict[Atom, int] = dict(zip(graph.whole.forward.invars, prices, strict=True))
-        held = dict(zip(graph.plain.forward.invars, prices, strict=True))
-        kept = {a for a in graph.plain.linearized.residuals if isinstance(a, Var)}
-        kept_sizes = sizes.residuals(graph.plain)
-        self.opened_nbytes = sum(held.get(a, self.times_here * kept_sizes[a]) for a in kept)
+        self.prices: dict[Atom, int] = dict(zip(graph.named.forward.invars, prices, strict=True))
+        inputs = dict(zip(derivation.forward.invars, prices, strict=True))
+        residuals = sizes.residuals(derivation)
+        self.opened_nbytes = sum(inputs.get(a, self.times_here * n) for a, n in residuals.items() if isinstance(a, Var))
         """Bytes that the backward pass is given without a checkpoint around it."""
         self.exchanges_again = False
         """Whether collectives are recomputed because none of these values can be saved."""
@@ -134,18 +136,12 @@ class Part:
     def at(self, spots: Sequence[Spot]) -> Part:
         """The same part at some of its spots."""
         other = self._copy()
-        share = lambda n: n * len(spots) // len(self.spots)
-        other.spots, other.times, other.opened_nbytes = spots, share(self.times), share(self.opened_nbytes)
-        other.times_here = share(self.times_here)
-        other.prices = {v: share(n) for v, n in self.prices.items()}
-        other.choices = [self.share(c, len(spots)) for c in self.choices]
+        n, total = len(spots), len(self.spots)
+        other.spots, other.prices = spots, {v: price * n // total for v, price in self.prices.items()}
+        for name in ("times", "times_here", "opened_nbytes"):
+            setattr(other, name, getattr(self, name) * n // total)
+        other.choices = [c.at(n, total) for c in self.choices]
         return other
-
-    def share(self, choice: Choice, n_spots: int) -> Choice:
-        """A choice for some of the spots."""
-        part = lambda n: n * n_spots // len(self.spots)
-        c = choice
-        return Choice(c.saved, part(c.nbytes), part(c.flops), c.offloaded, part(c.moved), part(c.transfer))
 
     def more(self, choice: Choice, spare: int, between: bool) -> list[tuple[Part, Choice]] | None:
         """The choice with fewer FLOPs than another, for at most this many more bytes, at all spots or at the last ones; None if there is
@@ -156,16 +152,16 @@ class Part:
         """
         better = [c for c in self.choices if c.work < choice.work]
         limit = choice.nbytes + spare
-        found = [[(self, c)] for c in better if c.nbytes <= limit]
+        fitting = [[(self, c)] for c in better if c.nbytes <= limit]
         if between and (c := self.within(limit)) is not None and c.nbytes <= limit and c.work < choice.work:
-            found.append([(self, c)])
+            fitting.append([(self, c)])
         n = len(self.spots)
         for c in better if n > 1 else ():
             k = int(n * spare / max(c.nbytes - choice.nbytes, 1))
             if 0 < k < n:
-                rest, last = self.at(self.spots[:-k]), self.at(self.spots[-k:])
-                found.append([(rest, self.share(choice, n - k)), (last, self.share(c, k))])
-        return min(found, key=lambda some: sum(c.work for _, c in some), default=None)
+                first, last = self.at(self.spots[:-k]), self.at(self.spots[-k:])
+                fitting.append([(first, choice.at(n - k, n)), (last, c.at(k, n))])
+        return min(fitting, key=lambda some: sum(c.work for _, c in some), default=None)
 
     def everywhere(self, value: Var) -> Iterator[Var]:
         """The variables of a value of the first spot in each of the spots."""
@@ -190,19 +186,11 @@ class Part:
     def described_input(self, k: int) -> Saved:
         """An offloaded input, over all spots and iterations."""
         v = self.body.invars[k]
-        size = self.prices[self.graph.whole.forward.invars[k]]
+        size = self.prices[self.graph.named.forward.invars[k]]
         often = size // max(self.sizes.of(v), 1)
-        kind = type_text(v.aval)
-        made = self.body.arg_names[k] if k < len(self.body.arg_names) else ""
-        return Saved(
-            f"input_{k}",
-            "an input",
-            made or "what goes in",
-            repeated(often, kind),
-            size,
-            self.spots[0].equations[0].location,
-            True,
-        )
+        label = (self.body.arg_names[k] if k < len(self.body.arg_names) else "") or "what goes in"
+        location = self.spots[0].equations[0].location
+        return Saved(f"input_{k}", "an input", label, repeated(often, type_text(v.aval)), size, location, True)
 
     @cached_property
     def fewest(self) -> Choice:
@@ -215,34 +203,30 @@ class Part:
         """All choices that are optimal at some price per byte, the fewest bytes first."""
         work, sizes = self._costs
         least, fastest = self.fewest, self._chosen(self._problem.least(scaled(work), scaled(sizes)))
-        found = {least, fastest}
+        optimal = {least, fastest}
 
         def between(less: Choice, more: Choice) -> None:
             if more.nbytes <= less.nbytes or less.work <= more.work:
                 return
             price = (less.work - more.work) / (more.nbytes - less.nbytes)
-            middle = self._least(scaled(work + price * sizes))
+            middle = self._chosen(self._problem.least(scaled(work + price * sizes)))
             worth = lambda c: c.work + price * c.nbytes
-            if worth(middle) < worth(less) * (1 - 1e-9) and middle not in found:
-                found.add(middle)
+            if worth(middle) < worth(less) * (1 - 1e-9) and middle not in optimal:
+                optimal.add(middle)
                 between(less, middle)
                 between(middle, more)
 
         between(least, fastest)
         if self.offload is not None:
-            found.update(chain.from_iterable(map(self._moved_by_and_by, [*found])))
-        best: list[Choice] = []
-        for c in sorted(found, key=lambda c: (c.nbytes, c.work)):
-            if not best or c.work < best[-1].work:
-                best.append(c)
-        return best
+            optimal.update(chain.from_iterable(map(self._moved_by_and_by, [*optimal])))
+        return list(best_trades(optimal, lambda c: c.nbytes, lambda c: c.work))
 
     def _moved_by_and_by(self, choice: Choice) -> Iterator[Choice]:
         """The same with fewer values offloaded, the largest first: at the price where offloading pays, it is worth the same for each of
         them."""
         names, moved = self.names_of(choice), self.moved_of(choice)
         if len(moved) > 1:
-            moved.sort(key=lambda key: -self._sizes_of_movable[key])
+            moved.sort(key=lambda key: -self._price_of[self.movable[key]])
             yield from (self.choice(names, moved[:k]) for k in range(len(moved)))
 
     @cached_property
@@ -265,27 +249,17 @@ class Part:
             movable.update((v, at) for v, at in inputs if self._price_of[at] and can_be_saved(v.aval))
         return movable
 
-    @property
-    def _sizes_of_movable(self) -> dict[str | Atom, float]:
-        return {key: float(self._price_of[at]) for key, at in self.movable.items()}
-
     @cached_property
     def _problem(self) -> Problem:
         """The optimization problem of what is recomputed, saved and offloaded."""
-        at = list(self.movable.values())
-        return self.graph.problem.with_twins(at) if at else self.graph.problem
+        return self.graph.problem.with_twins(list(self.movable.values())) if self.movable else self.graph.problem
 
     @cached_property
     def _costs(self) -> tuple[np.ndarray, np.ndarray]:
         """The work and the bytes of each of its choices, at one spot and in one iteration."""
         moved = self._price_of[list(self.movable.values())]
-        if not len(moved):
-            return self.graph.work, self._price_of
-        assert self.offload is not None
-        return (
-            np.append(self.graph.work, self.offload.flops_per_byte * moved),
-            np.append(self._price_of, np.zeros(len(moved))),
-        )
+        per_byte = self.offload.flops_per_byte if self.offload is not None else 0.0
+        return np.append(self.graph.work, per_byte * moved), np.append(self._price_of, np.zeros(len(moved)))
 
     def within(self, limit: int) -> Choice | None:
         """The choice with the least work within a limit of bytes; None if there is none."""
@@ -307,11 +281,9 @@ class Part:
     def least_work(self, limit: float) -> float | None:
         """A lower bound for the FLOPs of any choice within a limit of bytes; None if there is none."""
         work, sizes = self._costs
-        return (
-            None
-            if limit < self.fewest.nbytes
-            else self.times * self._problem.bound(work, sizes, limit / self.times_here)
-        )
+        if limit < self.fewest.nbytes:
+            return None
+        return self.times * self._problem.bound(work, sizes, limit / self.times_here)
 
     @cached_property
     def products(self) -> list[str]:
@@ -324,16 +296,13 @@ class Part:
     def inputs_moved(self, choice: Choice) -> list[int]:
         """The indices of the offloaded inputs."""
         moved = {v for v in self.moved_of(choice) if isinstance(v, Var)}
-        return [k for k, v in enumerate(self.graph.whole.forward.invars) if v in moved]
+        return [k for k, v in enumerate(self.graph.named.forward.invars) if v in moved]
 
     def moved_of(self, choice: Choice) -> list[str | Atom]:
         """The offloaded values: candidates of the graph by their names, and inputs."""
         offloaded = set(choice.offloaded)
         names = [name for name, values in self.graph.candidates.items() if not offloaded.isdisjoint(values)]
-        return [*names, *(v for v in self.graph.whole.forward.invars if v in offloaded)]
-
-    def _least(self, cost: np.ndarray) -> Choice:
-        return self._chosen(self._problem.least(cost))
+        return [*names, *(v for v in self.graph.named.forward.invars if v in offloaded)]
 
     def _chosen(self, chosen: np.ndarray) -> Choice:
         """The choice that a solution of the problem represents."""
@@ -352,16 +321,19 @@ class Part:
         graph = self.graph
         nodes, inputs = graph.reached(graph.needed, frozenset(names))
         used = {graph.nodes[i].name for i in nodes}.intersection(names)
-        named = [graph.nodes[i] for i in nodes if graph.nodes[i].name in used]
-        size_of = lambda n: self.times_here * n.where.times * n.nbytes
-        size = sum(size_of(n) for n in named if n.name not in moved)
-        size += sum(self.prices.get(v, 0) for v in inputs if v not in moved)
-        moved_size = sum(size_of(n) for n in named if n.name in moved)
-        moved_size += sum(self.prices.get(v, 0) for v in inputs if v in moved)
-        saved = tuple(v for name in graph.candidates if name in used for v in graph.candidates[name])
-        offloaded = tuple(
-            v for name in graph.candidates if name in used and name in moved for v in graph.candidates[name]
+        sizes: list[tuple[str | Atom, int]] = [
+            (n.name, self.times_here * n.where.times * n.nbytes)
+            for n in map(graph.nodes.__getitem__, nodes)
+            if n.name in used
+        ]
+        sizes += [(v, self.prices.get(v, 0)) for v in inputs]
+        moved_nbytes = sum(size for key, size in sizes if key in moved)
+        values = lambda some: [v for name in graph.candidates if name in some for v in graph.candidates[name]]
+        offloaded = (
+            *values(used.intersection(moved)),
+            *(v for v in graph.named.forward.invars if v in inputs and v in moved),
         )
-        offloaded += tuple(v for v in graph.whole.forward.invars if v in inputs and v in moved)
-        transfer = int(self.offload.flops_per_byte * moved_size) if self.offload is not None else 0
-        return Choice(saved, size, self.times * sum(graph.flops[i] for i in nodes), offloaded, moved_size, transfer)
+        transfer = int(self.offload.flops_per_byte * moved_nbytes) if self.offload is not None else 0
+        nbytes = sum(size for _, size in sizes) - moved_nbytes
+        flops = self.times * sum(graph.flops[i] for i in nodes)
+        return Choice(tuple(values(used)), nbytes, flops, offloaded, moved_nbytes, transfer)

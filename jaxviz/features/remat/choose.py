@@ -144,7 +144,7 @@ def _fastest_around(
 def _fastest_by_names(search: Search, regions: Sequence[Region], room: Room, limit: float) -> Trial | None:
     """The same among all sets of the names that the function has, if these are few: sets with the same bytes have other peaks."""
     less = [form for form in search.of_names(tuple(regions)) if form.work < limit]
-    trials = map(search.trial, sorted(less, key=lambda form: form.nbytes)[:30])
+    trials = map(search.trial, sorted(less, key=lambda form: form.nbytes)[: 4 * TRIALS])
     return min((t for t in trials if room(t.trade) >= 0 and t.trade.work < limit), key=by_work, default=None)
 
 
@@ -201,12 +201,14 @@ def _filled(search: Search, best: Trial, over: Trial | None, room: Room) -> Tria
 def _lowered(search: Search, room: Room) -> Trial | None:
     """A plan that fits, searched for where no choice that is optimal at a price per byte does; None if none was found.
 
-    A value that costs little to recompute may be worth saving for what its recomputation keeps in memory. So this changes one value after the
-    other, that which lowers the peak most.
+    A value that costs little to recompute may be worth saving for what its recomputation keeps in memory. So this begins with the results of
+    all that is costly, and changes one value after the other, that which lowers the peak most.
     """
     left = DERIVED // max(sum(1 for _ in search.flat.walk()), 1)
-    lowest = lambda regions: min(search.trials_around(regions), key=by_peak)
-    for best in sorted(map(lowest, search.sets), key=by_peak):
+    lowest = lambda regions: min(t.trade.peak_nbytes for t in search.trials_around(regions))
+    for regions in sorted(search.sets, key=lowest):
+        parts = search.outer_parts(regions)
+        best = search.trial(Form(regions, tuple((part, part.choice(part.products)) for part in parts)))
         while room(best.trade) < 0:
             forms = [*islice(best.form.with_one_change(), max(left, 0))]
             left -= len(forms)

@@ -12,10 +12,9 @@ from jaxviz.analysis.walk import defined_at, programs_in
 from jaxviz.derivation import Derivation
 from jaxviz.features.remat.checkpointing import cut, inputs_of, refused_in_checkpoint
 from jaxviz.features.remat.choices import Part
-from jaxviz.features.remat.graph import derive_like
+from jaxviz.features.remat.graph import Sizes, derive_like
 from jaxviz.features.remat.offload import Offload
 from jaxviz.features.remat.regions import Frame, Region, Spot, alike_spots, frames_of, stacks_of
-from jaxviz.features.remat.sizes import Sizes
 from jaxviz.higher_order import bodies, is_scan, of
 from jaxviz.higher_order.checkpoint import CHECKPOINT
 from jaxviz.higher_order.jit import JIT

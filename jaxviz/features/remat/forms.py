@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from jaxviz.analysis.naming import OwnName
 from jaxviz.derivation import Derivation
@@ -16,7 +15,6 @@ from jaxviz.features.remat.regions import Region, Spot
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Program, Var
 
-T = TypeVar("T")
 ON_HOST = "_on_host"
 """The suffix of names of offloaded values."""
 _SOLVED = 4
@@ -156,15 +154,6 @@ def by_work(trial: Trial) -> tuple[int, int, int]:
 
 def by_peak(trial: Trial) -> tuple[int, int, int]:
     return trial.trade.peak_nbytes, trial.trade.work, trial.trade.nbytes
-
-
-def best_trades(some: Iterable[T], size: Callable[[T], float], work: Callable[[T], float]) -> tuple[T, ...]:
-    """The Pareto-optimal ones in two figures, those with the smallest size first."""
-    best: list[T] = []
-    for t in sorted(some, key=lambda t: (size(t), work(t))):
-        if not best or work(t) < work(best[-1]):
-            best.append(t)
-    return tuple(best)
 
 
 def all_flops(derivation: Derivation) -> int:

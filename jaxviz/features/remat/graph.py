@@ -1,9 +1,9 @@
-"""The choices of a plan, and how they are solved.
+"""What a function could save, and what its backward pass needs: the constraints of every plan.
 
-What JAX recomputes in a checkpoint that saves values by name is decided on the program that JAX differentiates: the
-function with a name after each value that could be saved. A value is available in the backward pass if it is an input, or is saved by its
-name, or is recomputed from available operands. Each value that the linear program takes must be available. The cheapest choice is an
-integer program, solved by HiGHS.
+What JAX recomputes in a checkpoint that saves values by name is decided on the program that JAX differentiates: the function with a name
+after each value that could be saved. A value is available in the backward pass if it is an input, or is saved by its name, or is recomputed
+from available operands. Each value that the linear program takes must be available. The cheapest choice is an integer program, solved by
+HiGHS.
 
 Source: Jain et al., "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization" (MLSys 2020, arXiv:1910.02653), who
 formulate it as an integer program. Theirs chooses when each value is computed and freed; with `jax.checkpoint` only the saved values can be
@@ -15,26 +15,25 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
+import jax
 import numpy as np
 
 from jaxviz.analysis.grouping import pattern
+from jaxviz.analysis.layouts import Layouts
 from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import Derivation, derive
 from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import flops_of, parts
-from jaxviz.features.remat.candidates import worth_a_name
 from jaxviz.features.remat.checkpointing import makes_references
 from jaxviz.features.remat.regions import BODIES
-from jaxviz.features.remat.sizes import Sizes
 from jaxviz.features.remat.solver import Problem
 from jaxviz.higher_order import of
-from jaxviz.higher_order.checkpoint import CHECKPOINT
-from jaxviz.higher_order.jit import JIT
 from jaxviz.higher_order.scan import SCAN
 from jaxviz.higher_order.shard_map import SHARD_MAP
 from jaxviz.ir import compat, primitives
@@ -46,11 +45,49 @@ from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 from jaxviz.report.tables import nbytes
 from jaxviz.transforms.dce import dce_rules
 from jaxviz.transforms.driver import select
-from jaxviz.transforms.inline import inlined, numbers_in_place, with_own_variables
+from jaxviz.transforms.inline import numbers_in_place, with_own_variables
 
+T = TypeVar("T")
 _PREFIX = "jaxviz_save_"
-_OPENED = (JIT.primitive, CHECKPOINT.primitive)
-"""Calls that are opened, so that values inside them can be saved; existing checkpoints are replaced by the plan's."""
+
+
+class Sizes:
+    """The sizes of a function's values.
+
+    Args:
+      layouts: of the function's gradient; None if it runs on one device, or if all devices are to be counted together.
+      inputs: for each input of the function over how many devices it is divided.
+      copies: maps values of an inlined function to those that they replace.
+    """
+
+    def __init__(
+        self,
+        layouts: Layouts | None = None,
+        inputs: Mapping[Atom, int] | None = None,
+        copies: Mapping[Var, Var] | None = None,
+    ):
+        self.is_per_device = layouts is not None
+        self.layouts = layouts.called_too(copies or {}) if layouts is not None else None
+        self._parts: dict[Atom, int] = {**layouts.own, **(inputs or {})} if layouts is not None else {}
+
+    def of(self, value: Atom) -> int:
+        """Bytes of a value of the function."""
+        return nbytes(value.aval) // self._parts.get(value, 1)
+
+    def stands_for(self, binder: Var, operand: Atom) -> None:
+        """Gives the inputs of a body the layouts of its operands."""
+        if operand in self._parts:
+            self._parts.setdefault(binder, self._parts[operand])
+
+    def residuals(self, derivation: Derivation) -> dict[Atom, int]:
+        """Bytes of each residual of the function, or of some of its equations."""
+        residuals = dict.fromkeys(derivation.linearized.residuals, 0)
+        if self.layouts is None:
+            return {a: nbytes(a.aval) for a in residuals}
+        forward, primal = derivation.forward, derivation.primal
+        own: dict[Atom, Atom] = dict(zip(forward.invars, primal.invars, strict=True))
+        results = {v: (e, k) for e in forward.equations for k, v in enumerate(e.outvars)}
+        return {a: self.layouts.nbytes(*results[a]) if a in results else self.of(own.get(a, a)) for a in residuals}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +117,8 @@ class Saved:
     @property
     def repeats(self) -> tuple[str, str]:
         """A key, the same for the values of one expression of a library in repeated layers: its module and the expression."""
-        module, _, made = self.label.rpartition(" · ")
-        return pattern(module), made
+        module, _, expression = self.label.rpartition(" · ")
+        return pattern(module), expression
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -112,14 +149,12 @@ class _Where:
       devices: how many devices run it.
       shard_map: the innermost one that contains it.
       results: the corresponding results outside of that.
-      loop: the outermost scan that contains it.
     """
 
     times: int = 1
     devices: int = 1
     shard_map: Operation | None = None
     results: Mapping[Atom, Var] = field(default_factory=dict)
-    loop: Equation | None = None
 
     def nbytes(self, v: Var) -> int:
         """The bytes of a value as it leaves the `shard_map`: concatenated over devices if it varies, or as the result that it is."""
@@ -148,30 +183,26 @@ class Graph:
     """What a function could save, and what its backward pass needs.
 
     Args:
-      derivation: of the function.
+      derivation: of the function, whose calls and checkpoints are inlined.
       recompute_collectives: whether collectives may be recomputed.
       sizes: of the function's values.
     """
 
     def __init__(self, derivation: Derivation, recompute_collectives: bool, sizes: Sizes | None = None):
         self.sizes_of = sizes or Sizes()
-        self.copies: dict[Var, Var] = {}
-        """Maps a value of a called function to the value in the function itself, which all its calls share."""
-        flat = inlined(derivation.primal, _OPENED, self.copies)
-        self.is_nameless = not all(compat.is_askable(e.params) for _, e in flat.walk()) or makes_references(
-            flat.equations
+        self.plain = derivation
+        self.is_nameless = makes_references(derivation.primal.equations) or not all(
+            compat.is_askable(e.params) for _, e in derivation.primal.walk()
         )
         """Whether JAX can save nothing by name in it, see `is_askable`, or has to run it as a whole, see `makes_references`."""
-        self.has_checkpoints = any(of(e).is_checkpoint for _, e in derivation.primal.walk())
-        self.plain = derive_like(flat, derivation) if self.has_checkpoints else derivation
-        kept = self.sizes_of.residuals(self.plain)
-        self.all_nbytes = sum(kept[a] for a in distinct(self.plain.linearized.residuals))
-        self.flat = numbers_in_place(flat)
+        residuals = self.sizes_of.residuals(derivation)
+        self.all_nbytes = sum(residuals[a] for a in distinct(derivation.linearized.residuals))
+        self.flat = numbers_in_place(derivation.primal)
         self.makers = {v: e for _, e in self.flat.walk() for v in e.outvars}
         self.naming = Naming(self.flat)
         self.recompute_collectives = recompute_collectives
-        given = {*self.flat.invars, *self.flat.constvars}
-        self._choose_from({f"{_PREFIX}{k}": (v,) for k, v in enumerate(worth_a_name(self.flat, given))})
+        inputs = {*self.flat.invars, *self.flat.constvars}
+        self._choose_from({f"{_PREFIX}{k}": (v,) for k, v in enumerate(worth_a_name(self.flat, inputs))})
 
     def restricted(self, candidates: Mapping[str, Sequence[Var]], recompute_collectives: bool) -> Graph:
         """The same function where only these can be saved: by name, each with the values that get it, all saved or none.
@@ -186,31 +217,28 @@ class Graph:
 
     def _choose_from(self, candidates: Mapping[str, Sequence[Var]]) -> None:
         self.candidates = candidates = {} if self.is_nameless else candidates
-        # One name for all values, so that rules are looked up once per type; the equation tells them apart.
         marked: dict[Equation, str] = {}
-        self.whole = whole = derive_like(
-            self._with_names({v: (n, _PREFIX) for n in candidates for v in candidates[n]}, marked), self.plain
-        )
+        with_names = self._with_names({v: name for name, values in candidates.items() for v in values}, marked)
+        self.named = named = derive_like(with_names, self.plain)
+        """The function with a name after each candidate."""
         self.nodes: list[_Node] = []
         self.same: dict[Atom, Atom] = {}
         """Maps a value in the body of a scan to the same value outside, and a result of a scan to the one inside."""
         self.carried: dict[Atom, _Carried] = {}
-        self.inputs: list[Var] = [*whole.forward.invars, *whole.forward.constvars]
+        self.inputs: list[Var] = [*named.forward.invars, *named.forward.constvars]
         self._bound: set[Var] = set()
-        self._add(whole.forward, _Where(), frozenset(), marked)
+        self._add(named.forward, _Where(), frozenset(), marked)
         self.producer: dict[Atom, int] = {v: i for i, n in enumerate(self.nodes) for v in n.equation.outvars}
         # A checkpoint repeats effects, such as a `jax.debug.print`, in the backward pass.
         repeated = [a for n in self.nodes if compat.has_effects(n.equation.effects) for a in n.equation.invars]
-        self.needed = [a for a in distinct([*whole.linearized.residuals, *repeated]) if isinstance(a, Var)]
-        n_results = len(whole.forward.outvars) - whole.n_residuals
-        self.in_forward, _ = self.reached(whole.forward.outvars[:n_results], frozenset())
+        self.needed = [a for a in distinct([*named.linearized.residuals, *repeated]) if isinstance(a, Var)]
+        n_results = len(named.forward.outvars) - named.n_residuals
+        self.in_forward, _ = self.reached(named.forward.outvars[:n_results], frozenset())
         known: dict[int, Cost] = {}
         self.flops = [0] * len(self.nodes)
         """FLOPs of recomputing each node; 0 for what only residuals need, since it leaves the forward pass."""
-        for i in self.in_forward:
-            self.flops[i] = (
-                flops_of(self.nodes[i].equation, known) * self.nodes[i].where.times * self.nodes[i].where.devices
-            )
+        for i, n in ((i, self.nodes[i]) for i in self.in_forward):
+            self.flops[i] = flops_of(n.equation, known) * n.where.times * n.where.devices
         self.fixed = [
             any(compat.is_real_effect(x) for x in n.equation.effects)
             or (not self.recompute_collectives and exchanges(n.equation))
@@ -224,37 +252,24 @@ class Graph:
         self._refuse_what_no_name_saves()
         self.problem = self._constraints()
 
-    def named(self, names: Sequence[str]) -> Program:
-        """The function with names added, each after the value that it names, also in the bodies of scans."""
-        return self._with_names({v: (n, n) for n in names for v in self.candidates[n]}, {})
+    def _with_names(self, candidates: Mapping[Var, str], marked: dict[Equation, str]) -> Program:
+        """The function with names for some values; `marked` receives the equations that name them, with their candidates."""
 
-    def _with_names(self, wanted: Mapping[Var, tuple[str, str]], marked: dict[Equation, str]) -> Program:
-        """The function with names for these values.
-
-        Args:
-          wanted: for each value the number of its candidate, and its name.
-          marked: receives the equations that name values, with their candidates.
-        """
-
-        def program(given: Program) -> Program:
+        def program(p: Program) -> Program:
             renamed: dict[Atom, Atom] = {}
             equations: list[Equation] = []
-            for e in given.equations:
-                op = e.operation
-                if of(e) in BODIES:
-                    op = with_programs(op, program)
+            for e in p.equations:
+                op = with_programs(e.operation, program) if of(e) in BODIES else e.operation
                 invars = tuple([renamed.get(a, a) for a in e.invars])
                 equations.append(Equation(op, invars, e.outvars, e.source, e.origin))
-                for v in e.outvars:
-                    if v in wanted:
-                        candidate, name = wanted[v]
-                        out = renamed[v] = Var(v.aval)
-                        made = make_operation(
-                            compat.name_p, {"name": name}, (v.aval,), (v.aval,), frozenset(), op.context
-                        )
-                        equations.append(Equation(made, (v,), (out,), e.source))
-                        marked[equations[-1]] = candidate
-            return replace(given, equations=tuple(equations), outvars=tuple([renamed.get(a, a) for a in given.outvars]))
+                for v in filter(candidates.__contains__, e.outvars):
+                    out = renamed[v] = Var(v.aval)
+                    # One name for all values, so that rules are looked up once per type; the equation tells them apart.
+                    params, avals = {"name": _PREFIX}, (v.aval,)
+                    name = make_operation(compat.name_p, params, avals, avals, frozenset(), op.context)
+                    equations.append(Equation(name, (v,), (out,), e.source))
+                    marked[equations[-1]] = candidates[v]
+            return replace(p, equations=tuple(equations), outvars=tuple([renamed.get(a, a) for a in p.outvars]))
 
         return program(self.flat)
 
@@ -286,10 +301,8 @@ class Graph:
             if of(e) is SHARD_MAP:
                 self.same.update(zip(body.invars, e.invars, strict=True))
                 results = dict(zip(body.outvars, e.outvars, strict=True))
-                inside = _Where(
-                    here.times, here.devices * SHARD_MAP.n_devices(e.operation), e.operation, results, here.loop
-                )
-                self._add(body, inside, inner, marked)
+                devices = here.devices * SHARD_MAP.n_devices(e.operation)
+                self._add(body, _Where(here.times, devices, e.operation, results), inner, marked)
                 continue
             n_consts, n_carry = SCAN.carry(e.operation)
             for k, (v, a) in enumerate(zip(body.invars, e.invars, strict=True)):
@@ -298,8 +311,7 @@ class Graph:
                 else:
                     self.same[v] = a
             times = here.times * SCAN.trip_count(e.operation)
-            inside = replace(here, times=times, loop=here.loop or e)
-            self._add(body, inside, inner | frozenset(body.invars[n_consts:]), marked)
+            self._add(body, replace(here, times=times), inner | frozenset(body.invars[n_consts:]), marked)
 
     def resolved(self, atom: Atom) -> Atom:
         while atom in self.same:
@@ -329,7 +341,7 @@ class Graph:
         return nodes, seen.intersection(self.inputs)
 
     def _refuse_what_no_name_saves(self) -> None:
-        """What may not be recomputed, and is all the same with all names saved, as inside of a cond.
+        """Refuses, or allows, what must not be recomputed, but is even if all names are saved: where no value has a name, as inside of a cond.
 
         Raises:
           ValueError: devices would exchange values again.
@@ -365,8 +377,8 @@ class Graph:
         rows: list[tuple[int, tuple[int, ...]]] = []
 
         def places(atoms: Sequence[Atom]) -> list[int]:
-            found = dict.fromkeys(self.resolved(a) for a in atoms)
-            return [place[a] for a in found if isinstance(a, Var)]
+            resolved = dict.fromkeys(map(self.resolved, atoms))
+            return [place[a] for a in resolved if isinstance(a, Var)]
 
         for i, n in enumerate(self.nodes):
             if n.reads is not None:
@@ -394,31 +406,29 @@ class Graph:
         """The bytes of an input of the function in its forward program."""
         if not self.sizes_of.is_per_device:
             return nbytes(v.aval)
-        own: dict[Atom, Atom] = dict(zip(self.whole.forward.invars, self.flat.invars, strict=True))
+        own: dict[Atom, Atom] = dict(zip(self.named.forward.invars, self.flat.invars, strict=True))
         return self.sizes_of.of(own.get(v, v))
 
     def transcendentals(self, saved: Sequence[str]) -> dict[str, int]:
         """How often each function that XLA counts separately, such as `tanh`, is recomputed if these names are saved; the most frequent
         first."""
         nodes, _ = self.reached(self.needed, frozenset(saved))
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for node in (self.nodes[i] for i in nodes & self.in_forward):
             for part in parts(node.equation):
-                found[part.equation.primitive.name] += part.cost.transcendentals * node.where.times * node.where.devices
-        return dict((+found).most_common())
+                counts[part.equation.primitive.name] += (
+                    part.cost.transcendentals * node.where.times * node.where.devices
+                )
+        return dict((+counts).most_common())
 
     def described(self, name: str) -> Saved:
         v = self.candidates[name][0]
-        made_by, size = self.makers[v], self.named_sizes[name]
+        maker, size = self.makers[v], self.named_sizes[name]
         often = size // max(self.sizes_of.of(v), 1)
         kind = v.aval.str_short(short_dtypes=True)
-        what = str(made_by.primitive.name)
-        label = self.naming.name(made_by, (), made_by.outvars.index(v)) or what
-        return Saved(name, what, label, f"{often:,} × {kind}" if often > 1 else kind, size, location_of(made_by))
-
-    def times(self, name: str) -> int:
-        """The number of values with a name in a call of the function: one in each iteration of a loop."""
-        return sum(n.where.times for n in self.nodes if n.name == name)
+        what = str(maker.primitive.name)
+        label = self.naming.name(maker, (), maker.outvars.index(v)) or what
+        return Saved(name, what, label, f"{often:,} × {kind}" if often > 1 else kind, size, location_of(maker))
 
 
 def _reads(equation: Equation) -> dict[Atom, tuple[Atom, ...]] | None:
@@ -440,8 +450,8 @@ def exchanges(equation: Equation) -> bool:
 
 def derive_like(program: Program, other: Derivation) -> Derivation:
     """A program derived with respect to the same inputs as another derivation."""
-    made = derive(program, argnums=tuple(i for i, nonzero in enumerate(other.nonzeros) if nonzero))
-    return replace(made, placed=other.placed, n_results=other.n_results, step=other.step)
+    derivation = derive(program, argnums=tuple(i for i, nonzero in enumerate(other.nonzeros) if nonzero))
+    return replace(derivation, placed=other.placed, n_results=other.n_results, step=other.step)
 
 
 def distinct(atoms: Sequence[Atom]) -> list[Atom]:
@@ -452,3 +462,59 @@ def scaled(amounts: np.ndarray) -> np.ndarray:
     """Amounts scaled to a typical size of one, well above the solver's tolerance."""
     some = amounts[amounts > 0]
     return amounts / np.median(some) if len(some) else amounts
+
+
+def best_trades(some: Iterable[T], size: Callable[[T], float], work: Callable[[T], float]) -> tuple[T, ...]:
+    """The Pareto-optimal ones in two figures, those with the smallest size first."""
+    best: list[T] = []
+    for t in sorted(some, key=lambda t: (size(t), work(t))):
+        if not best or work(t) < work(best[-1]):
+            best.append(t)
+    return tuple(best)
+
+
+# --- values that could be saved ---------------------------------------------------------------------------------------
+
+
+def worth_a_name(program: Program, available: Collection[Atom]) -> list[Var]:
+    """Values that could be saved: arrays that an equation computes and something reads, including those in bodies of scans.
+
+    Without those that can be recomputed for free from an available value with no more bytes. `available` are inputs.
+    """
+    read = {a for e in program.equations for a in e.invars}.union(program.outvars)
+    values: dict[Var, None] = {}
+    free: set[Atom] = set(available)
+    known: dict[int, Cost] = {}
+    for e in program.equations:
+        if of(e) in BODIES:
+            values |= dict.fromkeys(worth_a_name(e.params["jaxpr"], e.params["jaxpr"].constvars))
+        worth = [v for v in e.outvars if v in read and can_be_saved(v.aval)]
+        if len(e.outvars) == 1 and _is_free(e, free, known):
+            free.update(e.outvars)
+            continue
+        free.update(worth)
+        values |= dict.fromkeys(worth)
+    return list(values)
+
+
+def named_values(program: Program) -> dict[str, list[Var]]:
+    """The values that a function names with `checkpoint_name`, also in bodies of scans, by their names."""
+    by_name: dict[str, list[Var]] = {}
+    for _, e in program.walk():
+        if e.primitive is compat.name_p:
+            by_name.setdefault(e.params["name"], []).extend(e.outvars)
+    return by_name
+
+
+def _is_free(equation: Equation, available: Collection[Atom], known: dict[int, Cost]) -> bool:
+    """Whether an equation has at most one operand, no larger than its result, that is available, and costs nothing."""
+    operands = {a for a in equation.invars if isinstance(a, Var)}
+    if len(operands) > 1 or equation.effects or equation.programs:
+        return False
+    size = nbytes(equation.outvars[0].aval)
+    return all(a in available and nbytes(a.aval) <= size for a in operands) and flops_of(equation, known) == 0
+
+
+def can_be_saved(aval: Any) -> bool:
+    """Whether it is an array of a type that JAX's checkpoint can save: it rounds saved values, which is impossible for complex ones."""
+    return nbytes(aval) > 0 and hasattr(aval, "dtype") and not jax.dtypes.issubdtype(aval.dtype, np.complexfloating)

@@ -14,8 +14,8 @@ from jaxviz.analysis.grouping import alike, grouped
 from jaxviz.analysis.training_step import taking_gradient_of
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.diff import Limits, write_plan
-from jaxviz.features.remat.forms import Trade, Trial, best_trades, by_peak, by_work
-from jaxviz.features.remat.graph import Saved
+from jaxviz.features.remat.forms import Trade, Trial, by_peak, by_work
+from jaxviz.features.remat.graph import Saved, best_trades
 from jaxviz.features.remat.names import names_of, saved_by
 from jaxviz.features.remat.pasted import in_branches as put_in_branches
 from jaxviz.features.remat.regions import Region

@@ -16,7 +16,8 @@ from jaxviz.derivation import Derivation, derive
 from jaxviz.features.memory.model import KINDS
 from jaxviz.features.memory.timeline import SPARED, MemoryTimeline, XlaMemory, memory, peak_text, xla_memory
 from jaxviz.features.remat.call import Call
-from jaxviz.features.remat.forms import Trade, all_flops, best_trades
+from jaxviz.features.remat.forms import Trade, all_flops
+from jaxviz.features.remat.graph import best_trades
 from jaxviz.features.remat.plan import AGAIN, PEAK, RematPlan
 from jaxviz.features.remat.planning import Planning, check_is_traced, check_references
 from jaxviz.features.remat.policies import Outcome, PolicyDifference

@@ -18,17 +18,15 @@ from jaxviz.analysis.passes import Passes
 from jaxviz.analysis.training_step import TrainingStep
 from jaxviz.derivation import Derivation
 from jaxviz.features.memory.timeline import MemoryTimeline, memory, peak_of
-from jaxviz.features.remat.candidates import named_values
 from jaxviz.features.remat.checkpointing import checkpointed, refused_in_checkpoint
 from jaxviz.features.remat.choices import Part
 from jaxviz.features.remat.context import Context
 from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial, all_flops, by_peak, by_work
-from jaxviz.features.remat.graph import Graph, derive_like, distinct
+from jaxviz.features.remat.graph import Graph, Sizes, derive_like, distinct, named_values
 from jaxviz.features.remat.offload import Offload
 from jaxviz.features.remat.pasted import lengths_of_chunks
 from jaxviz.features.remat.regions import Region, Spot, find_regions
 from jaxviz.features.remat.set_policy import trials_under_policies
-from jaxviz.features.remat.sizes import Sizes
 from jaxviz.features.remat.tuning import ALTERNATIVES, NAMES, NEAR, TRIALS, WORTH
 from jaxviz.features.residuals.saved_bytes import saved_values
 from jaxviz.higher_order import is_scan

@@ -12,7 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 import jaxviz
 from benchmarks import models
-from jaxviz.features.remat.forms import best_trades
+from jaxviz.features.remat.graph import best_trades
 
 X = jnp.linspace(0.1, 1.0, 64 * 8).reshape(64, 8)
 W = jnp.linspace(-0.5, 0.5, 64).reshape(8, 8)
