@@ -12,13 +12,12 @@ from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import flops_of
 from jaxviz.features.remat.choices import Choice, Part
 from jaxviz.features.remat.regions import Region, Spot
+from jaxviz.features.remat.tuning import ALTERNATIVES
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Program, Var
 
 ON_HOST = "_on_host"
 """The suffix of names of offloaded values."""
-_SOLVED = 4
-"""With at most this many parts, choices between the optimal ones are searched as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ class Form:
         choices = list(self.choices)
         total = lambda some: (sum(c.work for _, c in some), sum(c.nbytes for _, c in some))
         while True:
-            is_exact = len(choices) <= _SOLVED
+            is_exact = len(choices) <= ALTERNATIVES
             found = ((i, p.more(c, spare, is_exact)) for i, (p, c) in enumerate(choices))
             steps = [(i, more) for i, more in found if more is not None]
             if not steps:

@@ -23,6 +23,7 @@ from jaxviz.features.remat.planning import Planning, check_is_traced, check_refe
 from jaxviz.features.remat.policies import Outcome, PolicyDifference
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.set_policy import NO_CHECKPOINTS, Setting, derive_under, has_checkpoints, setting
+from jaxviz.features.remat.tuning import SMALL
 from jaxviz.features.residuals.notes import gradient_note
 from jaxviz.higher_order import of
 from jaxviz.ir import compat
@@ -48,10 +49,6 @@ _SAVED = Axis("residual bytes", BYTES, format_bytes)
 _NAME = 36
 """The maximum length of a value's name in a text table, which leaves room for the policies."""
 
-
-MOST_TO_PLAN = 3_000
-"""The number of equations of a forward program up to which a drawing includes plans, which take some seconds; of larger ones plans are only
-made on request."""
 
 _VALUES = ("value", "type", "bytes", "line")
 _HEADS = ("policy", "saved", "values", "arguments read", "extra FLOPs", "model peak")
@@ -137,7 +134,7 @@ class PolicyComparison(Report, schema="compare_policies"):
     def best_plans(self) -> tuple[Trade, ...]:
         """The best trade-offs between peak and work of all plans, the lowest peak first; empty if the function cannot be planned, or takes
         long to plan."""
-        if sum(1 for _ in self.without.derivation.forward.walk()) > MOST_TO_PLAN:
+        if sum(1 for _ in self.without.derivation.forward.walk()) > SMALL:  # planning takes more than some seconds
             return ()
         plan = self._planned(self.without.nbytes)
         return plan.front if plan is not None else ()

@@ -24,8 +24,6 @@ BODIES = (SCAN, SHARD_MAP)
 """Equations whose bodies are planned together with their surroundings."""
 _DEEPEST = 2
 """How deeply nested loops are considered: each of them can have a plan for everything in it."""
-_TOO_DEEP = 20
-"""The nesting depth of bodies up to which a function is searched."""
 AROUND_CALLS = ("BoundMethod.__call__", "wrap_method.<locals>.wrapped", "run_interceptors")
 """Functions that libraries run at each call of a method: their calls belong to many functions."""
 _LEAST = 3
@@ -164,8 +162,7 @@ def find_regions(program: Program, stacks: Stacks) -> list[Region]:
             if of(e) in BODIES:
                 look(e.params["jaxpr"], len(found[i]), loops + 1)
 
-    if max((depth for depth, _ in program.walk()), default=0) <= _TOO_DEEP:
-        look(program, 0)
+    look(program, 0)
     regions = [
         Region(spot.scan.params["jaxpr"].name, None, spot.scan.location, ((spot,),), {spot: stack})
         for spot, stack in scans.items()

@@ -27,16 +27,13 @@ from jaxviz.features.remat.offload import Offload
 from jaxviz.features.remat.pasted import lengths_of_chunks
 from jaxviz.features.remat.regions import Region, Spot, find_regions
 from jaxviz.features.remat.set_policy import trials_under_policies
-from jaxviz.features.remat.tuning import ALTERNATIVES, NAMES, NEAR, TRIALS, WORTH
+from jaxviz.features.remat.tuning import ALTERNATIVES, NAMES, NEAR, SMALL, TRIALS, WORTH
 from jaxviz.features.residuals.saved_bytes import saved_values
 from jaxviz.higher_order import is_scan
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Equation, Program, Var
 from jaxviz.progress import each
 
-_LOWERED = 3_000
-"""For plans with at most this many equations in total, and at most 30 plans, XLA's shardings are computed again; otherwise the shardings
-without checkpoints are used until a plan is chosen."""
 
 
 class Search:
@@ -159,8 +156,9 @@ class Search:
         """
         residuals = distinct(derivation.linearized.residuals)
         sizes = self.context.sizes
-        if sizes.is_per_device and (is_final or self._lowered <= _LOWERED):
-            self._lowered += max(sum(1 for _ in derivation.primal.walk()), _LOWERED // 30)
+        if sizes.is_per_device and (is_final or self._lowered <= SMALL):
+            # Of 30 plans, if they are small enough; otherwise the shardings without checkpoints are used until a plan is chosen.
+            self._lowered += max(sum(1 for _ in derivation.primal.walk()), SMALL // 30)
             found = self._layouts(derivation)
             sizes = Sizes(found[0], dict(zip(derivation.primal.invars, found[1], strict=True))) if found else sizes
         layouts, sizes_of = sizes.layouts, sizes.residuals(derivation)

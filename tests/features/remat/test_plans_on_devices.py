@@ -96,7 +96,7 @@ def test_a_training_step_is_planned_for_devices_that_are_not_there():
 
 @pytest.mark.slow
 def test_layouts_of_a_large_function_are_found_once_a_plan_is_chosen(monkeypatch):
-    monkeypatch.setattr("jaxviz.features.remat.search._LOWERED", -1)
+    monkeypatch.setattr("jaxviz.features.remat.search.SMALL", -1)
     args = arguments(GRID)
     plan = jaxviz.plan_remat(scanned, *args)
     assert plan.peak_nbytes == jaxviz.memory(plan.apply(scanned), *args).peak_nbytes < 0.7 * plan.before.peak_nbytes
