@@ -834,7 +834,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/features/remat/policies.py",
         '    label: str = ""',
         '    label: str = field(default="", compare=False)',
-        "tests/features/remat/test_policy_comparison.py -k expression",
+        "tests/features/remat/test_policies.py -k transcript",
     ),
     Fault(
         "a rule's second derivatives are not checked",

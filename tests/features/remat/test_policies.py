@@ -5,6 +5,7 @@ import json
 import jax
 import jax.numpy as jnp
 import pytest
+import transcripts
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
@@ -30,29 +31,6 @@ def layers(policy, n=3):
         return x.sum()
 
     return loss
-
-
-def fates(report):
-    return [(v.expression, v.fate, v.nbytes) for v in report.values]
-
-
-def test_each_value_has_its_decision_and_checkpoints_that_are_alike_are_one():
-    report = jaxviz.policies(layers(jax.checkpoint_policies.dots_saveable), W, X)
-    assert len(report.checkpoints) == 3
-    # `x` is not differentiated, so the first block's value has other readers than the others'.
-    assert sum(g.count for g in report.groups) == 3
-    group = max(report.groups, key=lambda g: g.count)
-    assert group.count >= 2
-    assert group.report.policy == "dots_saveable"
-    assert group.report.function == "block"
-    assert ("dot_general", "saved", 2048) in fates(group.report)
-    assert ("cos", "recomputed", 2048) in fates(group.report)
-    assert ("w", "already an input", 256) in fates(group.report)
-    assert ("sin", "not needed", 2048) in fates(group.report)
-    assert all(v.location.file == __file__ for v in group.report.values)
-    text = str(report)
-    assert "3 checkpoints, 3 values saved 6.0 KiB" in " ".join(text.split())
-    assert f"it saves {report.residuals.saved}" in " ".join(text.split())
 
 
 def test_what_is_kept_is_what_the_gradient_keeps():
@@ -90,61 +68,6 @@ def test_layers_in_one_checkpoint_are_one_row_for_each_expression(n):
     sizes = sorted((sum(v.nbytes for v in g) for g in groups if g[0].fate != "not needed"), reverse=True)
     assert sum(sizes[:40]) >= 0.95 * sum(sizes)
     assert table.more(20) in " ".join(str(checkpoint).split())
-
-
-def test_a_checkpoint_in_a_scan_says_how_often_it_runs():
-    _, args = models.lstm(1)
-    report = jaxviz.policies(lambda *a: models.lstm_loss(*a, wrap=jax.checkpoint), *args)
-    assert [c.runs for c in report.checkpoints] == [20]
-    assert "20 times in a scan, policy nothing_saveable, the default" in " ".join(str(report).split())
-    total = 20 * sum(v.nbytes for v in report.checkpoints[0].values if v.fate == "recomputed")
-    assert f"recomputed {total / 1024:.1f} KiB" in report.summary
-
-
-@pytest.mark.parametrize("f", [jnp.sin, lambda x: lax.fori_loop(0, 3, lambda _, x: jnp.sin(x), x)])
-def test_no_checkpoint_is_said_plainly(f):
-    report = jaxviz.policies(lambda x: f(x).sum(), X)
-    assert report.groups == ()
-    assert "has no checkpoint, so its gradient saves every value that the backward pass reads" in " ".join(
-        str(report).split()
-    )
-
-
-def test_a_checkpoint_that_no_tangent_goes_through():
-    def f(w, x):
-        return (w * jax.checkpoint(jnp.sin)(x)).sum()
-
-    report = jaxviz.policies(f, X, X)
-    assert report.checkpoints == ()
-    assert "No tangent goes through its checkpoints." in str(report)
-
-
-def test_nested_checkpoints_say_whose_policy_decides():
-    def inner(x):
-        return jnp.sin(jnp.sin(x))
-
-    def outer(x):
-        return jnp.cos(jax.checkpoint(inner, policy=jax.checkpoint_policies.everything_saveable)(x))
-
-    report = jaxviz.policies(lambda x: jax.checkpoint(outer)(x).sum(), X)
-    assert [c.function for c in report.checkpoints] == ["outer"]
-    assert {v.fate for v in report.checkpoints[0].values if v.equation is not None} == {"recomputed", "not needed"}
-    (note,) = report.notes
-    assert note.startswith("The checkpoint of inner is inside that of outer: the policy of outer decides")
-    assert len(jaxviz.residuals(lambda x: jax.checkpoint(outer)(x).sum(), X)) == 1  # as the report says
-
-
-def test_names_that_match_nothing_are_noted():
-    report = jaxviz.policies(layers(jax.checkpoint_policies.save_only_these_names("prodct")), W, X)
-    assert "lists 'prodct', which no checkpoint_name in it defines" in " ".join(str(report).split())
-
-
-def test_names_of_a_policy_that_several_checkpoints_share():
-    policy = jax.checkpoint_policies.save_only_these_names("a", "b")
-    first, second = (
-        jax.checkpoint(lambda x, n=n: jnp.sin(checkpoint_name(jnp.sin(x), n)), policy=policy) for n in "ab"
-    )
-    assert not any("lists" in note for note in jaxviz.policies(lambda x: second(first(x)).sum(), X).notes)
 
 
 def test_names_that_jax_ignores():
@@ -202,3 +125,8 @@ def test_the_report_is_plain_data_and_html():
             lambda w, x: jax.checkpoint(lambda x: jnp.sin(jnp.sin(x)))(x).sum(), W, X, argnums=1
         )._repr_html_()
     )
+
+
+@transcripts.of("policies")
+def test_transcript(transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path)

@@ -1,6 +1,7 @@
-"""Policies side by side: bytes and FLOPs compared with jax using the policy, and their differences."""
+"""Policies side by side: bytes and FLOPs compared with JAX using the policy, their differences, memory over time, and plans beside them."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 
@@ -13,6 +14,8 @@ from jax.ad_checkpoint import checkpoint_name
 import jaxviz
 from benchmarks import models
 from jaxviz.features.remat.graph import best_trades
+from jaxviz.features.remat.planning import Planning
+from jaxviz.features.remat.policy_comparison import MemoryComparison, PlanComparison
 
 X = jnp.linspace(0.1, 1.0, 64 * 8).reshape(64, 8)
 W = jnp.linspace(-0.5, 0.5, 64).reshape(8, 8)
@@ -125,54 +128,11 @@ def layers(w, x):
     return x.sum()
 
 
-def test_the_values_that_differ_are_told_with_their_decisions():
-    names = jax.checkpoint_policies.save_only_these_names("hidden")
-    found = jaxviz.compare_policies(layers, W, X, policies=(names, "dots_saveable"))
-    assert [o.name for o in found.outcomes] == ["save_only_these_names('hidden')", "dots_saveable"]
-    differ = {d.key.expression: (d.count, d.texts()) for d in found.differences if d.at_stake}
-    assert differ == {
-        "checkpoint_name 'hidden'": (3, ["saved", "recomputed"]),
-        "dot_general": (3, ["recomputed", "saved"]),
-    }
-    for d in found.differences[:2]:
-        assert d.kept in ((3 * X.nbytes, 0), (0, 3 * X.nbytes))
-        assert d.key.location.file == __file__
-    assert found.differences == tuple(sorted(found.differences, key=lambda d: -d.at_stake))
-
-
 def test_what_the_differences_come_to_is_the_difference_in_bytes():
     f, args = models.remat_transformer(2)
     found = jaxviz.compare_policies(f, *args, policies=("nothing_saveable", "dots_saveable"))
     nothing, dots = (sum(d.kept[i] for d in found.differences) for i in (0, 1))
     assert dots - nothing == found["dots_saveable"].nbytes - found["nothing_saveable"].nbytes > 0
-
-
-def test_what_a_checkpoint_starts_from_is_kept_without_being_saved():
-    found = jaxviz.compare_policies(layers, W, X, policies=("everything", "nothing_saveable"))
-    sines = next(d for d in found.differences if d.key.expression == "sin")
-    assert sines.decisions[1]["already an input"] == 2  # of the second and the third block
-    assert sines.decisions[1]["saved"] == 0
-
-
-def test_values_in_a_scan_count_in_all_iterations():
-    found = jaxviz.compare_policies(
-        written(in_scan, "nothing_saveable"), W, X, policies=("dots_saveable", "nothing_saveable")
-    )
-    (differs,) = [d for d in found.differences if d.at_stake]
-    assert (differs.key.type, differs.at_stake) == ("5 × f32[64,8]", 5 * X.nbytes)
-    assert differs.texts() == ["saved", "recomputed"]
-
-
-def test_offloaded_values():
-    offloads = jax.checkpoint_policies.save_and_offload_only_these_names(
-        names_which_can_be_saved=[],
-        names_which_can_be_offloaded=["hidden"],
-        offload_src="device",
-        offload_dst="pinned_host",
-    )
-    found = jaxviz.compare_policies(layers, W, X, policies=(offloads, "nothing_saveable"))
-    hidden = next(d for d in found.differences if "hidden" in d.key.expression)
-    assert hidden.texts() == ["offloaded", "recomputed"]
 
 
 def test_the_peak_is_that_of_the_function_with_the_policy_written():
@@ -225,28 +185,6 @@ def test_the_report_fits_the_page():
     assert data["without"]["flops"] == 0
 
 
-def test_what_differs_has_a_row_for_each_expression():
-    f = lambda w, x: jnp.sum(jnp.sin(x @ w) * jnp.cos(x @ w) + jnp.sin(x))
-    found = jaxviz.compare_policies(f, W, X, policies=("everything", "nothing_saveable"))
-    sines = {d.key.label: d.count for d in found.differences if d.key.expression == "sin"}
-    assert sines["jnp.sin(x @ w)"] == 1
-    assert "jnp.cos(x @ w)" in {d.key.label for d in found.differences}
-    assert "jnp.sin(x @ w) " in str(found)
-
-
-def test_policies_that_keep_the_same():
-    none = jax.checkpoint_policies.save_only_these_names("no such name")
-    found = jaxviz.compare_policies(layers, W, X, policies=(none, "nothing_saveable"))
-    assert "They save the same values." in str(found)
-
-
-def test_two_policies_of_one_name_are_told_apart():
-    found = jaxviz.compare_policies(layers, W, X, policies=(lambda *_, **__: True, lambda *_, **__: False))
-    first, second = found.outcomes
-    assert second.name == f"{first.name} (2)"
-    assert first.nbytes > second.nbytes
-
-
 def test_of_a_derivation_and_of_a_program():
     derivation = jaxviz.derive(layers, W, X)
     want = [o.nbytes for o in jaxviz.compare_policies(layers, W, X).outcomes]
@@ -254,13 +192,6 @@ def test_of_a_derivation_and_of_a_program():
     assert [o.nbytes for o in jaxviz.compare_policies(derivation.primal).outcomes] == want
     (plan, _) = jaxviz.compare_policies(derivation).plans
     assert plan.nbytes <= want[0]
-
-
-def test_errors():
-    with pytest.raises(ValueError, match="did you mean 'dots_saveable'"):
-        jaxviz.compare_policies(layers, W, X, policies="dot_saveable")
-    with pytest.raises(ValueError, match="takes one policy or more"):
-        jaxviz.compare_policies(layers, W, X, policies=())
 
 
 @pytest.mark.slow
@@ -309,3 +240,87 @@ def test_a_policy_that_would_save_a_complex_value_is_refused_as_by_jax():
     assert "reduce_precision does not accept complex numbers" in str(found).replace("\n", " ")
     plan = jaxviz.plan_remat(waves, W, X)
     assert jnp.allclose(jax.grad(plan.apply(waves))(W, X), jax.grad(waves)(W, X))
+
+
+# --- as memory over time, and beside plans ---------------------------------------------------------------------------
+
+
+def three_sines(w, x):
+    for _ in range(3):
+        x = jnp.sin(jnp.tanh(x @ w))
+    return x.sum()
+
+
+@pytest.fixture(scope="module")
+def compared():
+    return jaxviz.compare_policies(three_sines, W, X, policies=("everything", "nothing_saveable"))
+
+
+def test_the_curves_are_on_one_scale_and_the_difference_is_told(compared):
+    shown = MemoryComparison(compared)
+    everything, nothing = compared.outcomes
+    lines = str(shown).splitlines()
+    assert all(len(line) <= 100 for line in lines)
+    assert lines[0].startswith("memory of the gradient of `three_sines` in `w` under 2 policies: ")
+    curves = [line for line in lines if line.startswith("  forward ")]
+    assert len(curves) == 2
+    higher, lower = sorted((everything, nothing), key=lambda o: -o.peak_nbytes)
+    tops = {o.name: max(curves[compared.outcomes.index(o)]) for o in compared.outcomes}
+    assert tops[higher.name] == "█"
+    assert tops[lower.name] == "▁▂▃▄▅▆▇█"[int(8 * lower.peak_nbytes / (higher.peak_nbytes + 1))]
+    table = {line.split("  ")[0]: line.split()[-3:] for line in lines[-7:]}
+    less = nothing.peak_nbytes - everything.peak_nbytes
+    number, unit, share = table["all"]
+    assert number[0] == ("-" if less < 0 else "+")
+    assert (float(number[1:]), unit) == (round(abs(less) / 1024, 1), "KiB")
+    assert share == f"({round(100 * less / everything.peak_nbytes):+}%)"
+
+
+def test_many_policies_are_numbered():
+    f, args = models.remat_transformer(2)
+    names = ("as it is", "everything", "dots_saveable", "nothing_saveable", "dots_with_no_batch_dims_saveable")
+    lines = str(MemoryComparison(jaxviz.compare_policies(f, *args, policies=names))).splitlines()
+    assert all(len(line) <= 100 for line in lines)
+    assert any(line.startswith("5 dots_with_no_batch_dims_saveable: peak ") for line in lines)
+    assert "difference" not in "".join(lines)
+
+
+def test_one_policy_alone():
+    one = jaxviz.compare_policies(three_sines, W, X, policies="nothing_saveable")
+    assert str(MemoryComparison(one)).startswith("memory of the gradient of `three_sines` in `w` under 1 policy: it peaks at ")
+
+
+def test_plans_keep_no_more_and_compute_no_more(compared):
+    shown = PlanComparison(compared)
+    (_, nothing), (_, plan) = compared.outcomes, compared.plans
+    assert plan.nbytes <= nothing.nbytes
+    assert plan.flops <= nothing.flops
+    text = str(shown)
+    assert all(len(line) <= 100 for line in text.splitlines())
+    row = next(line for line in text.splitlines() if line.startswith("nothing_saveable"))
+    gain = round(100 * (plan.flops - nothing.flops) / nothing.flops)
+    assert row.endswith(f"{gain:+d}% FLOPs" if gain else "none")
+
+
+def test_where_no_plan_keeps_so_few_bytes(compared, monkeypatch):
+    def refuses(planning, nbytes):
+        raise ValueError("a budget cannot be met")
+
+    monkeypatch.setattr(Planning, "within_residuals", refuses)
+    none = replace(compared)
+    assert none.plans == (None, None)
+    assert str(PlanComparison(none)).count("no plan so small") == 2
+    assert none.plot().axes[0].get_legend() is None
+
+
+@pytest.mark.parametrize("view", [MemoryComparison, PlanComparison])
+def test_they_are_plain_data_and_html(compared, view):
+    shown = view(compared)
+    data = json.loads(json.dumps(shown.to_dict()))
+    assert [p["policy"] for p in data["policies"]] == ["everything", "nothing_saveable"]
+    assert "<table>" in shown._repr_html_()
+
+
+def test_what_xla_takes_is_told_when_asked_for(compared):
+    assert "XLA" not in str(MemoryComparison(compared))
+    assert f"compiled by XLA for {jax.default_backend()}" in " ".join(str(MemoryComparison(compared, xla=True)).split())
