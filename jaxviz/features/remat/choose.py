@@ -171,10 +171,10 @@ def _fastest_of_path(search: Search, path: Sequence[Form], room: Room, limit: fl
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     over = (t for form in path[start + 1 :] if (t := search.tried(form)) is not None and room(t.trade) < 0)
-    return _filled(search, search.trial(path[low]), next(over, None), room)
+    return filled(search, search.trial(path[low]), next(over, None), room)
 
 
-def _filled(search: Search, best: Trial, over: Trial | None, room: Room) -> Trial:
+def filled(search: Search, best: Trial, over: Trial | None, room: Room) -> Trial:
     """A plan that uses the bytes that another one leaves.
 
     Args:
@@ -217,7 +217,7 @@ def _lowered(search: Search, room: Room) -> Trial | None:
                 break
             best = lower
         else:
-            return _filled(search, best, None, room)
+            return filled(search, best, None, room)
     return None
 
 

@@ -67,7 +67,7 @@ def layered(search: Search, best: Trial, planned: Trial, ways: Mapping[Region, S
     if index is None:
         return None
     peak = max(planned.trade.peak_nbytes, best.trade.peak_nbytes)
-    trial = filled(search, best, [], lambda t: peak - t.peak_nbytes)
+    trial = filled(search, best, None, lambda t: peak - t.peak_nbytes)
     order = [spot.start for part, _ in trial.form.choices for spot in part.spots]
     return Layers(trial, *index) if len(trial.form.choices) > 1 and order == sorted(order) else None
 

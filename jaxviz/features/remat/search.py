@@ -35,7 +35,6 @@ from jaxviz.ir.syntax import Equation, Program, Var
 from jaxviz.progress import each
 
 
-
 class Search:
     """Plans for one function, measured on demand.
 

@@ -53,14 +53,14 @@ def at_calls(f, *args):
     search = planning.search
     least = min(search.trial(form).trade.peak_nbytes for regions in search.sets for form in search.path(regions))
     room = least + (search.opened.peak_nbytes - least) // 5
-    return planning.plan("", fastest_at_calls(search, lambda t: room - t.peak_nbytes))
+    return planning.plan("", fastest_at_calls(search, lambda t: room - t.peak_nbytes)[0])
 
 
 def opened(f, *args):
     """The function without its checkpoints."""
     derivation = jaxviz.derive(f, *args)
     planning = Planning(Search(derivation, False), Call.planned(derivation))
-    return planning.plan("", planning.search.opened)
+    return planning.plan("", planning.search.as_they_are[0])
 
 
 @dataclass(frozen=True)

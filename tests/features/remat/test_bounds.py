@@ -173,11 +173,16 @@ def gap_of(plan):
     text = " ".join(" ".join(plan.notes).split())
     if "No plan with checkpoints at the places that were tried" in text:
         return 0.0
-    (percent,) = re.findall(r"The (?:peak is|gradient takes) at most ([\d.]+) % (?:higher|more FLOPs) than with any plan", text)
+    (percent,) = re.findall(
+        r"The (?:peak is|gradient takes) at most ([\d.]+) % (?:higher|more FLOPs) than with any plan", text
+    )
     return float(percent) / 100
 
 
-GAPS = short([{}, {"work": "5%"}, {"work": "20%"}, {"residuals": "60%"}, {"residuals": "40%"}], [{"work": "20%"}, {"residuals": "40%"}])
+GAPS = short(
+    [{}, {"work": "5%"}, {"work": "20%"}, {"residuals": "60%"}, {"residuals": "40%"}],
+    [{"work": "20%"}, {"residuals": "40%"}],
+)
 
 
 @pytest.mark.parametrize("bound", GAPS, ids=str)

@@ -287,7 +287,9 @@ def test_many_policies_are_numbered():
 
 def test_one_policy_alone():
     one = jaxviz.compare_policies(three_sines, W, X, policies="nothing_saveable")
-    assert str(MemoryComparison(one)).startswith("memory of the gradient of `three_sines` in `w` under 1 policy: it peaks at ")
+    assert str(MemoryComparison(one)).startswith(
+        "memory of the gradient of `three_sines` in `w` under 1 policy: it peaks at "
+    )
 
 
 def test_plans_keep_no_more_and_compute_no_more(compared):
