@@ -83,11 +83,11 @@ class Form:
 
     def transcendentals(self) -> dict[str, int]:
         """How often each function that XLA counts separately, such as `tanh`, is recomputed; the most frequent first."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for part, choice in self.choices:
             for primitive, n in part.graph.transcendentals(part.names_of(choice)).items():
-                found[primitive] += part.times * n
-        return dict(found.most_common())
+                counts[primitive] += part.times * n
+        return dict(counts.most_common())
 
     def within(self, spare: int) -> Form | None:
         """The form with less work, for at most this many more bytes: one choice after the other is replaced by the one that gains most, as long
@@ -96,8 +96,8 @@ class Form:
         total = lambda some: (sum(c.work for _, c in some), sum(c.nbytes for _, c in some))
         while True:
             is_exact = len(choices) <= ALTERNATIVES
-            found = ((i, p.more(c, spare, is_exact)) for i, (p, c) in enumerate(choices))
-            steps = [(i, more) for i, more in found if more is not None]
+            candidates = ((i, p.more(c, spare, is_exact)) for i, (p, c) in enumerate(choices))
+            steps = [(i, more) for i, more in candidates if more is not None]
             if not steps:
                 break
             i, more = max(steps, key=lambda step: choices[step[0]][1].work - total(step[1])[0])

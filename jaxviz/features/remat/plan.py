@@ -208,23 +208,23 @@ class RematPlan(Report, schema="plan_remat"):
         after = before if program is search.derivation.primal else figures_of(search, program)
         modelled = (self.before, self.after)
         is_unrolled = search.is_unrolled(self.regions)
-        found = Verification(self.function, jax.default_backend(), before, after, modelled, is_unrolled)
-        if not found.happened and is_unrolled and found.is_undone:
+        verification = Verification(self.function, jax.default_backend(), before, after, modelled, is_unrolled)
+        if not verification.happened and is_unrolled and verification.is_undone:
             instead = self._at_calls if search.whole in self.regions else self
             if instead is not None:
-                found = replace(
-                    found,
+                verification = replace(
+                    verification,
                     in_branches=figures_of(search, instead.program, True),
                     instead=None if instead is self else instead,
                 )
-        if (not found.happened and self.trial is not None) or found.differs:
-            found = replace(found, beside=search.modelled(self.trial).beside())
-        search.verified[self._key] = found
-        return found
+        if (not verification.happened and self.trial is not None) or verification.differs:
+            verification = replace(verification, beside=search.modelled(self.trial).beside())
+        search.verified[self._key] = verification
+        return verification
 
     @property
     def verified(self) -> Verification | None:
-        """What `verify` has found; None if the plan was not verified yet."""
+        """What `verify` returned; None if the plan was not verified yet."""
         return self._search.verified.get(self._key)
 
     @property
@@ -244,18 +244,18 @@ class RematPlan(Report, schema="plan_remat"):
         search = self._search
         there = [t for regions in search.sets if search.whole not in regions for t in search.trials_around(regions)]
         low = [t for t in there if t.trade.peak_nbytes <= (1 + NEAR) * self.peak_nbytes]
-        found = min(low, key=by_work) if low else min(there, key=by_peak, default=None)
-        if found is None:
+        best = min(low, key=by_work) if low else min(there, key=by_peak, default=None)
+        if best is None:
             return None
-        return replace(self, saved=saved_by(search, found.form), after=found.trade, notes=(), trial=found)
+        return replace(self, saved=saved_by(search, best.form), after=best.trade, notes=(), trial=best)
 
     @property
     def _holding(self) -> tuple[RematPlan, bool]:
         """The plan in the form that XLA does not undo, as far as that is known, and whether this is the one with branches."""
-        found = self.verified
-        if self.compiled is not None or found is None or not found.holds_in_branches:
+        verified = self.verified
+        if self.compiled is not None or verified is None or not verified.holds_in_branches:
             return self, self.in_branches
-        return found.instead or self, True
+        return verified.instead or self, True
 
     @cached_property
     @deep_stack
@@ -282,15 +282,15 @@ class RematPlan(Report, schema="plan_remat"):
             modelled = _arrow(self.before.peak_nbytes, self.after.peak_nbytes)
             branches = ", with each checkpoint in a branch" if self.in_branches else ""
             return f"plan for {about}{branches}: compiled peak {peak} (modelled {modelled}), {self._figures}"
-        found = self.verified
-        if found is None or found.after is found.before:
+        verified = self.verified
+        if verified is None or verified.after is verified.before:
             return f"plan for {about}: peak {_arrow(self.before.peak_nbytes, self.after.peak_nbytes)}, {self._figures}"
         plan, in_branches = self._holding
         modelled = f"modelled {_arrow(plan.before.peak_nbytes, plan.after.peak_nbytes)}"
-        peak = f"compiled peak {_arrow(found.before.peak_nbytes, found.held.peak_nbytes)} ({modelled}), {plan._figures}"
+        peak = f"compiled peak {_arrow(verified.before.peak_nbytes, verified.held.peak_nbytes)} ({modelled}), {plan._figures}"
         if in_branches:
-            return f"plan for {about}, with each checkpoint in a branch, since XLA on {found.backend} undoes it elsewhere: {peak}"
-        undone = f", which XLA on {found.backend} undoes" if found.is_undone else ""
+            return f"plan for {about}, with each checkpoint in a branch, since XLA on {verified.backend} undoes it elsewhere: {peak}"
+        undone = f", which XLA on {verified.backend} undoes" if verified.is_undone else ""
         return f"plan for {about}{undone}: {peak}"
 
     @property
@@ -317,9 +317,9 @@ class RematPlan(Report, schema="plan_remat"):
         if self.trial is None:
             taken = self.after is not self.before
             return "; its checkpoints are removed" if taken else "; no changes"
-        held = self.saved or ()
-        n_moved = sum(s.offloaded for s in held)
-        saved = f"saving {counted(len(held) - n_moved, 'value')}" if len(held) > n_moved else "saving nothing"
+        values = self.saved or ()
+        n_moved = sum(s.offloaded for s in values)
+        saved = f"saving {counted(len(values) - n_moved, 'value')}" if len(values) > n_moved else "saving nothing"
         moved = f", offloading {counted(n_moved, 'value')}" if n_moved else ""
         policy = f" with the policy {self.policy}" if self.policy else ""
         return f"; a checkpoint around {self.around}{policy}, {saved}{moved}"

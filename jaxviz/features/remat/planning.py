@@ -94,8 +94,8 @@ def plan_remat(
         amount.
       TypeError: a bound or a bandwidth is neither a number nor text.
     """
-    given = {"memory": memory, "work": work, "residuals": residuals, "budget": budget}
-    bounds = {name: value for name, value in given.items() if value is not None}
+    arguments = {"memory": memory, "work": work, "residuals": residuals, "budget": budget}
+    bounds = {name: value for name, value in arguments.items() if value is not None}
     if len(bounds) > 1:
         raise ValueError(
             f"a plan takes only one bound; got {' and '.join(f'{name}=' for name in bounds)}. If the function itself has an argument of "
@@ -108,9 +108,9 @@ def plan_remat(
     limit = residuals if budget is None else budget
     room = _room(memory) if memory not in (None, "device") else None
     share = read_share(work, "work") if work is not None else 0.0
-    asked = "residuals" if budget is None else "budget"
+    argument = "residuals" if budget is None else "budget"
     if limit is not None:
-        read_budget(limit, 0, "a budget" if asked == "budget" else "the argument residuals")
+        read_budget(limit, 0, "a budget" if argument == "budget" else "the argument residuals")
     transfers = read_offload(offload)
     with counting("planning"), collector_paused():
         derivation = _planned(f, args, kwargs, argnums, has_aux)
@@ -125,7 +125,7 @@ def plan_remat(
         elif work is not None:
             return planning.within_work(share)
         elif limit is not None:
-            return planning.within_residuals(read_budget(limit, planning.search.opened.nbytes), asked)
+            return planning.within_residuals(read_budget(limit, planning.search.opened.nbytes), argument)
         else:
             return planning.of_all()
     with counting("compiling plans") as done, collector_paused():
@@ -136,9 +136,11 @@ def _planned(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Arg
     """The gradient that is planned."""
     compat.check_callable(f)
     # A pair whose first element is differentiated is no result of a training step.
-    found = derive(_aside(f), *args, argnums=argnums, **kwargs) if has_aux else subject_of(f, args, kwargs, argnums)
-    check_is_traced(found.primal)
-    return found
+    derivation = (
+        derive(_aside(f), *args, argnums=argnums, **kwargs) if has_aux else subject_of(f, args, kwargs, argnums)
+    )
+    check_is_traced(derivation.primal)
+    return derivation
 
 
 def check_is_traced(primal: Program) -> None:
@@ -445,10 +447,10 @@ def _outside(search: Search) -> tuple[str, ...]:
 def _repeated_effects(search: Search, regions: Sequence[Region]) -> tuple[str, ...]:
     """A sentence on effects that run in both passes, such as a debug callback."""
     inside = {e for r in regions for s in r.spots for e in s.equations}
-    found = [
+    effects = [
         (i, e)
         for i, e in enumerate(search.flat.equations)
         if e in inside and any(compat.is_real_effect(x) for x in e.effects)
     ]
-    named = ", ".join(describe_equation(e, i) for i, e in found)
-    return (f"In a checkpoint, JAX runs these in both passes: {named}.",) if found else ()
+    named = ", ".join(describe_equation(e, i) for i, e in effects)
+    return (f"In a checkpoint, JAX runs these in both passes: {named}.",) if effects else ()

@@ -62,8 +62,8 @@ class Outcome(Data):
     @property
     def residuals(self) -> ResidualSet:
         """The residuals of its gradient."""
-        found: ResidualSet = self.derivation.residuals
-        return found
+        residuals: ResidualSet = self.derivation.residuals
+        return residuals
 
     @cached_property
     def checkpoints(self) -> tuple[CheckpointReport, ...]:
@@ -88,21 +88,18 @@ class Outcome(Data):
     @cached_property
     def decided(self) -> Mapping[Key, Counter[str]]:
         """For the values of one line and operation, how many are saved, recomputed and so on; values that are not needed are left out."""
-        kept = Counter(_kept(self.derivation))
-        found: dict[Key, Counter[str]] = {}
+        decisions: dict[Key, Counter[str]] = {}
         for c in self.checkpoints:
             for v in c.values:
                 if v.equation is not None:
-                    found.setdefault(_key(c, v), Counter())[v.fate] += 1
-        for key, n in kept.items():
-            fates = found.get(key)
-            if fates is None:
-                found[key] = Counter({"saved": n})  # outside any checkpoint
-            elif n > fates["saved"] + fates["offloaded"]:
-                # A value that a checkpoint does not save may still be kept, as an input of the next one.
-                fates["already an input"] += n - fates["saved"] - fates["offloaded"]
+                    decisions.setdefault(_key(c, v), Counter())[v.fate] += 1
+        for key, n in Counter(_residuals_of(self.derivation)).items():
+            fates = decisions.setdefault(key, Counter({"saved": n}))  # outside any checkpoint
+            # A value that a checkpoint does not save may still be kept, as an input of the next one.
+            fates["already an input"] += max(n - fates["saved"] - fates["offloaded"], 0)
         return {
-            key: Counter({f: n for f, n in fates.items() if n and f != "not needed"}) for key, fates in found.items()
+            key: Counter({f: n for f, n in fates.items() if n and f != "not needed"})
+            for key, fates in decisions.items()
         }
 
     _data = ("policy=name", "saved", "nbytes", "flops", "peak_nbytes")
@@ -131,7 +128,7 @@ def _key(report: CheckpointReport, v: Decided) -> Key:
     return Key(v.location, v.expression, times(report.lengths, v.type), report.runs * v.nbytes, v.label)
 
 
-def _kept(derivation: Derivation) -> Iterable[Key]:
+def _residuals_of(derivation: Derivation) -> Iterable[Key]:
     """The residuals of a derivation, except arguments, constants and dummies of conds."""
     trace, naming = SourceTracer(derivation.forward, looks_through), Naming(derivation.primal)
     for atom in dict.fromkeys(derivation.linearized.residuals):
@@ -214,8 +211,8 @@ class Group:
 class PolicyReport(Report, schema="policies"):
     """What the checkpoint policies of a program decided. See `policies`.
 
-    >>> found = jaxviz.policies(loss, params, x)
-    >>> found.checkpoints, found.groups
+    >>> report = jaxviz.policies(loss, params, x)
+    >>> report.checkpoints, report.groups
 
     Args:
       function: its name.
@@ -233,34 +230,32 @@ class PolicyReport(Report, schema="policies"):
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """The checkpoints; those with the same decisions for the same values are grouped."""
-        found: dict[Any, list[CheckpointReport]] = {}
+        alike: dict[Any, list[CheckpointReport]] = {}
         for c in self.checkpoints:
             values = tuple(replace(v, equation=None) for v in c.values)
-            found.setdefault((c.function, c.location, c.policy, c.lengths, values), []).append(c)
-        return tuple(Group(reports[0], len(reports)) for reports in found.values())
+            alike.setdefault((c.function, c.location, c.policy, c.lengths, values), []).append(c)
+        return tuple(Group(reports[0], len(reports)) for reports in alike.values())
 
     @property
     def summary(self) -> str:
         """policies of the gradient of `loss` in `params`: 12 checkpoints, 84 values saved 1.2 MiB, 456 recomputed 8.1 MiB; it saves 2.4 MiB
         in all."""
-        kept = f"it saves {self.residuals.saved}"
+        in_all = f"it saves {self.residuals.saved}"
         n = len(self.checkpoints)
         if not n:
             is_known = not any(u.is_opaque for u in self.residuals.unopened)
-            found = "no checkpoint is differentiated" if is_known else "no checkpoint is found"
-            return f"policies of the {self.residuals.gradient}: {found}; {kept}"
+            none = "no checkpoint is differentiated" if is_known else "no checkpoint is found"
+            return f"policies of the {self.residuals.gradient}: {none}; {in_all}"
         sizes = {
             fate: [c.runs * v.nbytes for c in self.checkpoints for v in c.values if v.fate == fate]
             for fate in FATES[:3]
         }
         parts = [
-            f"{counted(len(found), 'value')} {fate} {format_bytes(sum(found))}"
-            for fate, found in sizes.items()
-            if found
+            f"{counted(len(of_fate), 'value')} {fate} {format_bytes(sum(of_fate))}"
+            for fate, of_fate in sizes.items()
+            if of_fate
         ]
-        return (
-            f"policies of the {self.residuals.gradient}: {counted(n, 'checkpoint')}, {', '.join([*parts, kept])} in all"
-        )
+        return f"policies of the {self.residuals.gradient}: {counted(n, 'checkpoint')}, {', '.join([*parts, in_all])} in all"
 
     def _chart(self) -> Bars:
         rows = [
@@ -299,7 +294,7 @@ def policies(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> PolicyR
     """
     derivation = subject_of(f, args, kwargs, argnums)
     checkpoints = report_checkpoints(derivation)
-    notes = dict.fromkeys(found.text for found in without_effect(derivation))
+    notes = dict.fromkeys(finding.text for finding in without_effect(derivation))
     return PolicyReport(
         derivation.primal.name,
         checkpoints,

@@ -58,8 +58,8 @@ _HEADS = ("policy", "saved", "values", "arguments read", "extra FLOPs", "model p
 class PolicyComparison(Report, schema="compare_policies"):
     """A function under several checkpoint policies. See `compare_policies`.
 
-    >>> found = jaxviz.compare_policies(loss, params, x)
-    >>> found.without, found.outcomes
+    >>> comparison = jaxviz.compare_policies(loss, params, x)
+    >>> comparison.without, comparison.outcomes
 
     Args:
       function: its name.
@@ -85,9 +85,9 @@ class PolicyComparison(Report, schema="compare_policies"):
         """The values that differ, those for which most bytes are at stake first."""
         decided = [o.decided for o in self.outcomes]
         none: Counter[str] = Counter()
-        keys = dict.fromkeys(key for found in decided for key in found)
-        made = (PolicyDifference(key, tuple(found.get(key, none) for found in decided)) for key in keys)
-        differ = [d for d in made if any(x != d.decisions[0] for x in d.decisions)]
+        keys = dict.fromkeys(key for outcome in decided for key in outcome)
+        every = (PolicyDifference(key, tuple(outcome.get(key, none) for outcome in decided)) for key in keys)
+        differ = [d for d in every if any(x != d.decisions[0] for x in d.decisions)]
         return tuple(sorted(differ, key=lambda d: (-d.at_stake, -d.key.nbytes * d.count)))
 
     @cached_property
@@ -238,11 +238,11 @@ class PolicyComparison(Report, schema="compare_policies"):
         plain = self.without.timeline.xla
         parts = [f"without checkpoints {format_bytes(plain.temporaries)}"]
         undone, spared = list[str](), list[str]()
-        for o, found in zip(self.outcomes, self.xla, strict=True):
-            if found.temporaries_without_checkpoints is None:
+        for o, measured in zip(self.outcomes, self.xla, strict=True):
+            if measured.temporaries_without_checkpoints is None:
                 continue
-            parts.append(f"{o.name} {format_bytes(found.temporaries)}")
-            if found.saves_nothing:
+            parts.append(f"{o.name} {format_bytes(measured.temporaries)}")
+            if measured.saves_nothing:
                 (undone if o.timeline.xla_undoes_checkpoints else spared).append(o.name)
         text = f"Temporaries of the gradient compiled by XLA for {plain.backend}, measured, not modelled: {', '.join(parts)}."
         if undone:
@@ -255,7 +255,7 @@ class PolicyComparison(Report, schema="compare_policies"):
 
     @property
     def _temporaries(self) -> list[int]:
-        return [found.temporaries for found in self.xla] if self._is_compiled else []
+        return [measured.temporaries for measured in self.xla] if self._is_compiled else []
 
     def plot(self, plans: bool = True, ax: Axes | None = None) -> Figure:  # type: ignore[override]
         """Plots the policies as points, residual bytes against FLOPs recomputed, and the best plans as a line.
@@ -447,11 +447,13 @@ def _with_unique_names(settings: Sequence[Setting]) -> list[tuple[str, Setting]]
 
 def checkpoints_of(primal: Program) -> str:
     """`12 checkpoints of layer (model.py:12) and 1 of head (model.py:30)`, or what is added if there is none."""
-    found = Counter((p.name, defined_at(p)) for _, e in primal.walk() if of(e).is_checkpoint for _, p in e.programs)
-    if not found:
+    checkpoints = Counter(
+        (p.name, defined_at(p)) for _, e in primal.walk() if of(e).is_checkpoint for _, p in e.programs
+    )
+    if not checkpoints:
         return "one checkpoint around the whole function, which has none"
-    parts = [f"{n} of {name} ({short_location(at)})" for (name, at), n in found.most_common(3)]
-    more = [f"{len(found) - 3} other functions"] if len(found) > 3 else []
+    parts = [f"{n} of {name} ({short_location(at)})" for (name, at), n in checkpoints.most_common(3)]
+    more = [f"{len(checkpoints) - 3} other functions"] if len(checkpoints) > 3 else []
     return f"its checkpoints, {' and '.join([*parts, *more])}"
 
 
@@ -461,10 +463,10 @@ def _width(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
 
 def _by_decision(texts: Sequence[str]) -> str:
     """`saved: 1, 3; recomputed: 2`, by the numbers of the policies."""
-    found: dict[str, list[str]] = {}
+    numbers: dict[str, list[str]] = {}
     for i, text in enumerate(texts):
-        found.setdefault(text, []).append(str(i + 1))
-    return "; ".join(f"{text}: {', '.join(under)}" for text, under in found.items())
+        numbers.setdefault(text, []).append(str(i + 1))
+    return "; ".join(f"{text}: {', '.join(under)}" for text, under in numbers.items())
 
 
 def _number(flops: int) -> str:

@@ -154,13 +154,13 @@ def find_regions(program: Program, stacks: Stacks) -> list[Region]:
         if id(p) in seen or loops > _DEEPEST:  # a body that two loops share, or one that is too deep to be useful
             return
         seen.add(id(p))
-        found = stacks[id(p)]
-        _find_calls(p, [stack[depth:] for stack in found], [stack[:depth] for stack in found], calls)
+        here = stacks[id(p)]
+        _find_calls(p, [stack[depth:] for stack in here], [stack[:depth] for stack in here], calls)
         for i, e in enumerate(p.equations):
             if is_scan(e):
-                scans[Spot(p, i, i + 1, True)] = found[i]
+                scans[Spot(p, i, i + 1, True)] = here[i]
             if of(e) in BODIES:
-                look(e.params["jaxpr"], len(found[i]), loops + 1)
+                look(e.params["jaxpr"], len(here[i]), loops + 1)
 
     look(program, 0)
     regions = [
@@ -203,7 +203,7 @@ def stacks_of(program: Program, opened: Program, is_opened: Callable[[Equation],
       opened: the same function with its calls inlined.
       is_opened: which calls are.
     """
-    found: dict[int, list[tuple[Frame, ...]]] = {}
+    stacks: dict[int, list[tuple[Frame, ...]]] = {}
 
     def walk(p: Program, call: tuple[Frame, ...]) -> Iterator[tuple[Equation, tuple[Frame, ...]]]:
         for e in p.equations:
@@ -214,16 +214,16 @@ def stacks_of(program: Program, opened: Program, is_opened: Callable[[Equation],
                 yield e, stack
 
     def note(p: Program, now: Program, call: tuple[Frame, ...]) -> None:
-        if id(now) in found:
+        if id(now) in stacks:
             return
         of_program = list(walk(p, call))
-        found[id(now)] = [stack for _, stack in of_program]
+        stacks[id(now)] = [stack for _, stack in of_program]
         for (e, stack), opened_equation in zip(of_program, now.equations, strict=True):
             if of(e) in BODIES:
                 note(e.params["jaxpr"], opened_equation.params["jaxpr"], stack)
 
     note(program, opened, ())
-    return found
+    return stacks
 
 
 def _called(call: tuple[Frame, ...], own: tuple[Frame, ...]) -> tuple[Frame, ...]:

@@ -158,15 +158,17 @@ class Search:
         if sizes.is_per_device and (is_final or self._lowered <= SMALL):
             # Of 30 plans, if they are small enough; otherwise the shardings without checkpoints are used until a plan is chosen.
             self._lowered += max(sum(1 for _ in derivation.primal.walk()), SMALL // 30)
-            found = self._layouts(derivation)
-            sizes = Sizes(found[0], dict(zip(derivation.primal.invars, found[1], strict=True))) if found else sizes
-        layouts, sizes_of = sizes.layouts, sizes.residuals(derivation)
+            layouts_and_parts = self._layouts(derivation)
+            if layouts_and_parts is not None:
+                layouts, parts = layouts_and_parts
+                sizes = Sizes(layouts, dict(zip(derivation.primal.invars, parts, strict=True)))
+        sizes_of = sizes.residuals(derivation)
         moved = sum(sizes_of[a] for a in residuals if compat.is_on_host(a.aval))
-        kept = sum(sizes_of[a] for a in residuals) - moved
+        nbytes = sum(sizes_of[a] for a in residuals) - moved
         saved = sum(sizes_of[a] for a in distinct(saved_values(derivation)) if not compat.is_on_host(a.aval))
         transfer = int(self.offload.flops_per_byte * moved) if self.offload is not None else 0
         more = all_flops(derivation) - self.plain_flops
-        return Trade(peak_of(derivation, layouts), kept, more, moved, transfer, saved)
+        return Trade(peak_of(derivation, sizes.layouts), nbytes, more, moved, transfer, saved)
 
     def _layouts(self, opened: Derivation) -> tuple[Layouts, Sequence[int]] | None:
         """The shardings of the gradient, within its step, and over how many devices each input of the function is sharded."""
@@ -249,12 +251,12 @@ class Search:
     @cached_property
     def regions(self) -> list[Region]:
         """Regions whose checkpoints would save a share of the residuals, the best first."""
-        found = [
+        regions = [
             r
             for r in find_regions(self.flat, self.context.stacks)
             if self.parts(r) and self._taken_away(r) > NEAR * self.opened.nbytes
         ]
-        return sorted(found, key=lambda r: self.estimate((r,)))
+        return sorted(regions, key=lambda r: self.estimate((r,)))
 
     def times(self, region: Region) -> int:
         """How often a region runs in total."""
@@ -296,7 +298,7 @@ class Search:
 
     def sets_of(self, regions: Sequence[Region]) -> list[tuple[Region, ...]]:
         """Sets of some regions."""
-        found: dict[frozenset[Region], tuple[Region, ...]] = {}
+        sets: dict[frozenset[Region], tuple[Region, ...]] = {}
         for first in regions[:ALTERNATIVES]:
             chosen: tuple[Region, ...] = (first,)
             for other in regions:
@@ -304,8 +306,8 @@ class Search:
                     continue
                 if self.estimate((*chosen, other)) < (1 - NEAR) * self.estimate(chosen):
                     chosen = (*chosen, other)
-            found.setdefault(frozenset(chosen), chosen)
-        return sorted(found.values(), key=self.estimate)
+            sets.setdefault(frozenset(chosen), chosen)
+        return sorted(sets.values(), key=self.estimate)
 
     @cached_property
     def nested(self) -> list[tuple[Region, ...]]:
@@ -402,9 +404,9 @@ class Search:
         inside = [r for r in regions if r.is_body]
         if len(inside) != 1 or len(list(inside[0].spots)) != 1:
             return []
-        kept = sum(part.fewest.nbytes for part in self.parts(inside[0]) or ())
+        nbytes = sum(part.fewest.nbytes for part in self.parts(inside[0]) or ())
         scan = next(iter(inside[0].spots)).scan
-        return lengths_of_chunks(scan) if is_scan(scan) and kept > NEAR * self.opened.peak_nbytes else []
+        return lengths_of_chunks(scan) if is_scan(scan) and nbytes > NEAR * self.opened.peak_nbytes else []
 
     def of_names(self, regions: tuple[Region, ...]) -> list[Form]:
         """The plans that save some of the names that the function has, if these are few; the least work first."""
