@@ -1191,7 +1191,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/features/remat/choose.py",
         "    return min((t for t in trials if room(t.trade) >= 0 and t.trade.work < limit), key=by_work, default=None)",
         "    return None",
-        "tests/features/remat/test_against_policies.py -k diffusion",
+        "tests/features/remat/test_under_policies.py -k diffusion",
     ),
     Fault(
         "the peak for some work is the lowest measured by chance",

@@ -44,12 +44,7 @@ class Search:
       offload: how values are moved to the host; None without offloading.
     """
 
-    def __init__(
-        self,
-        derivation: Derivation,
-        recompute_collectives: bool,
-        offload: Offload | None = None,
-    ):
+    def __init__(self, derivation: Derivation, recompute_collectives: bool, offload: Offload | None = None):
         self.offload = offload
         self.derivation = derivation
         self.step: TrainingStep | None = derivation.step
@@ -90,8 +85,8 @@ class Search:
 
     def called(self, value: Var) -> str:
         """The name of a value in the function as written; the operation if it has none."""
-        made_by = self.makers[value]
-        return self.context.naming.name(made_by, (), made_by.outvars.index(value)) or str(made_by.primitive.name)
+        maker = self.makers[value]
+        return self.context.naming.name(maker, (), maker.outvars.index(value)) or str(maker.primitive.name)
 
     @cached_property
     def as_they_are(self) -> list[Trial]:
@@ -251,12 +246,9 @@ class Search:
     @cached_property
     def regions(self) -> list[Region]:
         """Regions whose checkpoints would save a share of the residuals, the best first."""
-        regions = [
-            r
-            for r in find_regions(self.flat, self.context.stacks)
-            if self.parts(r) and self._taken_away(r) > NEAR * self.opened.nbytes
-        ]
-        return sorted(regions, key=lambda r: self.estimate((r,)))
+        regions = filter(self.parts, find_regions(self.flat, self.context.stacks))
+        saving = [r for r in regions if self._taken_away(r) > NEAR * self.opened.nbytes]
+        return sorted(saving, key=lambda r: self.estimate((r,)))
 
     def times(self, region: Region) -> int:
         """How often a region runs in total."""
@@ -267,10 +259,9 @@ class Search:
         if region is self.whole:
             return self.whole_parts
         if region not in self._parts:
+            part = lambda spots: self.context.part(spots, self.recompute_collectives, self.offload)
             try:
-                self._parts[region] = [
-                    self.context.part(spots, self.recompute_collectives, self.offload) for spots in region.alike
-                ]
+                self._parts[region] = list(map(part, region.alike))
             except Exception:
                 # An axis is bound outside, an effect must not be repeated, or a custom rule rejects what no tangent reaches.
                 self._parts[region] = None
@@ -282,10 +273,9 @@ class Search:
     def estimate(self, regions: Sequence[Region]) -> int:
         """An estimate of the peak with checkpoints around some regions that save nothing: what is kept, plus the largest region while it is
         recomputed."""
-        transient = max(
-            (part.opened_nbytes // part.times_here for r in regions for part in self.parts(r) or ()), default=0
-        )
-        return self.opened.nbytes - sum(map(self._taken_away, regions)) + transient
+        parts = [part for r in regions for part in self.parts(r) or ()]
+        largest = max((part.opened_nbytes // part.times_here for part in parts), default=0)
+        return self.opened.nbytes - sum(map(self._taken_away, regions)) + largest
 
     @cached_property
     def sets(self) -> list[tuple[Region, ...]]:
@@ -409,7 +399,7 @@ class Search:
         return lengths_of_chunks(scan) if is_scan(scan) and nbytes > NEAR * self.opened.peak_nbytes else []
 
     def of_names(self, regions: tuple[Region, ...]) -> list[Form]:
-        """The plans that save some of the names that the function has, if these are few; the least work first."""
+        """The plans that save some of the names that the function has, if these are few; the fewest bytes first."""
         key = regions, "sets of names"
         if key not in self._forms:
             parts = self.outer_parts(regions, self.own_names)
@@ -417,7 +407,7 @@ class Search:
             sizes = range(len(names) + 1) if len(names) <= NAMES else ()
             sets = chain.from_iterable(combinations(names, k) for k in sizes)
             forms = [Form(regions, tuple((part, part.choice(some)) for part in parts)) for some in sets]
-            self._forms[key] = sorted(forms, key=lambda form: (form.work, form.nbytes))
+            self._forms[key] = sorted(forms, key=lambda form: (form.nbytes, form.work))
         return self._forms[key]
 
     def is_little(self, flops: int) -> bool:
