@@ -57,7 +57,7 @@ class RematPlan(Report, schema="plan_remat"):
       after: its figures with the plan.
       everything: its figures without any checkpoint.
       notes: remarks, a sentence each.
-      trial: what was derived and measured; None if the function is as written, or without checkpoints.
+      trial: what was derived and measured; without regions if the function is as written, or without checkpoints.
       budget: bytes that the residuals may take; those that they do take if no bound was given for them.
       most_work: FLOPs that may be recomputed; None if no bound was given for them.
       most_peak: bytes of the modelled peak; None if no bound was given for it.
@@ -74,7 +74,7 @@ class RematPlan(Report, schema="plan_remat"):
     notes: tuple[str, ...]
     _search: Search = field(repr=False)
     _call: Call = field(repr=False)
-    trial: Trial | None = field(repr=False)
+    trial: Trial = field(repr=False)
     budget: int = 0
     most_work: int | None = None
     most_peak: int | None = None
@@ -84,7 +84,7 @@ class RematPlan(Report, schema="plan_remat"):
     @property
     def regions(self) -> tuple[Region, ...]:
         """The places with a checkpoint: calls of functions, bodies of scans, or the function itself."""
-        return self.trial.form.regions if self.trial is not None else ()
+        return self.trial.form.regions
 
     @property
     def peak_nbytes(self) -> int:
@@ -109,12 +109,12 @@ class RematPlan(Report, schema="plan_remat"):
     @property
     def chunk(self) -> int:
         """The number of iterations of a scan in one checkpoint, as a scan of their own; 1 if each iteration has its own checkpoint."""
-        return self.trial.form.chunk if self.trial is not None else 1
+        return self.trial.form.chunk
 
     @property
     def policy(self) -> str:
         """The policy of JAX that chooses the saved values, by its name in `jax.checkpoint_policies`; '' if they are saved by name."""
-        return self.trial.form.policy if self.trial is not None else ""
+        return self.trial.form.policy
 
     @property
     def offloaded(self) -> int:
@@ -155,14 +155,13 @@ class RematPlan(Report, schema="plan_remat"):
         if in_branches is None:
             plan, in_branches = self._holding
             return plan.apply(f, in_branches)
-        if self.trial is not None:
-            form = self.trial.form
+        if self.after is self.before:
+            return f
+        form, program = self.trial.form, self.trial.program
+        if form.regions and not form.policy:
             words = names_of(self._search, form)
-            program = self.trial.program if form.policy else self._search.planned(form, lambda _, v: words[v])
-            program = put_in_branches(program) if in_branches else program
-            return self._call.of(self._function(program, f), f)
-        opens = self._search.context.written and self.after is self.everything
-        return self._call.of(self._function(self._search.flat, f), f) if opens else f
+            program = self._search.planned(form, lambda _, v: words[v])
+        return self._call.of(self._function(put_in_branches(program) if in_branches else program, f), f)
 
     def _function(self, program: Program, f: Callable[..., Any]) -> Callable[..., Any]:
         """The planned function, of flat arrays, with the program to differentiate."""
@@ -203,9 +202,8 @@ class RematPlan(Report, schema="plan_remat"):
         Raises:
           the errors of compiling.
         """
-        search, program = self._search, self.program
-        before = figures_of(search, search.derivation.primal)
-        after = before if program is search.derivation.primal else figures_of(search, program)
+        search = self._search
+        before, after = (figures_of(search, program) for program in (search.derivation.primal, self.program))
         modelled = (self.before, self.after)
         is_unrolled = search.is_unrolled(self.regions)
         verification = Verification(self.function, jax.default_backend(), before, after, modelled, is_unrolled)
@@ -217,7 +215,7 @@ class RematPlan(Report, schema="plan_remat"):
                     in_branches=figures_of(search, instead.program, True),
                     instead=None if instead is self else instead,
                 )
-        if (not verification.happened and self.trial is not None) or verification.differs:
+        if (not verification.happened and self.regions) or verification.differs:
             verification = replace(verification, beside=search.modelled(self.trial).beside())
         search.verified[self._key] = verification
         return verification
@@ -229,14 +227,12 @@ class RematPlan(Report, schema="plan_remat"):
 
     @property
     def _key(self) -> Hashable:
-        return self.trial.form.key if self.trial is not None else self.after is self.before
+        return self.trial.form.key if self.regions else self.after is self.before
 
     @property
     def program(self) -> Program:
         """The function with the plan."""
-        if self.trial is not None:
-            return self.trial.program
-        return self._search.derivation.primal if self.after is self.before else self._search.flat
+        return self.trial.program
 
     @property
     def _at_calls(self) -> RematPlan | None:
@@ -271,7 +267,7 @@ class RematPlan(Report, schema="plan_remat"):
     def _write(self, in_branches: bool) -> Written:
         limit = self.budget if self.bound.startswith("residuals") else None
         limits = Limits(limit, self.most_work, self.most_peak)
-        return write_plan(self._search, self.trial, self._call, limits, in_branches)
+        return write_plan(self._search, self.trial if self.regions else None, self._call, limits, in_branches)
 
     @property
     def summary(self) -> str:
@@ -314,9 +310,8 @@ class RematPlan(Report, schema="plan_remat"):
     @property
     def _does(self) -> str:
         """`; a checkpoint around 32 calls of block, saving 3 values`."""
-        if self.trial is None:
-            taken = self.after is not self.before
-            return "; its checkpoints are removed" if taken else "; no changes"
+        if not self.regions:
+            return "; no changes" if self.after is self.before else "; its checkpoints are removed"
         values = self.saved or ()
         n_moved = sum(s.offloaded for s in values)
         saved = f"saving {counted(len(values) - n_moved, 'value')}" if len(values) > n_moved else "saving nothing"
@@ -336,7 +331,7 @@ class RematPlan(Report, schema="plan_remat"):
     @cached_property
     def transcendentals(self) -> Mapping[str, int]:
         """The number of recomputed transcendentals, such as exponentials and sines, by primitive; XLA does not count them as FLOPs."""
-        return self.trial.form.transcendentals() if self.trial is not None else {}
+        return self.trial.form.transcendentals()
 
     def _chart(self) -> TradeOff:
         marks = [(self.before.peak_nbytes, self.before.flops, "as written", "no checkpoints")]

@@ -172,7 +172,7 @@ class Planning:
     def plan(self, bound: str, trial: Trial, *notes: str, budget: int | None = None) -> RematPlan:
         """The report of a plan for a bound, with remarks on it."""
         search = self.search
-        planned = trial if trial.form.regions else None
+        planned = bool(trial.form.regions)
         after = search.finally_measured(trial) if planned else trial.trade
         moves = (search.offload.note,) if search.offload is not None and after.offloaded else ()
         about = (*moves, *gradient_note(search.plain), *unopened_note(search.plain.unopened), *notes)
@@ -181,7 +181,7 @@ class Planning:
             about += (*_outside(search), *_repeated_effects(search, trial.form.regions), *unrolled)
         return RematPlan(
             self.call.name, bound, saved_by(search, trial.form) if planned else None, search.written, after, search.opened, about,
-            search, self.call, planned, after.nbytes if budget is None else budget,
+            search, self.call, trial, after.nbytes if budget is None else budget,
         )  # fmt: skip
 
     @cached_property

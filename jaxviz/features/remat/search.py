@@ -93,7 +93,8 @@ class Search:
         """The function without its checkpoints, if that does not raise the peak, and as it is written: plans that put none anywhere."""
         written = Trial(Form((), ()), {}, self.derivation.primal, self.derivation, self.written)
         opened = Trial(Form((), ()), {}, self.flat, self.plain, self.opened)
-        return [opened, written] if self.opened.peak_nbytes <= self.written.peak_nbytes else [written]
+        opens = self.context.written and self.opened.peak_nbytes <= self.written.peak_nbytes
+        return [opened, written] if opens else [written]
 
     @property
     def graph(self) -> Graph:
