@@ -15,11 +15,12 @@ from itertools import chain
 import numpy as np
 
 from jaxviz.derivation import derive
+from jaxviz.features.cost.parts import flops_of
 from jaxviz.features.remat.graph import Graph, Saved, Sizes, best_trades, can_be_saved, scaled
 from jaxviz.features.remat.offload import Offload
 from jaxviz.features.remat.regions import Spot, bound_in
 from jaxviz.features.remat.solver import Problem
-from jaxviz.ir.primitives import COSTLY, plain
+from jaxviz.features.remat.tuning import EXACT, NAMES
 from jaxviz.ir.syntax import Atom, Program, Var
 from jaxviz.report.tables import repeated, type_text
 
@@ -287,11 +288,10 @@ class Part:
 
     @cached_property
     def products(self) -> list[str]:
-        """The candidates for the results of costly operations, such as matrix products."""
-        graph = self.graph
-        return [
-            name for name, (v, *_) in graph.candidates.items() if plain(graph.makers[v].primitive.name).kind in COSTLY
-        ]
+        """The candidates for the most expensive values, such as matrix products, the most expensive last."""
+        work = {name: flops_of(self.graph.makers[v], {}) for name, (v, *_) in self.graph.candidates.items()}
+        least = EXACT * max(work.values(), default=0)
+        return sorted((name for name, flops in work.items() if flops > least), key=work.__getitem__)[-2 * NAMES :]
 
     def inputs_moved(self, choice: Choice) -> list[int]:
         """The indices of the offloaded inputs."""

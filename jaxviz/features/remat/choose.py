@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from math import inf
 
 import numpy as np
 
 from jaxviz.analysis.budgets import evenly
-from jaxviz.features.remat.forms import Form, Trade, Trial, by_peak, by_work
+from jaxviz.features.remat.forms import Form, Trade, Trial, by_work
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.tuning import DERIVED, EXACT, NEAR, TRIALS
@@ -201,8 +202,8 @@ def filled(search: Search, best: Trial, over: Trial | None, room: Room) -> Trial
 def _lowered(search: Search, room: Room) -> Trial | None:
     """A plan that fits, searched for where no choice that is optimal at a price per byte does; None if none was found.
 
-    A value that costs little to recompute may be worth saving for what its recomputation keeps in memory. So this begins with the results of
-    all that is costly, and changes one value after the other, that which lowers the peak most.
+    A value that costs little to recompute may be worth saving for what its recomputation keeps in memory. So this begins with all expensive
+    values saved, and changes one value after the other, that which lowers the peak for the least work.
     """
     left = DERIVED // max(sum(1 for _ in search.flat.walk()), 1)
     lowest = lambda regions: min(t.trade.peak_nbytes for t in search.trials_around(regions))
@@ -212,13 +213,18 @@ def _lowered(search: Search, room: Room) -> Trial | None:
         while room(best.trade) < 0:
             forms = [*islice(best.form.with_one_change(), max(left, 0))]
             left -= len(forms)
-            lower = min(map(search.trial, forms), key=by_peak, default=best)
-            if by_peak(lower) >= by_peak(best):
+            lower = [t for t in map(search.trial, forms) if t.trade.peak_nbytes < best.trade.peak_nbytes]
+            if not lower:
                 break
-            best = lower
+            best = min(lower, key=partial(_price, best))
         else:
             return filled(search, best, None, room)
     return None
+
+
+def _price(trial: Trial, lower: Trial) -> float:
+    """The work for each byte by which the peak of a trial is lower than that of another."""
+    return (lower.trade.work - trial.trade.work) / (trial.trade.peak_nbytes - lower.trade.peak_nbytes)
 
 
 # --- the lowest peak for some work -----------------------------------------------------------------------------------
