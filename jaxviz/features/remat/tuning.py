@@ -15,7 +15,7 @@ ALTERNATIVES = 3
 """How many alternatives of one kind are tried that do not depend on each other: sets of regions, lengths of chunks."""
 NAMES = 8
 """With at most this many names, a function's values are chosen among all sets of them."""
-DERIVED = 20_000
+DERIVED = 30_000
 """How many equations are derived in total for what only sometimes finds a better plan."""
 SMALL = 3_000
 """The equations of a program, or the unknowns of a problem, up to which everything is tried, and otherwise less."""
