@@ -124,9 +124,9 @@ class PolicyComparison(Report, schema="compare_policies"):
         return Planning(search, Call.planned(subject))
 
     @deep_stack
-    def _planned(self, nbytes: int) -> RematPlan | None:
+    def _planned(self, nbytes: int | None) -> RematPlan | None:
         try:
-            return self._planning.within_residuals(nbytes)
+            return self._planning.as_written if nbytes is None else self._planning.within_residuals(nbytes)
         except (ValueError, TypeError, JaxvizError):
             return None
 
@@ -136,7 +136,7 @@ class PolicyComparison(Report, schema="compare_policies"):
         long to plan."""
         if sum(1 for _ in self.without.derivation.forward.walk()) > SMALL:  # planning takes more than some seconds
             return ()
-        plan = self._planned(self.without.nbytes)
+        plan = self._planned(None)
         return plan.front if plan is not None else ()
 
     @property
