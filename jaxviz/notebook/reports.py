@@ -21,13 +21,8 @@ from jaxviz.features.nans.find import find_nan
 from jaxviz.features.nans.report import NanReport
 from jaxviz.features.remat.plan import RematPlan
 from jaxviz.features.remat.planning import plan_remat
-from jaxviz.features.remat.policy_comparison import (
-    MemoryComparison,
-    PlanComparison,
-    PolicyComparison,
-    checkpoints_of,
-    compare_policies,
-)
+from jaxviz.features.remat.policies import checkpoints_of
+from jaxviz.features.remat.policy_comparison import MemoryComparison, PlanComparison, PolicyComparison, compare_policies
 from jaxviz.features.remat.set_policy import AS_IT_IS, NO_CHECKPOINTS, Setting, derive_under, setting
 from jaxviz.features.residuals.residual_set import ResidualSet, residuals
 from jaxviz.ir.syntax import Program

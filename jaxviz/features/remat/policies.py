@@ -20,7 +20,7 @@ from jaxviz.analysis.checkpoints import (
 )
 from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.training_step import subject_of
-from jaxviz.analysis.walk import SourceTracer, location_of
+from jaxviz.analysis.walk import SourceTracer, defined_at, location_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation
 from jaxviz.features.memory.timeline import MemoryTimeline
@@ -37,7 +37,7 @@ from jaxviz.ir.syntax import Program
 from jaxviz.report.charts import Bars
 from jaxviz.report.data import Data
 from jaxviz.report.report import Report, Table
-from jaxviz.report.tables import counted, format_bytes, line_label, nbytes
+from jaxviz.report.tables import counted, format_bytes, line_label, nbytes, short_location
 from jaxviz.transforms.unopened import unopened_note
 
 
@@ -329,3 +329,15 @@ def _nested(program: Program, outer: str | None) -> Iterable[tuple[str, str]]:
             if is_checkpoint and outer is not None:
                 yield inner.name, outer
             yield from _nested(inner, inner.name if is_checkpoint else outer)
+
+
+def checkpoints_of(primal: Program) -> str:
+    """`12 checkpoints of layer (model.py:12) and 1 of head (model.py:30)`, or what is added if there is none."""
+    checkpoints = Counter(
+        (p.name, defined_at(p)) for _, e in primal.walk() if of(e).is_checkpoint for _, p in e.programs
+    )
+    if not checkpoints:
+        return "one checkpoint around the whole function, which has none"
+    parts = [f"{n} of {name} ({short_location(at)})" for (name, at), n in checkpoints.most_common(3)]
+    more = [f"{len(checkpoints) - 3} other functions"] if len(checkpoints) > 3 else []
+    return f"its checkpoints, {' and '.join([*parts, *more])}"

@@ -10,7 +10,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from jaxviz.analysis.training_step import subject_of
-from jaxviz.analysis.walk import defined_at
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation, derive
 from jaxviz.features.memory.model import KINDS
@@ -20,19 +19,17 @@ from jaxviz.features.remat.forms import Trade, all_flops
 from jaxviz.features.remat.graph import best_trades
 from jaxviz.features.remat.plan import AGAIN, PEAK, RematPlan
 from jaxviz.features.remat.planning import Planning, check_is_traced, check_references
-from jaxviz.features.remat.policies import Outcome, PolicyDifference
+from jaxviz.features.remat.policies import Outcome, PolicyDifference, checkpoints_of
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.set_policy import NO_CHECKPOINTS, Setting, derive_under, has_checkpoints, setting
 from jaxviz.features.remat.tuning import SMALL
 from jaxviz.features.residuals.notes import gradient_note
-from jaxviz.higher_order import of
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import JaxvizError
 from jaxviz.ir.expressions import shortened_expression
 from jaxviz.ir.stack import deep_stack
-from jaxviz.ir.syntax import Program
 from jaxviz.progress import each
 from jaxviz.report.charts import BYTES, Axis, Bars, TradeOff
 from jaxviz.report.differences import Figure as Change
@@ -443,18 +440,6 @@ def _with_unique_names(settings: Sequence[Setting]) -> list[tuple[str, Setting]]
         seen[s.name] += 1
         named.append((s.name if seen[s.name] == 1 else f"{s.name} ({seen[s.name]})", s))
     return named
-
-
-def checkpoints_of(primal: Program) -> str:
-    """`12 checkpoints of layer (model.py:12) and 1 of head (model.py:30)`, or what is added if there is none."""
-    checkpoints = Counter(
-        (p.name, defined_at(p)) for _, e in primal.walk() if of(e).is_checkpoint for _, p in e.programs
-    )
-    if not checkpoints:
-        return "one checkpoint around the whole function, which has none"
-    parts = [f"{n} of {name} ({short_location(at)})" for (name, at), n in checkpoints.most_common(3)]
-    more = [f"{len(checkpoints) - 3} other functions"] if len(checkpoints) > 3 else []
-    return f"its checkpoints, {' and '.join([*parts, *more])}"
 
 
 def _width(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
