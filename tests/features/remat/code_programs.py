@@ -14,6 +14,7 @@ import jaxviz
 from benchmarks import models
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.choose import fastest_at_calls
+from jaxviz.features.remat.forms import Form, Trial
 from jaxviz.features.remat.planning import Planning
 from jaxviz.features.remat.search import Search
 
@@ -60,7 +61,8 @@ def opened(f, *args):
     """The function without its checkpoints."""
     derivation = jaxviz.derive(f, *args)
     planning = Planning(Search(derivation, False), Call.planned(derivation))
-    return planning.plan("", planning.search.as_they_are[0])
+    search = planning.search
+    return planning.plan("", Trial(Form((), ()), {}, search.flat, search.plain, search.opened))
 
 
 @dataclass(frozen=True)
