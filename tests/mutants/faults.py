@@ -988,14 +988,14 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/ir/leaks.py",
         "                    k.put(key, k.before.get(key, _ABSENT))\n",
         "",
-        "tests/ir/test_leaks.py",
+        "tests/test_transcripts.py -k leaks",
     ),
     Fault(
         "the values of a trace that goes on are taken for leaked ones",
         "jaxviz/ir/leaks.py",
         "next(filter(compat.is_leaked, tracers), None)",
         "next(iter(tracers), None)",
-        "tests/ir/test_leaks.py",
+        "tests/test_transcripts.py -k leaks",
     ),
     Fault(
         "check_rule compiles its function again for each point",

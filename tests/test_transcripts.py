@@ -1,0 +1,10 @@
+"""The transcripts that are lines at Python's prompt, and need nothing else."""
+
+import pytest
+import transcripts
+
+
+@pytest.mark.slow
+@transcripts.of("leaks")
+def test_transcript(transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path)
