@@ -5,6 +5,6 @@ import transcripts
 
 
 @pytest.mark.slow
-@transcripts.of("leaks")
+@transcripts.of("leaks", "teach")
 def test_transcript(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)

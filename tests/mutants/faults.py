@@ -771,21 +771,21 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/teach/puzzles/puzzle.py",
         "*zip(of_gradient, our_gradient, gradient, strict=True)]",
         "]",
-        "tests/test_teach_puzzles.py -k 'compute_the_same or hard_points'",
+        "tests/test_transcripts.py tests/teach/test_teach_puzzles.py -k 'teach-puzzles or hard_points'",
     ),
     Fault(
         "a worse answer to a puzzle replaces the best one",
         "jaxviz/teach/puzzles/scores.py",
         "found[name].amount <= best.amount",
         "found[name].amount < 0",
-        "tests/test_teach_puzzles.py -k kept",
+        "tests/teach/test_teach_puzzles.py -k kept",
     ),
     Fault(
         "a page contains hints in plain text",
         "jaxviz/teach/static.py",
         "{_fields(exercise.form)}</fieldset>",
         "{_fields(exercise.form)}<p hidden>{sheet['hints']}</p></fieldset>",
-        "tests/test_teach_static.py -k nothing_of_the_answer",
+        "tests/teach/test_teach_static.py -k nothing_of_the_answer",
     ),
     Fault(
         "next to JupyterLab's file browser, the animation's bar takes two rows",
@@ -848,7 +848,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/teach/autodiff/small_engine.py",
         "return mul(dx, cos(inputs[0]))",
         "return mul(dx, sin(inputs[0]))",
-        "tests/test_teach_autodiff.py",
+        "tests/teach/test_teach_autodiff.py",
     ),
     Fault(
         "on a page without a kernel every answer is right",

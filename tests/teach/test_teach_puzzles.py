@@ -16,10 +16,9 @@ import jaxviz
 from jaxviz import teach
 from jaxviz.teach.puzzles import scores
 from jaxviz.teach.puzzles.game import GROUPS, PUZZLES, check
-from jaxviz.teach.puzzles.puzzle import score_name
 from jaxviz.teach.source import code_of
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 each_puzzle = pytest.mark.parametrize("puzzle", PUZZLES, ids=lambda p: p.name)
 BEATEN = {"softmax", "width", "pairs", "mask", "steps", "loops", "hessian", "where", "norm", "entropy", "softplus", "straight", "implicit", "gather"}  # fmt: skip
@@ -97,30 +96,6 @@ def test_par_is_what_the_planner_finds():
     assert body.par_amount == plan.peak_nbytes < body.given_amount
 
 
-@pytest.mark.parametrize(
-    ("amount", "name"), [(102, "over par"), (101, "par"), (99, "par"), (98, "birdie"), (51, "birdie"), (50, "eagle"), (0, "eagle")]
-)  # fmt: skip
-def test_scores_are_called_as_in_golf(amount, name):
-    assert score_name(amount, 100) == name
-
-
-def test_an_answer_has_to_compute_the_same_first(tmp_path):
-    mask = teach.puzzles.show(5, tmp_path / "mine.py")
-    assert mask.puzzle.name == "mask"
-    assert "In the value at f32[4,6], f32[5,4], it returns" in str(mask.answer(lambda w, x: x @ w))
-    assert "In the gradient in `w` at" in str(mask.answer(lambda w, x: jax.lax.stop_gradient(jax.nn.relu(x @ w))))
-    assert "It raises ValueError: no" in str(mask.answer(lambda w, x: (_ for _ in ()).throw(ValueError("no"))))
-    assert "raises TypeError" in str(mask.answer(jax.nn.relu))
-    assert "got 'relu'" in str(mask.answer("relu"))
-    assert "it returns None. Is a `return` missing?" in " ".join(str(mask.answer(lambda w, x: None)).split())
-    verdict = mask.answer(mask.puzzle.function)
-    assert "Not yet. Its gradient saves 64.0 MiB besides its arguments; par is 16.0 MiB." in str(verdict)
-    assert "mul's derivative multiplies the tangent by it" in verdict.note
-    assert "It takes" in str(mask.answer(jax.checkpoint(mask.puzzle.function)))
-    assert mask.answer(...).is_right is None
-    assert not (tmp_path / "mine.py").exists()
-
-
 CELL = """import jax
 
 @jax.custom_vjp
@@ -158,37 +133,6 @@ def test_the_best_answer_is_kept_with_its_cell(tmp_path):
     assert str(card).startswith("2 of 24 puzzles solved: 1 at par, 1 eagle")
     assert "Only the sign" in str(card)
     assert card._repr_html_().count("<span title=") == 24
-
-
-def test_no_answers_are_an_empty_card(tmp_path):
-    card = teach.puzzles.card(tmp_path / "none.py")
-    assert str(card).startswith("0 of 24 puzzles solved\n")
-    assert card.to_dict()["solved"] == 0
-
-
-def test_a_puzzle_goes_by_its_number_or_its_name():
-    assert teach.puzzles.show(24).puzzle is teach.puzzles.show("gather").puzzle
-    for which in (0, 25, "tanh", None):
-        with pytest.raises(ValueError, match=r"no puzzle .*: the numbers are 1 to 24, and the names are row, softmax"):
-            teach.puzzles.show(which)
-
-
-def test_a_puzzle_is_shown_with_its_code_and_figures():
-    mask = teach.puzzles.show("mask")
-    for shown in (str(mask), mask._repr_html_()):
-        assert "As given: 64.0 MiB. Par: 16.0 MiB" in shown
-        assert "return h * (h &gt; 0)" in shown or "return h * (h > 0)" in shown
-    assert mask._repr_html_().count("<pre") == 1
-    assert "Hint 1 of 3: " in str(mask.hint())
-    revealed = mask.reveal()
-    assert "# At par\n" in str(revealed)
-    assert "# Better than par\n" in str(revealed)
-    assert "<pre" in revealed._repr_html_()
-    eagle = check(mask.puzzle, mask.puzzle.better)._repr_html_()
-    assert "★★★" in eagle
-    assert [eagle.index(text) for text in ("as given", ">par<", "yours")] == sorted(
-        eagle.index(text) for text in ("as given", ">par<", "yours")
-    )
 
 
 def test_values_are_compared_with_jax_at_random_and_at_hard_points():
