@@ -239,14 +239,14 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/transforms/vmap.py",
         "if is_shared and not _writes_outside(equation, own_refs):",
         "if is_shared:",
-        "tests/test_references.py -k each_example",
+        "tests/test_transcripts.py -k references-refused",
     ),
     Fault(
         "a stepper writes the user's references",
         "jaxviz/features/debugger/stepping.py",
         "dict(zip(program.constvars, map(self._copied, program.consts), strict=True))",
         "dict(zip(program.constvars, program.consts, strict=True))",
-        "tests/test_references.py -k step",
+        "tests/test_references.py tests/test_transcripts.py -k 'step or references-refused'",
     ),
     Fault(
         "a profile writes the user's references",
@@ -281,7 +281,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/features/remat/refused.py",
         "if any(compat.is_ref(a.aval) and a not in made for a in e.invars):",
         "if False:",
-        "tests/test_references.py -k 'plan or policy'",
+        "tests/test_transcripts.py -k references-plans",
     ),
     Fault(
         "scanned values are mapped along the loop's steps",
