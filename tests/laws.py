@@ -241,6 +241,16 @@ def mapped_gradient(case, run=jax.jit):
     side_by_side(of, *stacked(case.args), run=run)
 
 
+def without_jit(law):
+    """A law on functions that are called operation by operation."""
+
+    def of_a_case(case):
+        law(case, run=lambda f: f)
+
+    of_a_case.__name__ = f"{law.__name__}_without_jit"
+    return of_a_case
+
+
 # --- what is saved ----------------------------------------------------------------------------------------------------
 
 

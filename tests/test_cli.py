@@ -109,7 +109,13 @@ def test_json_of_what_a_policy_saves_and_of_a_change(run):
     assert found["before"]["peak_nbytes"] == jaxviz.CompiledMemory.load("before.json").peak_nbytes
 
 
-STARTS = {"svg": (b"<svg", b"<?xml"), "png": b"\x89PNG", "pdf": b"%PDF-", "dot": b"digraph {", "html": b"<!doctype html>"}
+STARTS = {
+    "svg": (b"<svg", b"<?xml"),
+    "png": b"\x89PNG",
+    "pdf": b"%PDF-",
+    "dot": b"digraph {",
+    "html": b"<!doctype html>",
+}
 
 
 @pytest.mark.slow

@@ -119,6 +119,7 @@ TAKE_ALL_AS_TRACED = {"linear_transpose", "vmap", "jit"}
 """Like their namesakes in JAX."""
 TAKES_TANGENTS = {"jvp"}
 
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name for name in CALLS if name not in TAKE_ALL_AS_TRACED | TAKES_JITTED | TAKES_TANGENTS]

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import value_programs
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 from laws import assert_same
@@ -271,6 +272,10 @@ REFUSED |= {
     "bool under jit": lambda: jax.jit(jax.grad(lambda x: x if x > 0 else -x))(1.0),
     "float under grad": lambda: jax.grad(lambda x: float(x) * 2)(1.0),
     "numpy under grad": lambda: jax.grad(lambda x: np.sin(x))(1.0),
+    "asarray under grad": lambda: jax.grad(lambda x: x * np.asarray(x))(2.0),
+    "complex under grad": lambda: jax.grad(lambda x: complex(x).real * x)(2.0),
+    "bool under vmap": lambda: jax.vmap(jax.grad(lambda x: x if x > 0 else -x))(X),
+    "float of an outer tangent": lambda: jax.grad(lambda x: jax.grad(lambda y: y * float(x))(1.0))(2.0),
     "pure_callback": lambda: jax.grad(lambda x: jax.pure_callback(np.sin, x, x))(1.0),
 }
 
@@ -289,6 +294,9 @@ def until_nine(x):
 
 
 ANSWERED |= {
+    "item": lambda: jax.grad(lambda x: x * x.item())(3.0),
+    "float of what is not differentiated": lambda: jax.grad(lambda x, n: x * float(n))(2.0, ONE),
+    "one path in another": lambda: jax.grad(lambda x: x * jax.grad(lambda y: y * x if y > x else y)(x + 1))(2.0),
     "if and else": lambda: [jax.grad(lambda x: x**2 if x > 0 else -x)(x) for x in (3.0, -3.0)],
     "while": lambda: jax.grad(doubled)(1.0),
     "for over rows": lambda: jax.grad(lambda x: sum(row**2 for row in x))(X),
@@ -375,10 +383,20 @@ REFUSED |= {
     "forward mode, custom_gradient": lambda: jax.jvp(twice, (1.0,), (1.0,)),
     "forward mode, linearize": lambda: jax.linearize(reverse, 1.0)[1](1.0),
     "forward mode, inside": lambda: jax.jvp(lambda x: lax.cond(True, reverse, jnp.cos, x), (1.0,), (1.0,)),
+    "a rule that closes over what is differentiated": lambda: jax.grad(lambda x: value_programs.scaled_by_jvp(x, x))(2.0),
     "a rule that raises": lambda: jax.grad(ruled("jvp", lambda p, t: 1 / 0))(1.0),
     "linear_call, second": lambda: jax.grad(lambda r: jax.custom_derivatives.linear_call(
         lambda r, x: r * x, lambda r, ct: ct, r, 1.0))(1.0),
 }  # fmt: skip
+LOOKING = value_programs.branching_backward
+WITHIN = {
+    "jit": jax.jit(LOOKING), "scan": lambda x: lax.scan(lambda c, _: (LOOKING(c), None), x, length=2)[0],
+    "cond": lambda x: lax.cond(x > 0, LOOKING, jnp.sin, x), "checkpoint": jax.checkpoint(LOOKING),
+}  # fmt: skip
+REFUSED |= {f"backward rule in {name}": lambda f=f: jax.grad(f)(0.7) for name, f in WITHIN.items()}
+REFUSED |= {
+    f"under jit, {case}": lambda f=case.fun: jax.jit(jax.grad(f))(0.7) for case in value_programs.LOOK_AT_VALUES[::3]
+}
 
 
 def replace(monkeypatch):
@@ -407,6 +425,7 @@ def first_sentence(error):
 
 
 OWN_WORDS = {
+    "a rule that closes over what is differentiated": "closes over a value that is differentiated",
     "a string comes out": "returned a value of type <class 'str'>, which is not a valid JAX type",
     "not linear": "Transpose rule (for reverse-mode differentiation) for 'sin' not implemented",
 }

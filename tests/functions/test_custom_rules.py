@@ -1,5 +1,6 @@
 """Custom rules: errors name the leaf; correct rules behave as in jax."""
 
+import dataclasses
 import functools
 
 import jax
@@ -10,6 +11,7 @@ from jax import lax
 from short_runs import short
 
 import jaxviz
+from jaxviz.ir.compat import custom_rules
 
 X = jnp.linspace(0.3, 1.7, 3)
 DECORATORS = pytest.mark.parametrize("module", [jax, jaxviz], ids=["jax", "jaxviz"])
@@ -188,9 +190,6 @@ def test_the_tangent_of_a_whole_number_that_is_computed_with_is_zero(use, zero):
     assert jaxviz.memory(derivation).peak_nbytes > 0
     tangent = jaxviz.jvp(quad, (1.0,), (1.0,))[1][0]
     assert tangent.dtype == jax.dtypes.float0
-
-
-# --- custom_gradient --------------------------------------------------------------------------------------------------
 
 
 # --- under vmap -------------------------------------------------------------------------------------------------------
@@ -404,3 +403,19 @@ def test_one_rule_for_each_of_the_arguments_that_are_differentiated():
     program = jaxviz.trace(product)(5.0, 7.0)
     for argnums in ((0,), (1,), (0, 1), (0,)):
         assert jaxviz.derive(program, argnums=argnums).check().agrees
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Box:
+    content: object
+
+
+@pytest.mark.parametrize("kept", [lambda v: (Box(v),), lambda v: {"a": [v], 1: v}])
+def test_what_a_rule_closes_over_is_found_in_pytrees(kept):
+    def f(v):
+        held = kept(v)
+        assert custom_rules._holds_tracers(v._trace, lambda: held)
+        return v
+
+    jax.make_jaxpr(f)(1.0)

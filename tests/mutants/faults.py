@@ -267,14 +267,14 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/ir/compat/custom_rules.py",
         "return rule.wrap(called, (), None) if variables else rule",
         "return rule",
-        "tests/functions/test_rules_in_loops.py -k plain",
+        "tests/test_matrix.py tests/ir/test_paths.py -k 'loop_with and plain'",
     ),
     Fault(
         "a custom rule in a body sees the last values of a loop's variables",
         "jaxviz/ir/compat/custom_rules.py",
         "_variables[thunk.f] = _variables_of(thunk)",
         "pass",
-        "tests/functions/test_rules_in_loops.py -k checkpoint",
+        "tests/test_matrix.py -k 'loop_with and checkpoint'",
     ),
     Fault(
         "a plan puts a checkpoint around what writes a reference",
@@ -1044,7 +1044,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/features/remat/refused.py",
         "if any(compat.is_ref(a.aval) and a not in made for a in e.invars):",
         "if False:",
-        "tests/test_references.py",
+        "tests/test_references.py tests/test_transcripts.py -k references",
     ),
     Fault(
         "the seeds of check_rule lack the sharding of their values",
@@ -1289,6 +1289,6 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/ir/compat/custom_rules.py",
         "for part in x.values() if isinstance(x, dict) else x:",
         "for part in jax.tree.leaves(x):",
-        "tests/functions/test_rules_in_loops.py",
+        "tests/test_matrix.py tests/ir/test_paths.py -k loop",
     ),
 )
