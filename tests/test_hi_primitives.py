@@ -1,7 +1,5 @@
 """High-level primitives, named calls and other primitives with nested programs that are in no shared table."""
 
-import inspect
-from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -9,93 +7,14 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hi_primitives import HiPrim, OnlyReverse
+from hi_primitives import HiPrim, squared
 from jax import lax
 from jax._src import hijax as types_of_jax
-from jax.experimental import hijax
 from jax.interpreters import ad, mlir
 
 import jaxviz
 
 X = jnp.linspace(0.5, 2.5, 3)
-
-
-class Squared(HiPrim):
-    def __init__(self, aval):
-        self.in_avals, self.out_aval, self.params = (aval,), aval, {}
-        super().__init__()
-
-    def expand(self, x):
-        return x**2
-
-    def vjp_fwd(self, nonzeros, x):
-        return self(x), x
-
-    def vjp_bwd_retval(self, x, ct):
-        return (2.0 * ct * x,)
-
-    def jvp(self, primals, tangents):
-        (x,), (t,) = primals, tangents
-        return self(x), 2.0 * x * t
-
-
-def squared(x):
-    return Squared(jax.typeof(x))(x)
-
-
-PROGRAMS = {
-    "alone": squared,
-    "in scan": lambda x: lax.scan(lambda c, _: (squared(c), None), x, None, length=2)[0],
-    "in cond": lambda x: lax.cond(x[0] > 0, squared, jnp.sin, x),
-    "in checkpoint": jax.checkpoint(lambda x: squared(jnp.sin(x))),
-    "in jit": jax.jit(lambda x: squared(jnp.sin(x))),
-    "named call": jax.named_call(jnp.sin, name="sine"),
-    "platform": lambda x: lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos),
-    "barrier": lambda x: lax.optimization_barrier(jnp.sin(x)),
-    "root by Newton": lambda a: lax.custom_root(
-        lambda x: x**2 - a,
-        jnp.ones(3),
-        lambda f, x: lax.while_loop(lambda c: c[0] < 20, lambda c: (c[0] + 1, c[1] - f(c[1]) / (2 * c[1])), (0, x))[1],
-        lambda g, y: y / g(jnp.ones(3)),
-    ),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_cotangents_and_residuals_are_jaxs(name):
-    f = PROGRAMS[name]
-    want, jax_pull = jax.vjp(f, X)
-    got, pull = jaxviz.vjp(f, X)
-    np.testing.assert_allclose(got, want, rtol=1e-6)
-    np.testing.assert_allclose(pull(X)[0], jax_pull(X)[0], rtol=1e-5)
-    check = jaxviz.derive(f, X).check()
-    assert check.agrees, check
-
-
-@pytest.mark.parametrize(
-    "refused", [lambda x: lax.composite(jnp.sin, "my.sine")(x), jax.custom_batching.sequential_vmap(jnp.sin)]
-)
-def test_what_jax_refuses_is_refused_in_its_words(refused):
-    with pytest.raises(ValueError, match=r"JVP|Linearization") as of_jax:
-        jax.grad(lambda x: refused(x).sum())(X)
-    with pytest.raises(ValueError, match=r"JVP|Linearization") as caught:
-        jaxviz.grad(lambda x: refused(x).sum())(X)
-    assert str(caught.value) == str(of_jax.value)
-
-
-def test_a_solve_only_a_part_of_whose_right_hand_side_is_differentiated():
-    """An assertion of JAX's, which under a checkpoint would be taken for a function that is not linear."""
-
-    def f(a, b):
-        times = lambda t: (a * t[0], 2.0 * t[1])
-        solve = lambda _, t: (t[0] / a, t[1] / 2.0)
-        return lax.custom_linear_solve(times, (b, jnp.float32(2.0)), solve, solve)[0]
-
-    for g in (f, jaxviz.checkpoint(f)):
-        with pytest.raises(jaxviz.NoRuleError, match="right-hand side `b` is differentiated") as caught:
-            jaxviz.grad(g, (0, 1))(3.0, 1.0)
-        assert "test_hi_primitives.py" in str(caught.value)
 
 
 def test_linear_call_transposed_twice_is_itself():
@@ -106,17 +25,6 @@ def test_linear_call_transposed_twice_is_itself():
     twice = jaxviz.linear_transpose(lambda ct: once(ct)[0], X)
     np.testing.assert_allclose(once(X)[0], 5.0 * X * X)
     np.testing.assert_allclose(twice(X)[0], f(X))
-
-
-def test_references_wait_for_a_rule():
-    def f(x):
-        ref = jax.new_ref(jnp.zeros(3))
-        ref[...] = jnp.sin(x)
-        return ref[...].sum()
-
-    with pytest.raises(jaxviz.NoRuleError, match="'swap' not implemented") as caught:
-        jaxviz.grad(f)(X)
-    assert f"test_hi_primitives.py:{f.__code__.co_firstlineno + 2}" in str(caught.value)
 
 
 def test_a_call_is_transposed_from_within():
@@ -172,205 +80,7 @@ def test_no_checkpoint_is_planned_around_a_rule_that_leaves_out_a_tangent(around
     assert not jaxviz.plan_remat(loss, X).regions
 
 
-# --- hi types ---------------------------------------------------------------------------------------------------------
-
-
-def array_type(shape, dtype="float32"):
-    return hijax.ShapedArray(shape, jnp.dtype(dtype))
-
-
-@dataclass(frozen=True)
-class Quantized:
-    """An array in 8 bits, with a scale for each row."""
-
-    whole: jax.Array
-    scale: jax.Array
-
-
-@dataclass(frozen=True)
-class QuantizedType(hijax.HiType):
-    shape: tuple
-
-    def lo_ty(self):
-        return [array_type(self.shape, "int8"), array_type(self.shape[:1])]
-
-    def lower_val(self, x):
-        return [x.whole, x.scale]
-
-    def raise_val(self, whole, scale):
-        return Quantized(whole, scale)
-
-    def to_tangent_aval(self):
-        return array_type(self.shape)
-
-    def str_short(self, short_dtypes=False, mesh_axis_types=False):
-        return f"q8{list(self.shape)}"
-
-
-hijax.register_hitype(Quantized, lambda x: QuantizedType(x.whole.shape))
-
-
-class Restored(HiPrim):
-    def __init__(self, aval):
-        self.in_avals, self.out_aval, self.params = (aval,), aval.to_tangent_aval(), {}
-        super().__init__()
-
-    def expand(self, x):
-        return x.whole.astype(jnp.float32) * x.scale[:, None]
-
-    def vjp_fwd(self, nonzeros, x):
-        return self(x), x
-
-    def vjp_bwd_retval(self, x, ct):
-        return (ct,)
-
-
-class Compressed(HiPrim):
-    def __init__(self, aval):
-        self.in_avals, self.out_aval, self.params = (aval,), QuantizedType(aval.shape), {}
-        super().__init__()
-
-    def expand(self, x):
-        scale = jnp.max(jnp.abs(x), axis=1) / 127.0
-        return Quantized(jnp.round(x / scale[:, None]).astype(jnp.int8), scale)
-
-    def vjp_fwd(self, nonzeros, x):
-        return self(x), None
-
-    def vjp_bwd_retval(self, _, ct):
-        return (ct,)
-
-
-def restored(x):
-    return Restored(jax.typeof(x))(x)
-
-
-WEIGHTS = Quantized(jnp.ones((8, 4), jnp.int8), jnp.ones(8))
-NBYTES = WEIGHTS.whole.nbytes + WEIGHTS.scale.nbytes
-
-
-def quantized_loss(weights, x, bias):
-    return jnp.sum(jnp.tanh(restored(weights) @ x + bias))
-
-
-def test_an_argument_of_a_hi_type_weighs_what_it_consists_of():
-    args = WEIGHTS, jnp.ones(4), jnp.ones(8)
-    memory = jaxviz.memory(quantized_loss, *args, argnums=1)
-    rows = {row.what: row.nbytes for row in memory.alive if row.kind == "argument"}
-    assert rows == {"weights": NBYTES, "x": 16, "bias": 32}
-    assert jaxviz.derive(quantized_loss, *args, argnums=1).check()
-
-
-@pytest.mark.slow
-def test_an_argument_of_a_hi_type_is_one_of_the_compiled_program():
-    args = WEIGHTS, jnp.ones(4), jnp.ones(8)
-    compiled = jaxviz.compiled_memory(quantized_loss, *args, argnums=1)
-    rows = sorted((row.what, row.nbytes) for row in compiled.at_peak if row.kind == "argument")
-    assert rows == [("bias", 32), ("weights", 32), ("weights", 32), ("x", 16)]
-    assert "compiling" in jaxviz.compile_cost(quantized_loss, *args, argnums=1).summary
-    assert "no collectives" in jaxviz.collectives(quantized_loss, *args, argnums=1).summary
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two arrays, which are also those of its tangent."""
-
-    parts: tuple
-
-
-@dataclass(frozen=True)
-class PairType(hijax.HiType):
-    aval: object
-
-    def lo_ty(self):
-        return [self.aval, self.aval]
-
-    def lower_val(self, x):
-        return list(x.parts)
-
-    def raise_val(self, *parts):
-        return Pair(parts)
-
-    def to_tangent_aval(self):
-        return self
-
-    def vspace_zero(self):
-        return paired(jnp.zeros(self.aval.shape), jnp.zeros(self.aval.shape))
-
-    def vspace_add(self, x, y):
-        return paired(*(part(x, i) + part(y, i) for i in range(2)))
-
-    def str_short(self, short_dtypes=False, mesh_axis_types=False):
-        return f"pair[{self.aval.str_short(short_dtypes)}]"
-
-
-hijax.register_hitype(Pair, lambda x: PairType(jax.typeof(x.parts[0])))
-
-
-class Paired(HiPrim):
-    def __init__(self, aval):
-        self.in_avals, self.out_aval, self.params = (aval, aval), PairType(aval), {}
-        super().__init__()
-
-    def expand(self, *parts):
-        return Pair(parts)
-
-    def vjp_fwd(self, nonzeros, *parts):
-        return self(*parts), None
-
-    def vjp_bwd_retval(self, _, ct):
-        return part(ct, 0), part(ct, 1)
-
-
-class Part(HiPrim):
-    def __init__(self, pair, i):
-        self.in_avals, self.out_aval, self.params = (pair,), pair.aval, {"i": i}
-        super().__init__()
-
-    def expand(self, x):
-        return x.parts[self.i]
-
-    def vjp_fwd(self, nonzeros, x):
-        return self(x), None
-
-    def vjp_bwd_retval(self, _, ct):
-        return (paired(*(ct if i == self.i else jnp.zeros_like(ct) for i in range(2))),)
-
-
-def paired(x, y):
-    return Paired(jax.typeof(x))(x, y)
-
-
-def part(x, i):
-    return Part(jax.typeof(x), i)(x)
-
-
-@pytest.mark.parametrize("jits", [False, True], ids=["eager", "jit"])
-def test_a_value_of_a_hi_type_that_is_used_twice(jits):
-    """Its type says how its cotangents are added."""
-
-    def f(x):
-        pair = paired(jnp.sin(x), x)
-        return jnp.sum(part(pair, 0) * part(pair, 1))
-
-    gradient = jax.jit(jaxviz.grad(f)) if jits else jaxviz.grad(f)
-    np.testing.assert_allclose(gradient(X), jax.grad(f)(X), rtol=1e-6)
-    derivation = jaxviz.derive(f, X)
-    assert derivation.check(), derivation.check()
-    assert not [
-        e
-        for e in derivation.backward.equations
-        if e.primitive.name == "add_any" and e.outvars[0].aval == PairType(jax.typeof(X))
-    ]
-    assert "peak" in jaxviz.memory(f, X).summary
-
-
-def test_a_tangent_of_a_hi_type_for_an_array_has_the_wrong_type():
-    pair = Pair((X, X))
-    for transforms in (jax, jaxviz):
-        with pytest.raises(TypeError) as caught:
-            transforms.jvp(jnp.sin, (X,), (pair,))
-    assert "expected tangent dtype float32, but got a tangent of type PairType" in str(caught.value)
+# --- mutable hi types ---------------------------------------------------------------------------------------------------------
 
 
 mutable = pytest.mark.skipif(not hasattr(types_of_jax, "Box"), reason="JAX has no mutable hi type since 0.11.1")
@@ -570,81 +280,6 @@ def test_what_jax_cannot_lower_is_refused(report):
         jax.jit(lambda x: jnp.sum(x * types_of_jax.box_get(box))).lower(X)
     with pytest.raises(NotImplementedError, match=r"closes over a value of a mutable hi type.*Pass it as an argument"):
         report(lambda x: jnp.sum(x * types_of_jax.box_get(box)), X)
-
-
-def test_a_residual_of_a_hi_type_weighs_what_it_consists_of():
-    def loss(w):
-        return jnp.sum(restored(Compressed(jax.typeof(w))(w)))
-
-    (saved,) = jaxviz.residuals(loss, jnp.ones((8, 4)))
-    assert saved.type == "q8[8, 4]"
-    assert saved.nbytes == NBYTES
-
-
-@pytest.mark.slow
-def test_donated_arguments_after_one_of_a_hi_type():
-    def updated(weights, x):
-        return weights, x + jnp.mean(restored(weights) @ x)
-
-    args = WEIGHTS, jnp.ones(4)
-    report = jaxviz.jit(updated, donate_argnums=(0, 1)).report(*args)
-    assert [(d.argument, d.result) for d in report.donations] == [(0, 0), (1, 1)]
-    assert [(a.path, a.nbytes_per_device) for a in report.arguments] == [("weights", NBYTES), ("x", 16)]
-    donated = jaxviz.donation(jax.jit(updated, donate_argnums=1), *args)
-    assert "results reuse 1 of 1 donated argument, so the call takes 16 B less" in donated.summary
-
-
-# --- without a rule for forward mode ----------------------------------------------------------------------------------
-
-
-def only_reverse(x):
-    return OnlyReverse(jax.typeof(x))(x)  # here
-
-
-def block(w, x):
-    return x + 0.1 * jnp.exp(-(jnp.sin(w * x) ** 2)) * jnp.cos(w * x)
-
-
-def reversible(x):
-    for w in range(1, 6):
-        x = block(w, x)
-    return jnp.sum(only_reverse(x) ** 2)
-
-
-HERE = f"test_hi_primitives.py:{inspect.getsourcelines(only_reverse)[1] + 1}"
-
-
-def test_a_missing_forward_mode_is_said_in_jaxs_words_with_the_line():
-    with pytest.raises(NotImplementedError, match="must implement `jvp`"):
-        jax.jvp(only_reverse, (X,), (X,))
-    with pytest.raises(jaxviz.NoRuleError, match=rf"must implement `jvp`.*{HERE}"):
-        jaxviz.jvp(only_reverse, (X,), (X,))
-
-
-def test_functions_without_forward_mode_are_compared_in_reverse():
-    found = jaxviz.compare(reversible, lambda x: reversible(jnp.sin(x)), X)
-    assert [d.what for d in found.differences()] == ["sin"]
-    assert {f.name for f in found.figures} >= {"forward", "linear", "backward", "saved values", "modelled peak"}
-    assert "jvp" not in found.alignments
-    (note,) = [note for note in found.notes if note.startswith("Not compared: jvp.")]
-    assert HERE in note
-    assert note in " ".join(str(found).split())
-    same = jaxviz.compare(reversible, reversible, X)
-    assert same.is_same
-    assert note in same.notes
-
-
-@pytest.mark.slow
-def test_a_plan_leaves_what_has_no_forward_mode_outside_of_its_checkpoints():
-    x = jnp.linspace(0.5, 2.5, 256)
-    plan = jaxviz.plan_remat(reversible, x, residuals="50%")
-    assert "5 calls of block" in plan.summary
-    assert any(HERE in note and "No checkpoint of the plan contains this" in note for note in plan.notes)
-    np.testing.assert_allclose(jax.grad(plan.apply(reversible))(x), jax.grad(reversible)(x), rtol=1e-5)
-    with pytest.raises(ValueError, match=rf"{HERE}.*has no forward mode, which JAX needs in a checkpoint"):
-        str(jaxviz.compare_policies(reversible, x))
-    with pytest.raises(NotImplementedError, match="must implement `jvp`"):
-        jax.grad(jax.checkpoint(reversible))(x)
 
 
 def test_variables_of_flax_of_mutable_hi_types():

@@ -4,6 +4,7 @@ from functools import partial
 from importlib import import_module
 
 import device_programs
+import hi_primitives
 import jax
 import jax.numpy as jnp
 import laws
@@ -128,8 +129,8 @@ CELLS = [
     (laws.mapped_gradient, marked(MAPPED, third=1, each=2, quick=False), True),
     (laws.mapped, marked([c for c in DEVICES if c.vmaps], third=2, quick=False), False),
     (laws.mapped_gradient, marked([c for c in DEVICES if c.vmaps], third=2, quick=False), False),
-    (laws.residuals, ALSO_IN_PROGRAMS, False),
-    (laws.value_and_cotangents, marked(VALUES, quick=False), False),
+    (laws.residuals, [*ALSO_IN_PROGRAMS, *hi_primitives.CASES], False),
+    (laws.value_and_cotangents, marked([*VALUES, *hi_primitives.CASES], quick=False), False),
     (laws.linearized, marked(VALUES, quick=False), False),
     (laws.forward_mode, marked(VALUES, quick=False), False),
     (laws.without_jit(laws.value_and_gradient), marked(VALUES, quick=False), False),

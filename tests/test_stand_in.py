@@ -368,6 +368,8 @@ ANSWERED |= {
     "checkpoint, no tangent reaches it": lambda: jax.grad(lambda x: x * jax.checkpoint(jnp.sin)(1.0))(1.0),
 }  # fmt: skip
 REFUSED |= {
+    "composite": lambda: jax.grad(lambda x: lax.composite(jnp.sin, "my.sine")(x))(1.0),
+    "sequential_vmap": lambda: jax.grad(lambda x: jax.custom_batching.sequential_vmap(jnp.sin)(x))(1.0),
     "no jvp rule": lambda: jax.grad(jax.custom_jvp(lambda x: x))(1.0),
     "no vjp rule": lambda: jax.grad(jax.custom_vjp(lambda x: x))(1.0),
     "jvp rule gives no pair": lambda: jax.grad(ruled("jvp", lambda p, t: p[0]))(1.0),

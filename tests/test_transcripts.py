@@ -5,6 +5,6 @@ import transcripts
 
 
 @pytest.mark.slow
-@transcripts.of("leaks", "references", "teach")
+@transcripts.of("hi_types", "leaks", "references", "teach")
 def test_transcript(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)
