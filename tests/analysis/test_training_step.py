@@ -300,10 +300,8 @@ OF_THE_LOSS = (
 )  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("step", OF_THE_LOSS, ids=lambda f: f.__name__)
-def test_every_report_of_a_step_is_about_its_loss(step):
-    args, alone = (W, W, BATCH), jaxviz.residuals(loss, W, BATCH)
+def is_about_its_loss(step, args, alone):
+    """Every report has the residuals of the loss, and its title."""
     found, lint = jaxviz.residuals(step, *args), jaxviz.lint(step, *args)
     assert sorted((r.type, r.nbytes) for r in found) == sorted((r.type, r.nbytes) for r in alone)
     assert lint.saved == found.saved == alone.saved
@@ -311,6 +309,12 @@ def test_every_report_of_a_step_is_about_its_loss(step):
     assert all(f"training step `{step.__name__}`, which takes the gradient of" in report.summary for report in reports)
     assert jaxviz.cost(step, *args).summary.startswith(f"cost of the training step `{step.__name__}`:")
     assert "picture of" in str(jaxviz.draw(step, *args))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", OF_THE_LOSS, ids=lambda f: f.__name__)
+def test_every_report_of_a_step_is_about_its_loss(step):
+    is_about_its_loss(step, (W, W, BATCH), jaxviz.residuals(loss, W, BATCH))
 
 
 def test_what_a_step_says_that_conds_save_is_what_they_save():
