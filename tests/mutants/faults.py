@@ -1030,7 +1030,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/report/tables.py",
         "return 0 if lowered is None else sum(nbytes(a) for a in lowered() if a is not aval)",
         "return 0",
-        "tests/test_hi_primitives.py tests/test_transcripts.py -k hi_type",
+        "tests/higher_order/test_hi_primitives.py tests/test_transcripts.py -k hi_type",
     ),
     Fault(
         "a backward pass in a step reads the residuals of the latest forward pass",
