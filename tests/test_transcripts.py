@@ -5,6 +5,6 @@ import transcripts
 
 
 @pytest.mark.slow
-@transcripts.of("hi_types", "leaks", "references", "teach")
+@transcripts.of("hi_types", "leaks", "references", "teach", "unopened")
 def test_transcript(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)
