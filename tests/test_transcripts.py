@@ -4,7 +4,12 @@ import pytest
 import transcripts
 
 
+@transcripts.of("budgets", "options", "tables")
+def test_transcript(transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path)
+
+
 @pytest.mark.slow
 @transcripts.of("hi_types", "leaks", "references", "teach", "unopened")
-def test_transcript(transcript, tmp_path):
+def test_slow_transcript(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)
