@@ -4,7 +4,7 @@ import pytest
 import transcripts
 
 
-@transcripts.of("budgets", "options", "tables")
+@transcripts.of("budgets", "modules", "names", "options", "sources", "tables")
 def test_transcript(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)
 
@@ -12,4 +12,11 @@ def test_transcript(transcript, tmp_path):
 @pytest.mark.slow
 @transcripts.of("hi_types", "leaks", "references", "teach", "unopened")
 def test_slow_transcript(transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path)
+
+
+@pytest.mark.slow
+@transcripts.of("own_code")
+def test_transcript_with_flax(transcript, tmp_path):
+    pytest.importorskip("flax.linen", reason="the engine's tests with the newest JAX go without the libraries")
     transcripts.replay(transcript, tmp_path)

@@ -470,7 +470,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/analysis/naming.py",
         "return (*next(known, ()), *within)",
         "return within",
-        "tests/ir/test_own_code.py",
+        "tests/test_transcripts.py -k own_code",
     ),
     Fault(
         "a whole cotangent is labelled as a part",
@@ -645,7 +645,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/page/sources.py",
         'return len(text.expandtabs(_TAB).encode("utf-16-le")) // 2',
         "return len(text.expandtabs(_TAB).encode())",
-        "tests/page/test_sources.py",
+        "tests/test_transcripts.py -k sources",
     ),
     Fault(
         "layers on different lines are folded in a picture",
@@ -820,7 +820,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/ir/origin.py",
         "                by_jaxviz = True",
         "                by_jaxviz = library is not None",
-        "tests/ir/test_expressions.py",
+        "tests/test_transcripts.py -k 'names or sources'",
     ),
     Fault(
         "a name without a number is not grouped with those with one",
@@ -946,7 +946,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/ir/expressions.py",
         "_AUGMENTED.match(expression, len(assigned))",
         "None",
-        "tests/ir/test_expressions.py",
+        "tests/test_transcripts.py -k 'names or sources'",
     ),
     Fault(
         "a second request compiles again what is under way",
