@@ -1093,7 +1093,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/arguments.py",
         "[key in wanted and (not has_fixed or _is_array(leaf)) for leaf in jax.tree.leaves(x)]",
         "[key in wanted for leaf in jax.tree.leaves(x)]",
-        "tests/test_equinox.py -k 'refuses or arrays'",
+        "tests/test_equinox.py -k 'transcript or arrays'",
     ),
     Fault(
         "a gradient of filter_grad is named after a function of Equinox",
