@@ -141,7 +141,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/transforms/driver.py",
         "here = source if line is None else compat.within_scopes(line, source)",
         "here = source",
-        "tests/ir/test_location.py tests/test_errors.py tests/features/residuals tests/functions/test_custom_rules.py",
+        "tests/test_transcripts.py tests/test_errors.py tests/features/residuals tests/functions/test_custom_rules.py",
     ),
     Fault(
         "an error does not say where it occurred",
@@ -323,7 +323,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/ir/origin.py",
         "frame.file_name, frame.start_line, frame",
         "frame.file_name, frame.start_line - 1, frame",
-        "tests/ir/test_location.py tests/features/residuals",
+        "tests/test_transcripts.py tests/features/residuals",
     ),
     Fault(
         "a function's definition is off by one line",
@@ -1282,7 +1282,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/report/charts.py",
         "n = int(top / size / step + 1e-9)",
         "n = int(top / size / step + 1)",
-        "tests/report/test_charts.py",
+        "tests/report/test_charts.py tests/test_transcripts.py",
     ),
     Fault(
         "a dict that a rule closes over is a pytree",

@@ -192,21 +192,6 @@ def test_long_names_keep_to_their_room(label):
     is_sound(drawn(svg(Bars([(label, 5, "residual"), ("b", 3, "residual")], label))))
 
 
-def test_a_line_has_whole_items():
-    assert pictures.as_many(["a 12 B", "b 4 B"], "largest: ") == "largest: a 12 B, b 4 B"
-    assert pictures.as_many(["a" * 40, "b" * 40], "largest: ") == "largest: " + "a" * 40
-    assert pictures.as_many([], "largest: ") == "largest: "
-
-
-def test_names_are_cut_at_a_token():
-    assert fitted("jax.nn.softmax(scores)", 15) == "jax.nn.softmax…"
-    assert fitted("jax.nn.softmax(scores)", 14) == "jax.nn.…"
-    assert fitted("jax.nn.log_softmax(logits)", 16) == "jax.nn.…"
-    assert fitted("dots_with_no_batch_dims_saveable", 20) == "dots_with_no_batch_…"
-    assert fitted("a/long/path/model.py:12", 12, from_left=True) == "…model.py:12"
-    assert fitted("short", 5) == "short"
-
-
 def luminance(colour):
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
