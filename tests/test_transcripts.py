@@ -4,7 +4,7 @@ import pytest
 import transcripts
 
 
-@transcripts.of("budgets", "modules", "names", "options", "sources", "tables")
+@transcripts.of("budgets", "modules", "names", "options", "places", "schema", "sources", "tables")
 def test_transcript(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)
 

@@ -932,7 +932,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/page/schema.py",
         "np.flatnonzero(is_there) + low)",
         "np.flatnonzero(is_there))",
-        "tests/page/test_schema.py",
+        "tests/test_transcripts.py -k schema",
     ),
     Fault(
         "the source begins with its first line, whatever is saved where",
