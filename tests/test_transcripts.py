@@ -4,13 +4,13 @@ import pytest
 import transcripts
 
 
-@transcripts.of("budgets", "modules", "names", "options", "places", "schema", "sources", "tables")
+@transcripts.of("budgets", "modules", "names", "options", "places", "schema", "sources", "tables", "vmap")
 def test_transcript(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)
 
 
 @pytest.mark.slow
-@transcripts.of("hi_types", "leaks", "references", "teach", "unopened")
+@transcripts.of("hi_types", "leaks", "references", "sharing", "teach", "unopened")
 def test_slow_transcript(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)
 

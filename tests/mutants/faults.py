@@ -183,7 +183,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/higher_order/cond.py",
         "if n == 2 else f'all",
         "if n == 3 else f'all",
-        "tests/transforms/test_vmap.py -k cond",
+        "tests/transforms/test_vmap.py tests/test_transcripts.py -k 'cond or vmap-notes'",
     ),
     Fault(
         "the transposed loop is not reversed",
@@ -316,7 +316,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/ir/sharing.py",
         "return kind, x.hex()",
         "return kind, x",
-        "tests/ir/test_sharing.py",
+        "tests/ir/test_sharing.py tests/test_transcripts.py -k sharing",
     ),
     Fault(
         "an equation is shown on the line before its own",
