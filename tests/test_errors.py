@@ -1,18 +1,15 @@
 """What users read when something goes wrong: their own call, their own line, and what to write."""
 
 import contextlib
-import functools
 import inspect
 import traceback
 
 import every_report
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 import transcripts
-from every_report import CALLS, NEVER_CALLS_IT, TAKES_JITTED
-from jax import lax
+from every_report import CALLS, NEVER_CALLS_IT
 
 import jaxviz
 from jaxviz.ir.own_code import owner
@@ -102,56 +99,6 @@ def test_tracebacks_are_filtered_as_jax_filters_its_own(mode):
     assert (type(error.__cause__).__name__ == "UnfilteredStackTrace") == (mode == "remove_frames")
 
 
-# --- static arguments -------------------------------------------------------------------------------------------------
-
-
-def power(x, n):
-    return jnp.sum(x**n)
-
-
-STATIC = {
-    "static_argnums": lambda call, n: call(jax.jit(power, static_argnums=1), X, n),
-    "static_argnames": lambda call, n: call(jax.jit(power, static_argnames="n"), X, n),
-    "jaxviz.jit": lambda call, n: call(jaxviz.jit(power, static_argnums=1), X, n),
-    "partial": lambda call, n: call(functools.partial(jax.jit(power, static_argnames="n"), n=n), X),
-}
-TAKE_ALL_AS_TRACED = {"linear_transpose", "vmap", "jit"}
-"""Like their namesakes in JAX."""
-TAKES_TANGENTS = {"jvp"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [name for name in CALLS if name not in TAKE_ALL_AS_TRACED | TAKES_JITTED | TAKES_TANGENTS]
-)
-def test_every_entry_point_leaves_static_arguments_alone(name):
-    STATIC["static_argnums"](CALLS[name], 3)
-
-
-@pytest.mark.parametrize("how", STATIC)
-@pytest.mark.parametrize("name", ["trace", "residuals"])
-def test_static_arguments_in_all_their_forms(name, how):
-    STATIC[how](CALLS[name], 3)
-
-
-def test_gradients_in_whole_numbers_that_are_static():
-    f = jax.jit(power, static_argnums=1)
-    zero = np.zeros((), jax.dtypes.float0)
-    both = [
-        (m.vjp(f, X, 3)[1](1.0), m.linearize(f, X, 3)[1](X, zero), m.jvp(f, (X, 3), (X, zero))) for m in (jaxviz, jax)
-    ]
-    for ours, theirs in zip(*map(jax.tree.leaves, both), strict=True):
-        assert ours.dtype == theirs.dtype
-        assert np.array_equal(ours, theirs)
-
-
-def test_of_a_static_argument_there_is_no_residual():
-    f = jax.jit(power, static_argnums=1)
-    found = jaxviz.residuals(f, X, 3.0)
-    assert [r.type for r in found] == [r.type for r in jaxviz.residuals(lambda x: f(x, 3.0), X)]
-    assert str(jaxviz.trace(f)(X, 3)) == str(jaxviz.trace(lambda x: f(x, 3))(X)).replace("<lambda>", "power")
-
-
 class WithoutText:
     def __str__(self):
         raise ValueError("no text")
@@ -207,51 +154,6 @@ def test_no_frame_of_jaxviz_is_shown(call):
 def test_an_argument_that_is_no_array_is_one_of_the_users_function():
     message = text(raised_by(lambda: jaxviz.jit(multiplies).report("abc")))
     assert "Error interpreting argument to <function multiplies at " in message
-
-
-# --- leaked tracers ---------------------------------------------------------------------------------------------------
-
-LEFT_BEHIND = []
-
-
-def leaks(x):
-    LEFT_BEHIND.append(jnp.sin(x))
-    return x
-
-
-def reads_it(w):
-    return jnp.sum(w * LEFT_BEHIND[0])
-
-
-LEAKS = {
-    "plain": reads_it,
-    "in a jitted function": lambda w: jax.jit(reads_it)(w),
-    "in a scan": lambda w: lax.scan(lambda c, _: (c + reads_it(w), None), 0.0, None, length=2)[0],
-    "as the result": lambda w: LEFT_BEHIND[0],
-}
-
-
-@pytest.fixture(params=[jax.jit, lambda f: lambda x: jax.grad(lambda y: f(y).sum())(x)], ids=["jit", "grad"])
-def left_behind(request):
-    request.param(lambda x: leaks(x))(jnp.ones(3))
-    yield
-    LEFT_BEHIND.clear()
-
-
-@pytest.mark.parametrize("where", LEAKS)
-@pytest.mark.usefixtures("left_behind")
-def test_a_leaked_tracer_is_no_constant(where):
-    with pytest.raises(jax.errors.UnexpectedTracerError):
-        jax.grad(lambda w: LEAKS[where](w).sum())(jnp.ones(3))
-    with pytest.raises(jax.errors.UnexpectedTracerError):
-        jaxviz.derive(LEAKS[where], jnp.ones(3))
-
-
-def test_a_tracer_of_a_trace_under_way_is_not_leaked():
-    def gradient(x):
-        return jaxviz.grad(lambda w: jnp.sum(w * x))(jnp.ones(3)) + jaxviz.residuals(lambda w: jnp.sum(w * x), x).nbytes
-
-    assert jnp.array_equal(jax.jit(gradient)(jnp.ones(3)), jnp.full(3, 13.0))
 
 
 @pytest.mark.slow
