@@ -178,7 +178,7 @@ $(STAMPS)/install-lowest: jaxviz/static/explorer.js pyproject.toml
 # Old versions warn of newer Pythons and packages.
 test-lowest: $(STAMPS)/install-lowest
 	.venv-lowest/bin/python -m pytest $(SPREAD) -m 'not slow(sweep=True)' -W ignore::DeprecationWarning \
-		tests/report tests/page tests/notebook/test_magics.py tests/features tests/xla tests/test_cli.py
+		tests/report tests/page tests/notebook/test_magics.py tests/features tests/xla tests/test_cli.py tests/test_transcripts.py
 
 $(STAMPS)/install-libraries: jaxviz/static/explorer.js pyproject.toml tests/libraries/requirements.txt tests/libraries/requirements_alone.txt
 	$(PYTHON) -m venv $(LIBRARIES)

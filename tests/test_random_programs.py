@@ -1,4 +1,6 @@
-"""Random programs: every transform agrees with jax on what hypothesis generates."""
+"""Random programs and nestings: the laws hold of what hypothesis generates."""
+
+from functools import reduce
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+from nested_programs import halved, log1pexp
 from programs import Case
 
 import jaxviz
@@ -131,3 +136,66 @@ def test_second_derivatives_by_checked_differences(program):
 
     ours.defvjp(lambda *xs: (loss(*xs), xs), backward)
     check_grads(ours, args, order=1, modes=("rev",), atol=0.1, rtol=0.1)
+
+
+# --- nestings: loops, branches, checkpoints and calls in each other ---------------------------------------------------
+
+LEAVES = {
+    "sin": lambda x, w: jnp.sin(x),
+    "weigh": lambda x, w: x * w,
+    "mix": lambda x, w: jnp.outer(w, w) @ x * 0.1,
+    "invariant": lambda x, w: x + jnp.exp(w * 0.1),
+    "named": lambda x, w: checkpoint_name(jnp.tanh(x), "named"),
+    "half": lambda x, w: x * 0.5,
+    "stop": lambda x, w: x * lax.stop_gradient(jnp.sin(w)),
+    "custom jvp": lambda x, w: log1pexp(x),
+    "custom vjp": lambda x, w: halved(x, w),
+    "relu": lambda x, w: jax.nn.silu(x),
+    "constant": lambda x, w: jnp.ones(3),
+    "loop": lambda x, w: x * lax.while_loop(lambda k: k < 3, lambda k: k + 1, 0),
+}
+POLICIES = jax.checkpoint_policies
+WRAPPERS = {
+    "carry": lambda f, x, w: lax.scan(lambda c, _: (f(c), None), x, None, length=2)[0],
+    "reverse": lambda f, x, w: lax.scan(lambda c, k: (f(c) * k, c), x, jnp.arange(2.0), reverse=True)[1].sum(0),
+    "rows": lambda f, x, w: lax.map(f, jnp.stack([x, w])).sum(0),
+    "counter": lambda f, x, w: lax.fori_loop(0, 2, lambda i, c: f(c) + i, x),
+    "cond": lambda f, x, w: lax.cond(w[0] > 0, f, lambda x: x * w, x),
+    "other branch": lambda f, x, w: lax.cond(x.sum() > 1e6, f, jnp.cos, x),
+    "switch": lambda f, x, w: lax.switch(1, [lambda x: x, f, lambda x: jnp.exp(x * 0.1)], x),
+    "jit": lambda f, x, w: jax.jit(f)(x),
+    "checkpoint": lambda f, x, w: jax.checkpoint(f)(x),
+    "saving dots": lambda f, x, w: jax.checkpoint(f, policy=POLICIES.dots_saveable)(x),
+    "saving all": lambda f, x, w: jax.checkpoint(f, policy=POLICIES.everything_saveable, prevent_cse=False)(x),
+    "saving names": lambda f, x, w: jax.checkpoint(f, policy=POLICIES.save_only_these_names("named"))(x),
+    "gradient": lambda f, x, w: jax.vjp(f, x)[1](w)[0],
+}
+
+nestings = st.recursive(
+    st.sampled_from(sorted(LEAVES)),
+    lambda inner: st.tuples(st.sampled_from(sorted(WRAPPERS)), st.lists(inner, min_size=1, max_size=3)),
+    max_leaves=8,
+)
+
+
+def run(nesting, x, w):
+    if isinstance(nesting, str):
+        return LEAVES[nesting](x, w)
+    name, inside = nesting
+    return WRAPPERS[name](lambda x: reduce(lambda x, n: run(n, x, w), inside, x), x, w)
+
+
+X, W = jnp.linspace(-0.4, 0.9, 3), jnp.linspace(0.2, 0.7, 3)
+
+
+@pytest.mark.slow
+@often
+@given(st.lists(nestings, min_size=1, max_size=3))
+def test_the_laws_hold_of_nestings(inside):
+    fun = lambda x, w: reduce(lambda x, n: run(n, x, w), inside, x)
+    case = Case(str(inside), fun, (X, W), forward="custom vjp" not in str(inside))
+    for law in (laws.value_and_cotangents, laws.the_returned_function_holds_what_jaxs_does, laws.well_typed_and_linear):
+        law(case)
+    assert all(r.location.line > 0 for r in laws.derived(case).residuals)
+    if case.forward:
+        laws.forward_mode(case)
