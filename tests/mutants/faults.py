@@ -484,21 +484,21 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/report/tables.py",
         'parts = linked(html.escape(printable(text)), _anchor, html.escape).split("`")',
         'parts = linked(printable(text), _anchor, html.escape).split("`")',
-        "tests/report tests/features/explorer/test_robustness.py tests/test_transcripts.py",
+        "tests/test_transcripts.py tests/report tests/features/explorer/test_robustness.py",
     ),
     Fault(
         "1024 B are not a KiB",
         "jaxviz/report/tables.py",
         "if size < 1024:",
         "if size <= 1024:",
-        "tests/report tests/features/residuals tests/test_transcripts.py",
+        "tests/test_transcripts.py tests/report tests/features/residuals",
     ),
     Fault(
         "bidirectional characters are not escaped",
         "jaxviz/report/tables.py",
         "shown = _UNFIT.sub(_spelt_out, text[: limit + 1] if limit else text)",
         "shown = text[: limit + 1] if limit else text",
-        "tests/report tests/test_transcripts.py",
+        "tests/test_transcripts.py tests/report",
     ),
     Fault(
         "the title of a page is not escaped",
@@ -1282,7 +1282,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/report/charts.py",
         "n = int(top / size / step + 1e-9)",
         "n = int(top / size / step + 1)",
-        "tests/report/test_charts.py tests/test_transcripts.py",
+        "tests/test_transcripts.py tests/report/test_charts.py",
     ),
     Fault(
         "a dict that a rule closes over is a pytree",
