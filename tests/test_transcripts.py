@@ -4,7 +4,9 @@ import pytest
 import transcripts
 
 
-@transcripts.of("budgets", "files", "modules", "names", "options", "places", "schema", "sources", "tables", "vmap")
+@transcripts.of(
+    "budgets", "files", "modules", "names", "options", "page", "places", "schema", "sources", "tables", "vmap"
+)
 def test_transcript(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)
 
