@@ -64,7 +64,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/transforms/dce.py",
         "compat.has_effects(operation.effects) and (effects or compat.writes_in_place(operation))",
         "False",
-        "tests/test_stand_in.py tests/test_matrix.py -k 'callback or print or order'",
+        "tests/functions/test_api.py tests/test_matrix.py -k 'effects or callback or print or order'",
     ),
     Fault(
         "an operation in a chain counts as dead",
@@ -99,7 +99,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/transforms/policy.py",
         'verdict = "saved"  # effects',
         'verdict = "recomputed"  # effects',
-        "tests/test_stand_in.py tests/features/probes tests/test_matrix.py -k 'callback or effect or print or checkpoint'",
+        "tests/functions/test_api.py tests/features/probes tests/test_matrix.py -k 'callback or effect or print or checkpoint'",
     ),
     Fault(
         "offloaded values are not moved",
