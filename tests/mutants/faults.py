@@ -1037,7 +1037,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/analysis/passes.py",
         "(*available[_resolved(residuals, outer)], *cotangents)",
         "(*list(available.values())[-1], *cotangents)",
-        "tests/analysis/test_training_step.py",
+        "tests/analysis/test_training_step.py tests/analysis/test_subjects.py",
     ),
     Fault(
         "a plan puts a checkpoint around what writes to a reference from outside",
