@@ -1,7 +1,7 @@
 # make lab    JupyterLab on the first notebook
 # make test   what CI runs: lint, types, and all tests except the long sweeps; installs what it needs
 # make test-quick   derivations, texts, errors and drawings, and numbers for one program per operation; make test-all: also the long sweeps, and random seeds
-# make goldens   writes the golden texts again, with what is shown now, and says what has changed
+# make goldens   writes the golden texts again, with what is shown now, and says what has changed; goldens-latest: those of the newest JAX
 # make mutants   plants faults one by one, each of which the tests that cover it have to find; MUTANTS=… selects some
 # make demo   the first notebook's program, without a display
 # make screenshots   pictures of each pane, in both themes and at two widths
@@ -40,7 +40,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # An editable install would run npm again, which rewrites package-lock.json, and so make Make start over.
 INSTALL := SKIP_JUPYTER_BUILDER=1 $(BIN)/python -m pip install --quiet --editable
 
-.PHONY: goldens lock docs docs-links lab test test-quick test-all pytest-quick pytest-short pytest-all mutants test-latest test-lowest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench device screenshots notebooks browser clean
+.PHONY: goldens goldens-latest lock docs docs-links lab test test-quick test-all pytest-quick pytest-short pytest-all mutants test-latest test-lowest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench device screenshots notebooks browser clean
 .DELETE_ON_ERROR:
 # npm and pip install in parallel, and lint and the widgets' tests run in parallel with pytest, which often waits for browsers.
 MAKEFLAGS += --jobs=2
@@ -147,6 +147,10 @@ goldens: $(STAMPS)/install-test jaxviz/static/explorer.js
 	JAXVIZ_GOLDENS=write $(PYTEST) -k transcript tests
 	git --no-pager diff tests/goldens
 
+goldens-latest: $(STAMPS)/install$(LATEST:.venv%=%)
+	JAXVIZ_GOLDENS=write $(LATEST)/bin/python -m pytest $(SPREAD) -k transcript tests $(NOT_WITH_LATEST)
+	git --no-pager diff tests/goldens
+
 mutants: $(STAMPS)/install-test jaxviz/static/explorer.js
 	$(BIN)/python tests/mutants $(MUTANTS)
 
@@ -159,10 +163,10 @@ $(STAMPS)/install$(LATEST:.venv%=%): jaxviz/static/explorer.js pyproject.toml
 # The version of JAX on which the check of a device is tried: what machines with accelerators are expected to have.
 DEVICE_JAX := 0.11
 TESTS ?= tests
+NOT_WITH_LATEST := --ignore=tests/notebook --ignore=tests/browser --ignore=tests/packaging --ignore=tests/binder \
+	--ignore-glob='tests/test_libraries*.py'
 test-latest: $(STAMPS)/install$(LATEST:.venv%=%)
-	$(LATEST)/bin/python -m pytest $(SPREAD) -m 'not slow(sweep=True)' $(TESTS) \
-		--ignore=tests/notebook --ignore=tests/browser --ignore=tests/packaging --ignore=tests/binder \
-		--ignore-glob='tests/test_libraries*.py'
+	$(LATEST)/bin/python -m pytest $(SPREAD) -m 'not slow(sweep=True)' $(TESTS) $(NOT_WITH_LATEST)
 	$(if $(filter $(DEVICE_JAX)%,$(JAX)),$(LATEST)/bin/python -m pytest tests/benchmarks/test_device.py -k whole_check)
 
 $(STAMPS)/install-lowest: jaxviz/static/explorer.js pyproject.toml
@@ -174,7 +178,7 @@ $(STAMPS)/install-lowest: jaxviz/static/explorer.js pyproject.toml
 # Old versions warn of newer Pythons and packages.
 test-lowest: $(STAMPS)/install-lowest
 	.venv-lowest/bin/python -m pytest $(SPREAD) -m 'not slow(sweep=True)' -W ignore::DeprecationWarning \
-		tests/report tests/page tests/notebook/test_magics.py tests/features tests/xla tests/test_cli.py
+		tests/report tests/page tests/notebook/test_magics.py tests/features tests/xla tests/test_cli.py tests/test_transcripts.py
 
 $(STAMPS)/install-libraries: jaxviz/static/explorer.js pyproject.toml tests/libraries/requirements.txt tests/libraries/requirements_alone.txt
 	$(PYTHON) -m venv $(LIBRARIES)

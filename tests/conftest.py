@@ -26,7 +26,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1]
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
-pytest.register_assert_rewrite("laws")
+pytest.register_assert_rewrite("laws", "transcripts")
 
 MEMORY = Path("/proc/self/statm")
 MOST_BYTES = 7 << 28

@@ -40,3 +40,7 @@ CALLS = {
     "to_dot": jaxviz.to_dot,
 }
 """With the function's arguments."""
+
+NEVER_CALLS_IT = {"explain_recompile"}
+TAKES_JITTED = {"donation"}
+RETURN_FUNCTIONS = {"grad", "value_and_grad", "vmap", "jacfwd", "jacrev", "hessian", "jit", "trace"}

@@ -91,10 +91,10 @@ def scalar(case):
     return lambda *args: total(case, args)
 
 
-def floats(case):
-    """The arguments that are of real numbers only."""
-    real = lambda x: jnp.issubdtype(jnp.result_type(x), jnp.floating)
-    return tuple(i for i, a in enumerate(case.args) if all(map(real, jax.tree.leaves(a))))
+def floats(case, kind=jnp.floating):
+    """The arguments that are of real numbers only, or of another kind of numbers."""
+    of_kind = lambda x: jnp.issubdtype(jnp.result_type(x), kind)
+    return tuple(i for i, a in enumerate(case.args) if all(map(of_kind, jax.tree.leaves(a))))
 
 
 def is_real(case):
@@ -235,11 +235,20 @@ def mapped(case, run=jax.jit):
 
 def mapped_gradient(case, run=jax.jit):
     """A gradient for each example, and the gradient of what is mapped."""
-    if argnums := floats(case):
-        f = scalar(case)
-        summed = lambda m: lambda *args: jnp.sum(m.vmap(f)(*args))
-        of = lambda m, *args: (m.vmap(m.grad(f, argnums))(*args), m.grad(summed(m), argnums)(*args))
-        side_by_side(of, *stacked(case.args), run=run)
+    f, argnums = scalar(case), floats(case, jnp.inexact)
+    summed = lambda m: lambda *args: jnp.sum(m.vmap(f)(*args))
+    of = lambda m, *args: (m.vmap(m.grad(f, argnums))(*args), m.grad(summed(m), argnums)(*args))
+    side_by_side(of, *stacked(case.args), run=run)
+
+
+def without_jit(law):
+    """A law on functions that are called operation by operation."""
+
+    def of_a_case(case):
+        law(case, run=lambda f: f)
+
+    of_a_case.__name__ = f"{law.__name__}_without_jit"
+    return of_a_case
 
 
 # --- what is saved ----------------------------------------------------------------------------------------------------

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import transcripts
 
 import jaxviz
-from jaxviz.runtime import compilations
 
 REASON = "Equinox and optax are not in every environment of `make test-latest`"
 eqx = pytest.importorskip("equinox", reason=REASON)
@@ -83,16 +83,10 @@ def test_the_gradient_is_that_of_the_arrays(way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    "report", ["memory", "lint", "policies", "compare_policies", "plan_remat", "compiled_memory", "collectives"]
-)
-def test_reports_name_the_loss_and_its_model(report, way):
-    assert "gradient of `batch_loss` in `model`" in getattr(jaxviz, report)(*WAYS[way]).summary
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_the_other_reports(way):
+def test_reports_name_the_loss_and_its_model(way):
     call = WAYS[way]
+    for report in ("memory", "lint", "policies", "compare_policies", "plan_remat", "compiled_memory", "collectives"):
+        assert "gradient of `batch_loss` in `model`" in getattr(jaxviz, report)(*call).summary
     name = "train_step" if "step" in way else "batch_loss"
     assert f"`{name}`" in jaxviz.cost(*call).summary
     assert f"`{name}`" in jaxviz.compile_cost(*call).summary
@@ -101,23 +95,11 @@ def test_the_other_reports(way):
     assert jaxviz.compare(call[0], call[0], *call[1:]).is_same
 
 
-def test_a_nan_in_a_model_is_found_in_its_gradient():
-    loss = lambda model, x: jnp.sqrt(jnp.sum(0.0 * jax.vmap(model)(x)))
-    found = jaxviz.find_nan(loss, NET, X)
-    assert jnp.isnan(eqx.filter_grad(loss)(NET, X).layers[0].weight).all()
-    assert "not searched" not in found.summary
-
-
-def test_all_arrays_of_a_model_are_differentiated():
-    found = jaxviz.derive(batch_loss, NET, X, argnums=None)
-    assert found.differentiated == ("model", "x")
-    assert set(found.primal.arg_names) == {*WEIGHTS, "x"}
-
-
 @pytest.mark.parametrize("way", ["loss", "step"])
 def test_a_plan_applies_to_the_function_of_the_model(way):
     f, *args = WAYS[way]
     plan = jaxviz.plan_remat(f, *args, residuals="70%")
+    assert "equinox.filter_checkpoint(batch_loss" in plan.code()
     planned = plan.apply(f)
     take = (lambda g: eqx.filter_grad(g)(*args)) if way == "loss" else (lambda g: g(*args))
     for ours, theirs in zip(jax.tree.leaves(take(planned)), jax.tree.leaves(take(f)), strict=True):
@@ -125,88 +107,6 @@ def test_a_plan_applies_to_the_function_of_the_model(way):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
         else:
             assert ours is theirs
-
-
-def test_a_model_that_is_called_has_the_name_of_its_class():
-    found = jaxviz.residuals(NET, X[0])
-    assert "gradient of `Net` in `x`" in found.summary
-    assert "gradient of `Net` in `x`" in jaxviz.residuals(eqx.filter_jit(NET), X[0]).summary
-
-
-@pytest.mark.parametrize(
-    "leaf", [jnp.tanh, "a text", True, 3, object()], ids=["function", "text", "switch", "number", "object"]
-)
-def test_leaves_that_jax_grad_refuses_are_fixed(leaf):
-    def loss(params, x):
-        assert params["leaf"] is leaf
-        return jnp.sum(params["w"] * x)
-
-    params = {"w": jnp.ones(3), "leaf": leaf}
-    found = jaxviz.derive(loss, params, jnp.ones(3))
-    assert found.primal.arg_names == ("params['w']", "x")
-    with pytest.raises(TypeError):
-        jax.grad(loss)(params, jnp.ones(3))
-
-
-def test_an_argument_that_is_no_array_is_still_refused():
-    with pytest.raises(TypeError, match="not a valid JAX type"):
-        jaxviz.derive(lambda f, x: f(x), jnp.tanh, 1.0)
-
-
-def test_a_function_that_the_model_does_not_hold_is_no_result():
-    with pytest.raises(TypeError, match="not a valid JAX type"):
-        jaxviz.derive(lambda params, x: (params["w"] * x, jnp.sin), {"w": 1.0, "f": jnp.tanh}, 1.0)
-
-
-def test_a_checkpoint_written_by_hand_takes_the_model():
-    written = {way: jaxviz.plan_remat(*WAYS[way], residuals="70%").code() for way in ("loss", "step")}
-    assert all("equinox.filter_checkpoint(batch_loss" in text for text in written.values())
-    checkpointed = eqx.filter_checkpoint(batch_loss, policy=jax.checkpoint_policies.nothing_saveable)
-    np.testing.assert_allclose(
-        eqx.filter_grad(checkpointed)(NET, X).layers[0].weight,
-        eqx.filter_grad(batch_loss)(NET, X).layers[0].weight,
-        rtol=1e-5,
-    )
-    with pytest.raises(TypeError):
-        jax.checkpoint(batch_loss)(NET, X)
-
-
-class Model(eqx.Module):
-    w: jax.Array
-    run: bool
-    size: int = eqx.field(static=True, default=1)
-
-
-MODEL = Model(jnp.ones(3), True)
-
-
-@pytest.mark.parametrize(
-    ("model", "x", "change"),
-    [
-        (Model(jnp.ones(3), False), jnp.ones(3), "static model.run: True → False"),
-        (Model(jnp.ones(1), True), jnp.ones(3), "model.w: f32[3] → f32[1]"),
-        (MODEL, jnp.ones((2, 3)), "x: f32[3] → f32[2,3]"),
-        (MODEL, 2.0, "static x: not given → 2.0"),
-        (Model(jnp.ones(3), True, 2), jnp.ones(3), "model: a Model with "),
-    ],
-    ids=["leaf", "array", "argument", "number", "static field"],
-)
-def test_what_recompiles_a_function_of_filter_jit(nothing_from_disk, model, x, change):
-    @eqx.filter_jit
-    def step(model, x):
-        return eqx.filter_grad(lambda m: jnp.sum(m.w * x))(model)
-
-    compilations.LOG.clear()  # the other cases have the same definition
-    with jaxviz.watch_compilations():
-        step(MODEL, jnp.ones(3))
-        step(MODEL, jnp.ones(3))
-        assert change in jaxviz.explain_recompile(step, model, x).answer
-        step(model, x)
-    found = jaxviz.explain_recompile(step)
-    assert (found.name, found.count) == ("step", 2)
-    assert change in found.compiled[1].text
-    assert all(r.site.file == __file__ for r in found.compiled)
-    assert jaxviz.explain_recompile(step, MODEL, jnp.ones(3)).answer.endswith("has been compiled: 1.")
 
 
 def copied(*trees):
@@ -233,11 +133,8 @@ def test_donation_is_what_filter_jit_donates(donate):
     assert not any(x.is_deleted() for x in jax.tree.leaves(eqx.filter((NET, STATE, X), eqx.is_array)))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
-def test_donation_of_what_a_function_of_filter_jit_closes_over():
-    found = jaxviz.donation(eqx.filter_jit(NET.layers[0], donate="all"), X[0])
-    assert {d.path for d in found.donated} == {"x", "a value that it closes over"}
-    with pytest.raises(TypeError, match="is not jitted"):
-        jaxviz.donation(train_step, NET, STATE, X)
-    with pytest.raises(TypeError, match="is not jitted"):
-        jaxviz.donation(eqx.filter_value_and_grad(eqx.filter_jit(batch_loss)), NET, X)
+@transcripts.of("equinox")
+def test_transcript(transcript, tmp_path, nothing_from_disk):
+    transcripts.replay(transcript, tmp_path)

@@ -1,17 +1,15 @@
 """What users read when something goes wrong: their own call, their own line, and what to write."""
 
 import contextlib
-import functools
 import inspect
 import traceback
 
 import every_report
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from every_report import CALLS
-from jax import lax
+import transcripts
+from every_report import CALLS, NEVER_CALLS_IT
 
 import jaxviz
 from jaxviz.ir.own_code import owner
@@ -24,14 +22,8 @@ def loss(params, x):
     return jnp.sum(x @ params["w"])
 
 
-SUM = jnp.ones((2, 3))
-"""What `loss` may be applied to."""
-LAST = {"x": SUM}
-
-
 JAX_S_OWN = {"checkpoint", "closure_convert", "linear_call", "pmap", "remat", "shard_map"}
 DECORATORS = {"custom_gradient", "custom_jvp", "custom_vjp"}
-NEVER_CALLS_IT = {"explain_recompile"}
 entry_points = pytest.mark.parametrize("name", [name for name in CALLS if name not in NEVER_CALLS_IT])
 
 
@@ -55,13 +47,6 @@ def frames(error):
 
 def text(error):
     return "".join(traceback.format_exception_only(error))
-
-
-@entry_points
-def test_an_error_names_the_users_function_and_its_arguments(name):
-    error = raised_by(lambda: CALLS[name](loss, PARAMS, X))
-    line = loss.__code__.co_firstlineno
-    assert f"loss at {__file__}:{line}, called with params['w']: f32[3], x: f32[2,4]" in text(error)
 
 
 @entry_points
@@ -112,64 +97,6 @@ def test_tracebacks_are_filtered_as_jax_filters_its_own(mode):
         assert bool(inside) == (mode == "tracebackhide")
         assert not between
     assert (type(error.__cause__).__name__ == "UnfilteredStackTrace") == (mode == "remove_frames")
-
-
-# --- static arguments -------------------------------------------------------------------------------------------------
-
-
-def power(x, n):
-    return jnp.sum(x**n)
-
-
-STATIC = {
-    "static_argnums": lambda call, n: call(jax.jit(power, static_argnums=1), X, n),
-    "static_argnames": lambda call, n: call(jax.jit(power, static_argnames="n"), X, n),
-    "jaxviz.jit": lambda call, n: call(jaxviz.jit(power, static_argnums=1), X, n),
-    "partial": lambda call, n: call(functools.partial(jax.jit(power, static_argnames="n"), n=n), X),
-}
-TAKE_ALL_AS_TRACED = {"linear_transpose", "vmap", "jit"}
-"""Like their namesakes in JAX."""
-TAKES_TANGENTS = {"jvp"}
-TAKES_JITTED = {"donation"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [name for name in CALLS if name not in TAKE_ALL_AS_TRACED | TAKES_JITTED | TAKES_TANGENTS]
-)
-def test_every_entry_point_leaves_static_arguments_alone(name):
-    STATIC["static_argnums"](CALLS[name], 3)
-
-
-@pytest.mark.parametrize("how", STATIC)
-@pytest.mark.parametrize("name", ["trace", "residuals"])
-def test_static_arguments_in_all_their_forms(name, how):
-    STATIC[how](CALLS[name], 3)
-
-
-def test_gradients_in_whole_numbers_that_are_static():
-    f = jax.jit(power, static_argnums=1)
-    zero = np.zeros((), jax.dtypes.float0)
-    both = [
-        (m.vjp(f, X, 3)[1](1.0), m.linearize(f, X, 3)[1](X, zero), m.jvp(f, (X, 3), (X, zero))) for m in (jaxviz, jax)
-    ]
-    for ours, theirs in zip(*map(jax.tree.leaves, both), strict=True):
-        assert ours.dtype == theirs.dtype
-        assert np.array_equal(ours, theirs)
-
-
-def test_of_a_static_argument_there_is_no_residual():
-    f = jax.jit(power, static_argnums=1)
-    found = jaxviz.residuals(f, X, 3.0)
-    assert [r.type for r in found] == [r.type for r in jaxviz.residuals(lambda x: f(x, 3.0), X)]
-    assert str(jaxviz.trace(f)(X, 3)) == str(jaxviz.trace(lambda x: f(x, 3))(X)).replace("<lambda>", "power")
-
-
-@pytest.mark.parametrize("name", ["grad", "trace", "residuals", "memory", "explore", "profile", "check_rule"])
-@pytest.mark.parametrize("how", [how for how in STATIC if how != "partial"])
-def test_a_list_as_static_argument_is_named(name, how):
-    error = raised_by(lambda: STATIC[how](CALLS[name], [3]))
-    assert f"power at {__file__}:{power.__code__.co_firstlineno}, whose static argument n is [3], a list" in text(error)
 
 
 class WithoutText:
@@ -229,162 +156,7 @@ def test_an_argument_that_is_no_array_is_one_of_the_users_function():
     assert "Error interpreting argument to <function multiplies at " in message
 
 
-def test_a_traced_function_and_other_arguments():
-    traced = jax.jit(multiplies).trace(jnp.ones(5))
-    assert "traced for arguments of the structure PyTreeDef(((*,), {}))" in text(
-        raised_by(lambda: jaxviz.trace(traced)())
-    )
-
-
-# --- leaked tracers ---------------------------------------------------------------------------------------------------
-
-LEFT_BEHIND = []
-
-
-def leaks(x):
-    LEFT_BEHIND.append(jnp.sin(x))
-    return x
-
-
-def reads_it(w):
-    return jnp.sum(w * LEFT_BEHIND[0])
-
-
-LEAKS = {
-    "plain": reads_it,
-    "in a jitted function": lambda w: jax.jit(reads_it)(w),
-    "in a scan": lambda w: lax.scan(lambda c, _: (c + reads_it(w), None), 0.0, None, length=2)[0],
-    "as the result": lambda w: LEFT_BEHIND[0],
-}
-
-
-@pytest.fixture(params=[jax.jit, lambda f: lambda x: jax.grad(lambda y: f(y).sum())(x)], ids=["jit", "grad"])
-def left_behind(request):
-    request.param(lambda x: leaks(x))(jnp.ones(3))
-    yield
-    LEFT_BEHIND.clear()
-
-
-@pytest.mark.parametrize("where", LEAKS)
-@pytest.mark.usefixtures("left_behind")
-def test_a_leaked_tracer_is_no_constant(where):
-    with pytest.raises(jax.errors.UnexpectedTracerError):
-        jax.grad(lambda w: LEAKS[where](w).sum())(jnp.ones(3))
-    with pytest.raises(jax.errors.UnexpectedTracerError):
-        jaxviz.derive(LEAKS[where], jnp.ones(3))
-
-
-@pytest.mark.parametrize("name", ["trace", "residuals", "memory", "find_nan", "step", "explore", "plan_remat", "grad"])
-def test_it_is_said_where_a_leaked_tracer_was_made_and_where_it_is_read(name):
-    jax.jit(lambda x: leaks(x))(jnp.ones(3))  # JAX would not trace `leaks` itself a second time
-    try:
-        error = raised_by(lambda: CALLS[name](reads_it, jnp.ones(3)))
-    finally:
-        LEFT_BEHIND.clear()
-    assert isinstance(error, jax.errors.UnexpectedTracerError)
-    assert f"created on line {__file__}:{leaks.__code__.co_firstlineno + 1}" in text(error)
-    assert f"It is read at {__file__}:{reads_it.__code__.co_firstlineno + 1}." in text(error)
-
-
-def test_a_tracer_of_a_trace_under_way_is_not_leaked():
-    def gradient(x):
-        return jaxviz.grad(lambda w: jnp.sum(w * x))(jnp.ones(3)) + jaxviz.residuals(lambda w: jnp.sum(w * x), x).nbytes
-
-    assert jnp.array_equal(jax.jit(gradient)(jnp.ones(3)), jnp.full(3, 13.0))
-
-
-# --- what to write ----------------------------------------------------------------------------------------------------
-
-RETURN_FUNCTIONS = {"grad", "value_and_grad", "vmap", "jacfwd", "jacrev", "hessian", "jit", "trace"}
-EXAMPLES = {
-    "jvp": "jvp(f, primals, tangents)",
-    "compare": "compare(f, g, x)",
-    **{name: f"{name}(f)(x)" for name in RETURN_FUNCTIONS},
-}
-TAKE_ARGUMENTS = [name for name in CALLS if name not in RETURN_FUNCTIONS | NEVER_CALLS_IT | {"jvp"}]
-
-
-@pytest.mark.parametrize("name", [name for name in CALLS if name not in TAKES_JITTED | NEVER_CALLS_IT])
-def test_of_a_value_in_the_place_of_a_function_it_is_said_what_to_write(name):
-    error = raised_by(lambda: CALLS[name](loss(PARAMS, X[:, :3]), PARAMS, X))
-    assert isinstance(error, TypeError)
-    assert f"Write jaxviz.{EXAMPLES.get(name, f'{name}(f, x)')}, not jaxviz.{name}(f(x)" in text(error)
-
-
-@pytest.mark.parametrize("name", TAKE_ARGUMENTS)
-def test_of_a_function_without_its_arguments_it_is_said_what_to_write(name):
-    called = {"compare": "loss, loss, params, x"}.get(name, "loss, params, x")
-    error = raised_by(lambda: CALLS[name](loss))
-    assert isinstance(error, TypeError)
-    assert [n for n in error.__notes__ if n.startswith("Write")] == [
-        f"Write jaxviz.{name}({called}): the arguments of loss come after it."
-    ]
-
-
-@pytest.mark.parametrize(
-    ("call", "written"),
-    [
-        (lambda: jaxviz.explore(), "explore(f, x)."),
-        (lambda: jaxviz.compare(), "compare(f, g, x)."),
-        (lambda: jaxviz.explore(lambda *xs: xs[0]), "explore(f, x): the arguments of f come after it."),
-        (lambda: jaxviz.explore(lambda x=1.0: x), "explore(f, x): the arguments of f come after it."),
-        (
-            lambda: jaxviz.explore(loss, params=PARAMS, x=X),
-            "explore(loss, params, x): the arguments of loss come after it.",
-        ),
-        (lambda: jaxviz.compare(loss), "compare(loss, g, params, x)."),
-        (
-            lambda: jaxviz.explore(loss(PARAMS, x=SUM), argnums=0),
-            "explore(loss, PARAMS, x=SUM), not jaxviz.explore(loss(PARAMS, x=SUM)): it takes the function, not its result.",
-        ),
-        (
-            lambda: jaxviz.grad(loss(PARAMS, SUM)),
-            "grad(loss)(PARAMS, SUM), not jaxviz.grad(loss(PARAMS, SUM)): it takes",
-        ),
-        (
-            lambda: jaxviz.explore(loss(PARAMS, **LAST)),
-            "explore(loss, PARAMS, **LAST), not jaxviz.explore(loss(PARAMS, **LAST)): it takes",
-        ),
-        (
-            lambda: jaxviz.explore((lambda p: loss(p, SUM))(PARAMS)),
-            "explore(lambda p: loss(p, SUM), PARAMS), not jaxviz.explore((lambda p: loss(p, SUM))(PARAMS)): it takes",
-        ),
-        (lambda: jaxviz.explore(SUM.sum(axis=None)), "explore(f, x), not jaxviz.explore(f(x)): it takes"),
-        (lambda: jaxviz.explore(jnp.sum(SUM)), "explore(jnp.sum, SUM), not jaxviz.explore(jnp.sum(SUM)): it takes"),
-        (lambda: jaxviz.compare(loss, PARAMS, X), "compare(loss, g, params, x): it takes two functions."),
-        (
-            lambda: jaxviz.compare(loss(PARAMS, SUM), loss(PARAMS, SUM)),
-            "compare(f, g, x), not jaxviz.compare(f(x), g(x)): it takes functions, not their results.",
-        ),
-        (
-            lambda: jaxviz.explain_recompile(SUM),
-            "explain_recompile(f, x), not jaxviz.explain_recompile(f(x)): it takes",
-        ),
-    ],
-)
-def test_of_a_call_with_nothing_to_differentiate_in_it_is_said_what_to_write(call, written):
-    assert f"Write jaxviz.{written}" in text(raised_by(call))
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: jaxviz.grad(loss, argnum=0),
-        lambda: jaxviz.residuals(loss, PARAMS, X, argnum=0),
-        lambda: jaxviz.explore(loss, PARAMS, X, argnum=0),
-    ],
-    ids=["grad", "residuals", "explore"],
-)
-def test_a_keyword_that_is_nearly_right(call):
-    assert raised_by(call).__notes__.count("Did you mean argnums?") == 1
-
-
-@pytest.mark.parametrize(("name", "meant"), [("residual", ". Did you mean residuals?"), ("train", "")])
-def test_a_name_that_is_nearly_right(name, meant):
-    assert str(raised_by(lambda: getattr(jaxviz, name))) == f"module 'jaxviz' has no attribute '{name}'{meant}"
-
-
-def test_a_call_as_it_should_be_is_told_nothing():
-    error = raised_by(lambda: jaxviz.explore(loss, PARAMS, X))
-    assert "Write" not in text(error)
-    assert "Did you mean" not in text(error)
+@pytest.mark.slow
+@transcripts.of("errors")
+def test_transcript(transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path)

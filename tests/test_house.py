@@ -4,6 +4,7 @@ import importlib
 import pkgutil
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 import types
@@ -212,9 +213,31 @@ def test_a_class_has_a_name_of_its_own():
     assert sorted(twice) == ["Check"], twice
 
 
+FAULTS = runpy.run_path(str(Path(__file__).parent / "mutants" / "faults.py"))["FAULTS"]
+
+
 def test_every_fault_to_plant_has_a_place():
     """The whole search for them takes hours, so that a place that is gone would be noticed late."""
-    folder = Path(__file__).parent
-    faults = runpy.run_path(str(folder / "mutants" / "faults.py"))["FAULTS"]
-    gone = [f.what for f in faults if (folder.parent / f.path).read_text(encoding="utf-8").count(f.text) != 1]
+    root = Path(__file__).parents[1]
+    gone = [f.what for f in FAULTS if (root / f.path).read_text(encoding="utf-8").count(f.text) != 1]
     assert gone == []
+
+
+@pytest.mark.slow(sweep=True)  # which collects most tests
+def test_every_fault_to_plant_has_tests():
+    """Moved or renamed ones are no longer selected, and another of the same file might find the fault for now."""
+    words = {f.what: shlex.split(f.tests) for f in FAULTS}
+    files = sorted({w for of in words.values() for w in of if w.startswith("tests/")})
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *files]
+    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
+    ids = [line.partition("::") for line in done.stdout.splitlines() if "::" in line]
+
+    def selects(file, keywords):
+        names = [f"{Path(path).name} {name}".lower() for path, _, name in ids if path.startswith(file)]
+        of = lambda word, name: word if word in ("and", "or", "not") else str(word.lower() in name)
+        is_in = lambda name: re.sub(r"[\w-]+", lambda m: of(m[0], name), keywords)
+        return any(eval(is_in(name) or "True") for name in names)
+
+    keywords = {what: of[of.index("-k") + 1] if "-k" in of else "" for what, of in words.items()}
+    selected = {what for what, of in words.items() if any(selects(w, keywords[what]) for w in of if w in files)}
+    assert sorted(words.keys() - selected) == []

@@ -4,10 +4,12 @@ from functools import partial
 from importlib import import_module
 
 import device_programs
+import hi_primitives
 import jax
 import jax.numpy as jnp
 import laws
 import pytest
+import value_programs
 from laws import is_real
 from nestings import INSIDE, NESTABLE, NESTINGS, SHORT, in_all, inside, is_nested
 from primitives import cases_of_primitives
@@ -63,6 +65,9 @@ def rotated(cases, marks):
 
 PRIMITIVES = cases_of_primitives()
 DEVICES = device_programs.CASES
+VALUES = value_programs.CASES
+ALSO_IN_PROGRAMS = [case for case in VALUES if case not in value_programs.LOOK_AT_VALUES]
+TWICE = [case for case in ALSO_IN_PROGRAMS if "closes_over_a_dict" not in case.name]  # which JAX does not map
 REMATS = [case for case in CASES if "remat" in case.name or "checkpoint" in case.name]
 REAL = [case for case in CASES if is_real(case)]
 MAPPED = [case for case in CASES if case.vmaps]
@@ -124,6 +129,12 @@ CELLS = [
     (laws.mapped_gradient, marked(MAPPED, third=1, each=2, quick=False), True),
     (laws.mapped, marked([c for c in DEVICES if c.vmaps], third=2, quick=False), False),
     (laws.mapped_gradient, marked([c for c in DEVICES if c.vmaps], third=2, quick=False), False),
+    (laws.residuals, [*ALSO_IN_PROGRAMS, *hi_primitives.CASES], False),
+    (laws.value_and_cotangents, marked([*VALUES, *hi_primitives.CASES], quick=False), False),
+    (laws.linearized, marked(VALUES, quick=False), False),
+    (laws.forward_mode, marked(VALUES, quick=False), False),
+    (laws.without_jit(laws.value_and_gradient), marked(VALUES, quick=False), False),
+    (laws.without_jit(laws.second_derivatives_every_way), marked(TWICE, third=0, quick=False), False),
 ]
 
 

@@ -1,19 +1,20 @@
-"""Random programs: every transform agrees with jax on what hypothesis generates."""
+"""Random programs and nestings: the laws hold of what hypothesis generates."""
 
-from collections import Counter
+from functools import reduce
 
 import jax
 import jax.numpy as jnp
+import laws
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from laws import assert_same, seeds
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+from nested_programs import halved, log1pexp
+from programs import Case
 
 import jaxviz
-from jaxviz.derivation import STAGES, type_name
-from jaxviz.higher_order.typecheck import check_program
-from jaxviz.ir.convert import read_jaxpr, write_program
 
 SHAPES = [(), (3,), (0,), (2, 3), (1, 3)]
 CONSTANTS = {shape: jnp.linspace(0.2, 0.8, int(np.prod(shape))).reshape(shape) for shape in SHAPES}
@@ -96,33 +97,18 @@ often = settings(deadline=None, suppress_health_check=list(HealthCheck))
 @pytest.mark.slow
 @often
 @given(programs())
-def test_values_derivatives_and_residuals(program):
-    fun, args, _ = program
-    tangents = seeds(args, tangent=True)
-    assert_same(jaxviz.jvp(fun, args, tangents), jax.jvp(fun, args, tangents))
-    y, pull = jaxviz.vjp(fun, *args)
-    want, jax_pull = jax.vjp(fun, *args)
-    assert_same(y, want)
-    ct = seeds(want, tangent=False)
-    assert_same(pull(ct), jax_pull(ct))
-    held = lambda f: Counter(type_name(jax.typeof(x)) for x in jax.tree.leaves(f))
-    assert held(pull) == held(jax_pull)
-
-
-@pytest.mark.slow
-@often
-@given(programs())
-def test_programs_are_well_typed_linear_and_written_losslessly(program):
-    fun, args, _ = program
-    d = jaxviz.derive(fun, *args, argnums=tuple(range(len(args))))
-    for stage in STAGES:
-        made = getattr(d, stage)
-        check_program(made)
-        again = read_jaxpr(write_program(made))
-        assert str(again) == str(made)
-    check_program(d.linear, [False] * d.n_residuals + [True] * sum(d.nonzeros))
-    check_program(d.backward, [False] * d.n_residuals + [True] * len(d.linear.outvars))
-    assert str(d.primal) == str(jax.make_jaxpr(fun)(*args))
+def test_the_laws_hold(program):
+    fun, args, steps = program
+    case = Case(str(steps), fun, args)
+    for law in (
+        laws.forward_mode,
+        laws.value_and_cotangents,
+        laws.the_returned_function_holds_what_jaxs_does,
+        laws.well_typed_and_linear,
+        laws.written_losslessly,
+        laws.reads_as_jax_prints_it,
+    ):
+        law(case)
 
 
 @pytest.mark.slow
@@ -150,3 +136,66 @@ def test_second_derivatives_by_checked_differences(program):
 
     ours.defvjp(lambda *xs: (loss(*xs), xs), backward)
     check_grads(ours, args, order=1, modes=("rev",), atol=0.1, rtol=0.1)
+
+
+# --- nestings: loops, branches, checkpoints and calls in each other ---------------------------------------------------
+
+LEAVES = {
+    "sin": lambda x, w: jnp.sin(x),
+    "weigh": lambda x, w: x * w,
+    "mix": lambda x, w: jnp.outer(w, w) @ x * 0.1,
+    "invariant": lambda x, w: x + jnp.exp(w * 0.1),
+    "named": lambda x, w: checkpoint_name(jnp.tanh(x), "named"),
+    "half": lambda x, w: x * 0.5,
+    "stop": lambda x, w: x * lax.stop_gradient(jnp.sin(w)),
+    "custom jvp": lambda x, w: log1pexp(x),
+    "custom vjp": lambda x, w: halved(x, w),
+    "relu": lambda x, w: jax.nn.silu(x),
+    "constant": lambda x, w: jnp.ones(3),
+    "loop": lambda x, w: x * lax.while_loop(lambda k: k < 3, lambda k: k + 1, 0),
+}
+POLICIES = jax.checkpoint_policies
+WRAPPERS = {
+    "carry": lambda f, x, w: lax.scan(lambda c, _: (f(c), None), x, None, length=2)[0],
+    "reverse": lambda f, x, w: lax.scan(lambda c, k: (f(c) * k, c), x, jnp.arange(2.0), reverse=True)[1].sum(0),
+    "rows": lambda f, x, w: lax.map(f, jnp.stack([x, w])).sum(0),
+    "counter": lambda f, x, w: lax.fori_loop(0, 2, lambda i, c: f(c) + i, x),
+    "cond": lambda f, x, w: lax.cond(w[0] > 0, f, lambda x: x * w, x),
+    "other branch": lambda f, x, w: lax.cond(x.sum() > 1e6, f, jnp.cos, x),
+    "switch": lambda f, x, w: lax.switch(1, [lambda x: x, f, lambda x: jnp.exp(x * 0.1)], x),
+    "jit": lambda f, x, w: jax.jit(f)(x),
+    "checkpoint": lambda f, x, w: jax.checkpoint(f)(x),
+    "saving dots": lambda f, x, w: jax.checkpoint(f, policy=POLICIES.dots_saveable)(x),
+    "saving all": lambda f, x, w: jax.checkpoint(f, policy=POLICIES.everything_saveable, prevent_cse=False)(x),
+    "saving names": lambda f, x, w: jax.checkpoint(f, policy=POLICIES.save_only_these_names("named"))(x),
+    "gradient": lambda f, x, w: jax.vjp(f, x)[1](w)[0],
+}
+
+nestings = st.recursive(
+    st.sampled_from(sorted(LEAVES)),
+    lambda inner: st.tuples(st.sampled_from(sorted(WRAPPERS)), st.lists(inner, min_size=1, max_size=3)),
+    max_leaves=8,
+)
+
+
+def run(nesting, x, w):
+    if isinstance(nesting, str):
+        return LEAVES[nesting](x, w)
+    name, inside = nesting
+    return WRAPPERS[name](lambda x: reduce(lambda x, n: run(n, x, w), inside, x), x, w)
+
+
+X, W = jnp.linspace(-0.4, 0.9, 3), jnp.linspace(0.2, 0.7, 3)
+
+
+@pytest.mark.slow
+@often
+@given(st.lists(nestings, min_size=1, max_size=3))
+def test_the_laws_hold_of_nestings(inside):
+    fun = lambda x, w: reduce(lambda x, n: run(n, x, w), inside, x)
+    case = Case(str(inside), fun, (X, W), forward="custom vjp" not in str(inside))
+    for law in (laws.value_and_cotangents, laws.the_returned_function_holds_what_jaxs_does, laws.well_typed_and_linear):
+        law(case)
+    assert all(r.location.line > 0 for r in laws.derived(case).residuals)
+    if case.forward:
+        laws.forward_mode(case)

@@ -1,13 +1,11 @@
 """Mutable references: read and written as often as in JAX, refused where jaxviz does not follow them, and left alone by reports."""
 
-import inspect
 import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hi_primitives import OnlyReverse
 from jax import lax
 
 import jaxviz
@@ -42,6 +40,33 @@ def stateful_dropout(x, count):
     count[...] += 1.0
     key = jax.random.fold_in(jax.random.key(0), count[...].astype(int))
     return jnp.where(jax.random.bernoulli(key, 0.5, x.shape), jnp.tanh(x), 0.0) + x
+
+
+def using_a_rule_that_closes_over_a_value(x, ref):
+    scale = jnp.sin(2.0) + 1.0
+    last = lax.scan(lambda h, _: (h * counting(1.0, ref), None), 1.0, None, length=3)[0]
+    count = ref[...]
+
+    @jax.custom_jvp
+    def scaled(x):
+        return x * scale * count
+
+    @scaled.defjvp
+    def _(primals, tangents):
+        return primals[0] * scale * count, tangents[0] * scale * count
+
+    return scaled(x) * last
+
+
+@jax.custom_jvp
+def logged(x):
+    return jnp.sin(x)
+
+
+@logged.defjvp
+def _logged_jvp(primals, tangents):
+    GLOBAL[...] += 1.0
+    return jnp.sin(primals[0]), jnp.cos(primals[0]) * tangents[0] * GLOBAL[...]
 
 
 def in_scan(f):
@@ -79,10 +104,16 @@ PROGRAMS = {
         f"counting-{inner.__name__}-{outer.__name__}": outer(inner(counting))
         for inner, outer in itertools.product((in_scan, closed_over_by_jit, in_checkpoint, in_checkpoint_of_all), repeat=2)
     },
+    "using_a_rule_that_closes_over_a_value": using_a_rule_that_closes_over_a_value,
     "stateful_dropout": in_scan(stateful_dropout),
     "three-holders": in_checkpoint_of_all(in_scan(closed_over_by_jit(counting))),
 }  # fmt: skip
-programs = pytest.mark.parametrize("fun", PROGRAMS.values(), ids=list(PROGRAMS))
+WRITTEN_BY_A_RULE = {
+    "logged": lambda x, _: logged(x),
+    **{f"logged-{h.__name__}": h(lambda x, _: logged(x)) for h in (in_jit, in_checkpoint)},
+    "logged-in_jit-in_jit": in_jit(in_jit(lambda x, _: logged(x))),
+    "logged-in_jit-in_checkpoint": in_checkpoint(in_jit(lambda x, _: logged(x))),
+}
 
 
 def fresh():
@@ -101,20 +132,22 @@ def same(a, b):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5), a, b)
 
 
-@pytest.mark.slow
-@programs
-@pytest.mark.parametrize("jits", [False, True], ids=["eager", "jit"])
-def test_a_gradient_reads_and_writes_as_often_as_jax(fun, jits):
-    maybe_jit = jax.jit if jits else lambda f: f
-    of = lambda transform: lambda f: maybe_jit(transform(f))
-    same(run(of(jaxviz.value_and_grad), fun), run(of(jax.value_and_grad), fun))
+MODES = {
+    "eager": lambda m: m.value_and_grad,
+    "jit": lambda m: lambda f: jax.jit(m.value_and_grad(f)),
+    "forward": lambda m: lambda f: lambda x, r: m.jvp(lambda x: f(x, r), (x,), (jnp.ones_like(x),)),
+}
+NEEDS_VALUES = ("jit", "using_a_rule_that_closes_over_a_value")
 
 
 @pytest.mark.slow
-@programs
-def test_forward_mode_reads_and_writes_as_often_as_jax(fun):
-    of = lambda jvp: lambda f: lambda x, r: jvp(lambda x: f(x, r), (x,), (jnp.ones_like(x),))
-    same(run(of(jaxviz.jvp), fun), run(of(jax.jvp), fun))
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [(mode, name) for name in (*PROGRAMS, *WRITTEN_BY_A_RULE) for mode in MODES if (mode, name) != NEEDS_VALUES],
+)
+def test_a_derivative_reads_and_writes_as_often_as_jax(mode, name):
+    fun = {**PROGRAMS, **WRITTEN_BY_A_RULE}[name]
+    same(run(MODES[mode](jaxviz), fun), run(MODES[mode](jax), fun))
 
 
 @pytest.mark.slow
@@ -124,7 +157,7 @@ def test_adding_to_a_reference_is_like_writing_the_sum(holder):
     same(run(jaxviz.value_and_grad, holder(adding)), run(jax.value_and_grad, holder(counting)))
 
 
-@programs
+@pytest.mark.parametrize("fun", PROGRAMS.values(), ids=list(PROGRAMS))
 def test_residuals_are_those_of_jax(fun):
     count = fresh()
     derivation = jaxviz.derive(lambda x, r: fun(x, r).sum(), X, count)
@@ -227,17 +260,6 @@ def test_what_only_reads_can_be_mapped():
     same(jaxviz.vmap(jaxviz.grad(reads))(X), jax.vmap(jax.grad(reads))(X))
 
 
-@pytest.mark.parametrize("holder", [lambda f: f, in_jit, in_scan, in_checkpoint])
-def test_a_write_for_each_example_is_refused(holder):
-    ref = fresh()
-    writes = lambda x: holder(counting)(x, ref)
-    with pytest.raises(Exception, match="unbatched array reference"):
-        jax.vmap(writes)(X)
-    with pytest.raises(jaxviz.NoRuleError, match=r"mutable reference.*test_references\.py:\d+"):
-        jaxviz.vmap(writes)(X)
-    assert float(ref[...]) == 0.0
-
-
 @pytest.mark.slow
 def test_a_reference_in_a_mapped_function_can_be_its_own():
     def own(x):
@@ -254,103 +276,6 @@ def test_effects_follow_their_operands():
     assert kept == (False, True, True)
     assert {e.input for e in program.effects} == {2}
     assert {e.input for e in smaller.effects} == {1}
-
-
-# --- what is not supported --------------------------------------------------------------------------------------------
-
-
-def made_of_a_tangent(x):
-    ref = jax.new_ref(x)
-    return jnp.sin(ref[...]).sum()
-
-
-def written_with_a_tangent(x):
-    ref = jax.new_ref(jnp.zeros(4))
-    ref[...] = jnp.sin(x)
-    return ref[...].sum()
-
-
-def made_in_a_checkpoint(x):
-    return jax.checkpoint(made_of_a_tangent)(x)
-
-
-def made_in_a_scan(x):
-    def body(h, _):
-        ref = jax.new_ref(h)
-        ref[...] = jnp.sin(ref[...])
-        return jax.freeze(ref), None
-
-    return lax.scan(body, x, None, length=2)[0].sum()
-
-
-@pytest.mark.parametrize("fun", [made_of_a_tangent, written_with_a_tangent, made_in_a_checkpoint, made_in_a_scan])
-@pytest.mark.parametrize("of", [jaxviz.grad, jaxviz.jacfwd, lambda f: lambda x: jaxviz.linearize(f, x)])
-def test_what_carries_a_tangent_is_refused_at_its_line(fun, of):
-    with pytest.raises(jaxviz.NoRuleError, match=r"mutable reference yet.*test_references\.py:(\d+)") as caught:
-        of(fun)(X)
-    first = inspect.getsourcelines(made_of_a_tangent)[1]
-    line = int(str(caught.value).rpartition(":")[2].split(")")[0])
-    assert first < line < first + 40
-
-
-def test_a_reference_that_is_passed_twice_is_refused():
-    ref = fresh()
-    with pytest.raises(ValueError, match="only one reference to a mutable array"):
-        jaxviz.trace(lambda x, a, b: counting(x, a) * b[...])(X, ref, ref)
-
-
-# --- custom rules -----------------------------------------------------------------------------------------------------
-
-
-def using_a_rule_that_closes_over_a_value(x, ref):
-    scale = jnp.sin(2.0) + 1.0
-    last = lax.scan(lambda h, _: (h * counting(1.0, ref), None), 1.0, None, length=3)[0]
-    count = ref[...]
-
-    @jax.custom_jvp
-    def scaled(x):
-        return x * scale * count
-
-    @scaled.defjvp
-    def _(primals, tangents):
-        return primals[0] * scale * count, tangents[0] * scale * count
-
-    return scaled(x) * last
-
-
-@pytest.mark.slow
-def test_a_rule_that_closes_over_a_value():
-    """jaxviz traces such a function with constants folded, and what is done to references must not be."""
-    fun = using_a_rule_that_closes_over_a_value
-    same(run(jaxviz.value_and_grad, fun), run(jax.value_and_grad, fun))
-    count = fresh()
-    assert jaxviz.derive(lambda x, r: fun(x, r).sum(), X, count).check()
-    assert float(count[...]) == 0.0
-    with pytest.raises(NotImplementedError, match="A custom rule closes over a value"):
-        jaxviz.residuals(fun, jax.ShapeDtypeStruct((4,), jnp.float32), count)
-
-
-@jax.custom_jvp
-def logged(x):
-    return jnp.sin(x)
-
-
-@logged.defjvp
-def _logged_jvp(primals, tangents):
-    GLOBAL[...] += 1.0
-    return jnp.sin(primals[0]), jnp.cos(primals[0]) * tangents[0] * GLOBAL[...]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("nested", [
-    lambda f: f, jax.jit, lambda f: jax.jit(jax.jit(f)), jax.checkpoint, lambda f: jax.checkpoint(jax.jit(f)),
-])  # fmt: skip
-@pytest.mark.parametrize("jits", [False, True], ids=["eager", "jit"])
-def test_a_rule_that_writes_a_reference(nested, jits):
-    maybe_jit = jax.jit if jits else lambda f: f
-    of = lambda transform: lambda f: maybe_jit(transform(f))
-    fun = lambda x, _: nested(logged)(x)
-    same(run(of(jaxviz.value_and_grad), fun), run(of(jax.value_and_grad), fun))
 
 
 # --- reports ----------------------------------------------------------------------------------------------------------
@@ -423,28 +348,6 @@ def test_checking_a_rule_leaves_the_references_as_they_were():
 
 
 @pytest.mark.slow
-def test_a_stepper_goes_back_to_what_was_read():
-    count = fresh()
-    loss = lambda x, r: counting(counting(x, r), r).sum()
-    stepper = jaxviz.step(loss, X, count)
-    reads = [e for e in stepper.derivation.forward.equations if e.primitive.name == "get"]
-    for _ in range(2):
-        stepper.restart()
-        read = []
-        while not stepper.is_done:
-            stepper.next()
-            if stepper.equation in reads:
-                read.append(float(stepper.value))
-        assert read == [0.0, 1.0, 1.0, 2.0]
-        same(stepper.result, loss(X, fresh()))
-    stepper.restart()
-    name = stepper.derivation.forward_names[stepper.derivation.forward.invars[1]]
-    with pytest.raises(jaxviz.SteppingError, match="is a mutable reference, with another value after each write"):
-        stepper.summary(name)
-    assert float(count[...]) == 0.0
-
-
-@pytest.mark.slow
 def test_a_gradient_on_one_path_writes_once():
     results = []
     for module in (jax, jaxviz):
@@ -452,163 +355,6 @@ def test_a_gradient_on_one_path_writes_once():
         results.append((module.value_and_grad(branching)(X, count), count[...], GLOBAL[...]))
     same(results[1], results[0])
     assert float(count[...]) == 1.0
-
-
-# --- plans ------------------------------------------------------------------------------------------------------------
-
-
-def with_tanh(x, _):
-    return jnp.sin(OnlyReverse(jax.typeof(x))(jnp.sin(x) * 2)).sum()
-
-
-def with_own_reference(x, _):
-    y = jnp.sin(x)
-    ref = jax.new_ref(lax.stop_gradient(y))
-    ref[...] += 1.0
-    return (jnp.exp(y) * ref[...]).sum()
-
-
-UNPLANNED = {straight: "takes a mutable reference", with_tanh: "no forward mode"}
-
-
-@pytest.mark.parametrize("fun", UNPLANNED)
-def test_no_plan_puts_a_checkpoint_there(fun):
-    with pytest.raises(ValueError, match=rf"{UNPLANNED[fun]}.*nothing around it can be planned"):
-        jaxviz.plan_remat(fun, X, fresh(), work="50%")
-    plan = jaxviz.plan_remat(fun, X, fresh())
-    assert "no changes" in plan.summary
-    assert UNPLANNED[fun] in " ".join(plan.notes)
-
-
-def block(w, h):
-    return h + 0.1 * jnp.exp(-(jnp.sin(jnp.tanh(h * w)) ** 2)) * jnp.cos(h * w)
-
-
-def counted_block(w, h, count):
-    count[...] += 1.0
-    return h + 0.1 * jnp.exp(-(jnp.sin(jnp.tanh(h * w)) ** 2)) * jnp.cos(h * w / count[...])
-
-
-def counted_outside(x, count):
-    count[...] += 1.0
-    for w in range(1, 6):
-        x = block(w, x)
-    return jnp.sum(x**2) * count[...]
-
-
-def counted_globally(x, count):
-    GLOBAL[...] += 1.0
-    return counted_outside(x, count)
-
-
-def counted_in_some_calls(x, count):
-    for w in range(1, 4):
-        x = block(w, x)
-    for w in range(4, 7):
-        x = counted_block(w, x, count)
-    return jnp.sum(x**2)
-
-
-def counted_in_a_loop(x, count):
-    def body(h, w):
-        count[...] += 1.0
-        return block(w, h), None
-
-    return jnp.sum(lax.scan(body, x, jnp.arange(1.0, 7.0))[0] ** 2)
-
-
-def counted_before_a_loop(x, count):
-    count[...] += 1.0
-    return jnp.sum(lax.scan(lambda h, w: (block(w, h), None), x, jnp.arange(1.0, 7.0))[0] ** 2) * count[...]
-
-
-def counted_in_each_call(x, count):
-    for w in range(1, 6):
-        x = counted_block(w, x, count)
-    return jnp.sum(x**2)
-
-
-def counting_for_itself(x, _):
-    def body(h, w):
-        own = jax.new_ref(jnp.float32(0.0))
-        own[...] += w
-        return block(own[...], h), own[...]
-
-    return jnp.sum(lax.scan(body, x, jnp.arange(1.0, 7.0))[0] ** 2)
-
-
-PLANNED = {
-    counted_outside: ("5 calls of block", "40%"),
-    counted_globally: ("5 calls of block", "40%"),
-    counted_in_some_calls: ("3 calls of block", "70%"),  # the other calls keep what they save
-    counted_in_a_loop: ("call of block", "40%"),
-    counted_before_a_loop: ("", "40%"),
-    counting_for_itself: ("", "40%"),
-    with_own_reference: ("", "50%"),
-}
-
-
-def gradient_and_references(loss, x):
-    count, before = fresh(), GLOBAL[...]
-    try:
-        return [*jax.value_and_grad(loss)(x, count), count[...], GLOBAL[...]]
-    finally:
-        GLOBAL[...] = before
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fun", PLANNED)
-def test_checkpoints_are_planned_around_what_uses_no_reference_from_outside(fun):
-    """JAX would write such a reference in both passes. One that is made inside is made again."""
-    x, count = jnp.linspace(0.5, 2.5, 256), fresh()
-    where, share = PLANNED[fun]
-    plan = jaxviz.plan_remat(fun, x, count, residuals=share)
-    assert float(count[...]) == 0.0
-    assert "no changes" not in plan.summary
-    assert where in plan.summary
-    planned = plan.apply(fun)
-    same(gradient_and_references(planned, x), gradient_and_references(fun, x))
-    kept = sum(r.nbytes for r in jaxviz.residuals(planned, x, fresh()))
-    assert kept < sum(r.nbytes for r in jaxviz.residuals(fun, x, fresh()))
-    outside = [note for note in plan.notes if "No checkpoint of the plan contains this" in note]
-    assert bool(outside) == (fun not in (counting_for_itself, with_own_reference))
-
-
-def test_a_checkpoint_that_writes_to_a_reference_is_not_removed():
-    """JAX writes in both passes, so without the checkpoint something else would be in the reference."""
-    plan = jaxviz.plan_remat(in_checkpoint(counted_outside), jnp.linspace(0.5, 2.5, 256), fresh())
-    assert "no changes" in plan.summary
-    with pytest.raises(ValueError, match=r"uses a mutable reference.*nothing around it can be planned"):
-        jaxviz.plan_remat(in_checkpoint(counted_outside), jnp.linspace(0.5, 2.5, 256), fresh(), memory="1GiB")
-
-
-def test_where_every_region_uses_one_from_outside_nothing_is_planned():
-    x = jnp.linspace(0.5, 2.5, 256)
-    assert "no changes" in jaxviz.plan_remat(counted_in_each_call, x, fresh()).summary
-    with pytest.raises(ValueError, match=r"test_references.py:\d+\) takes a mutable reference.*nothing around it"):
-        jaxviz.plan_remat(counted_in_each_call, x, fresh(), residuals="30%")
-
-
-@pytest.mark.parametrize("fun", [straight, with_tanh])
-def test_no_policy_is_tried_around_it(fun):
-    with pytest.raises(ValueError, match=rf"none can be put around it: .*{UNPLANNED[fun]}"):
-        str(jaxviz.compare_policies(fun, X, fresh()))
-
-
-def layers(x, ws, count):
-    def layer(h, w):
-        count[...] += 1.0
-        return jnp.tanh(jnp.sin(h * w) * jnp.cos(h)), None
-
-    return lax.scan(layer, x, ws)[0].sum()
-
-
-def test_no_report_advises_a_checkpoint_around_a_body_that_writes():
-    args = jnp.linspace(0.0, 1.0, 4096), jnp.ones((8, 4096)), fresh()
-    assert "jax.checkpoint around the body" not in str(jaxviz.residuals(layers, *args))
-    assert not [a for a in jaxviz.lint(layers, *args) if a.rule == "layer-checkpoint"]
-    without = lambda x, ws: lax.scan(lambda h, w: (jnp.tanh(jnp.sin(h * w) * jnp.cos(h)), None), x, ws)[0].sum()
-    assert "jax.checkpoint around the body" in str(jaxviz.residuals(without, *args[:2]))
 
 
 @pytest.mark.slow
@@ -630,41 +376,3 @@ def test_a_checkpoint_around_a_loop_that_writes_a_reference_of_its_own(inner):
     f = jax.checkpoint(loss)
     np.testing.assert_array_equal(jax.jit(jaxviz.grad(f))(*args), jax.jit(jax.grad(f))(*args))
     assert jaxviz.derive(f, *args).check()
-
-
-def scaled_in_a_scan(x, is_own):
-    def body(h, _):
-        return jnp.sin(h * scale[...]), None
-
-    scale = jax.new_ref(jnp.full(4, 2.0)) if is_own else SCALE
-    return jnp.sum(lax.scan(body, x, None, length=3)[0])
-
-
-SCALE = jax.new_ref(jnp.full(4, 2.0))
-
-
-def test_what_jax_saves_for_the_zero_tangent_of_a_reference_is_said():
-    """It gives one to a reference that the function makes, and none to one from outside."""
-    for is_own in (True, False):
-        derivation = jaxviz.derive(scaled_in_a_scan, X, is_own)
-        notes = [note for note in jaxviz.residuals(derivation).notes if "a tangent, which is zero here" in note]
-        assert len(notes) == is_own
-        assert derivation.check().agrees is not is_own
-        assert not notes or f"test_references.py:{scaled_in_a_scan.__code__.co_firstlineno + 4}" in notes[0]
-
-
-def read_in_a_checkpoint(x):
-    scale = jax.new_ref(jnp.full(4, 2.0))
-    return jax.checkpoint(lambda x: jnp.sin(x * scale[...]))(x)
-
-
-@pytest.mark.parametrize(
-    "holder", [jax.jit, lambda f: lambda x: lax.cond(x[0] > 0, f, jnp.sin, x)], ids=["jit", "cond"]
-)
-def test_a_reference_that_would_have_to_be_returned_is_refused(holder):
-    """JAX fails as well."""
-    loss = lambda x: jnp.sum(holder(read_in_a_checkpoint)(x))
-    with pytest.raises((ValueError, KeyError)):
-        jax.grad(loss)(X)
-    with pytest.raises(NotImplementedError, match="makes a mutable reference that is read again in the backward pass"):
-        jaxviz.grad(loss)(X)

@@ -8,6 +8,8 @@ import difflib
 import io
 import os
 import re
+import sys
+import types
 from pathlib import Path
 
 import jax
@@ -21,11 +23,11 @@ BASE, OTHERS = "0.10", ("0.11", "0.12")
 `name.jax-0.12.txt`, which 0.11 shows too unless it also has one. With any other version, a transcript only has to end in the same errors."""
 
 
-def of(room):
-    """A parameter `transcript`: the files of one folder."""
-    paths = sorted(p for p in (FOLDER / room).glob("*.txt") if ".jax-" not in p.name)
-    assert paths, f"there are no transcripts in {room}"
-    return pytest.mark.parametrize("transcript", paths, ids=[p.stem for p in paths])
+def of(*rooms):
+    """A parameter `transcript`: the files of some folders."""
+    paths = [p for room in rooms for p in sorted((FOLDER / room).glob("*.txt")) if ".jax-" not in p.name]
+    assert {p.parent.name for p in paths} == set(rooms)
+    return pytest.mark.parametrize("transcript", paths, ids=[f"{p.parent.name}-{p.stem}" for p in paths])
 
 
 def at_the_prompt(code, names):
@@ -44,11 +46,15 @@ def replay(transcript, folder, run=at_the_prompt):
     path = folder / "program.py"
     code = (line[4:] or "\n" for line in base.splitlines(keepends=True) if line.startswith((">>> ", "...")))
     path.write_text("".join(code), encoding="utf-8")
-    names, shown, place = {"__file__": str(path), "__name__": "transcript"}, [], 0
-    for block in re.findall(r"^>>> .*\n(?:\.\.\.(?: .*)?\n)*", base, re.MULTILINE):
-        code = "".join(line[4:] or "\n" for line in block.splitlines(keepends=True))
-        shown += [block, output_of(run, "\n" * place + code, names).replace(f"{folder}{os.sep}", "")]
-        place += block.count("\n")
+    module = sys.modules["transcript"] = types.ModuleType("transcript")
+    module.__file__, shown, place = str(path), [], 0
+    try:
+        for block in re.findall(r"^>>> .*\n(?:\.\.\.(?: .*)?\n)*", base, re.MULTILINE):
+            code = "".join(line[4:] or "\n" for line in block.splitlines(keepends=True))
+            shown += [block, output_of(run, "\n" * place + code, vars(module)).replace(f"{folder}{os.sep}", "")]
+            place += block.count("\n")
+    finally:
+        del sys.modules["transcript"]
     compare("".join(shown), transcript, base)
 
 

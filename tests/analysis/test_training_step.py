@@ -12,7 +12,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import jaxviz
-from jaxviz.analysis.training_step import TrainingStep, step_function, trace_training_step
+from jaxviz.analysis.training_step import step_function, trace_training_step
 from jaxviz.features.remat.graph import derive_like
 from jaxviz.ir import compat
 from jaxviz.ir.emit import as_function
@@ -300,10 +300,8 @@ OF_THE_LOSS = (
 )  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("step", OF_THE_LOSS, ids=lambda f: f.__name__)
-def test_every_report_of_a_step_is_about_its_loss(step):
-    args, alone = (W, W, BATCH), jaxviz.residuals(loss, W, BATCH)
+def is_about_its_loss(step, args, alone):
+    """Every report has the residuals of the loss, and its title."""
     found, lint = jaxviz.residuals(step, *args), jaxviz.lint(step, *args)
     assert sorted((r.type, r.nbytes) for r in found) == sorted((r.type, r.nbytes) for r in alone)
     assert lint.saved == found.saved == alone.saved
@@ -313,137 +311,10 @@ def test_every_report_of_a_step_is_about_its_loss(step):
     assert "picture of" in str(jaxviz.draw(step, *args))
 
 
-def test_what_a_step_says_that_conds_save_is_what_they_save():
-    """An option of jaxviz: JAX saves dummies for what only another branch saves."""
-    found = trace_training_step(recomputing, (W, W, BATCH), {})
-    assert found.gradient.cond_residuals == "recompute"
-    own = jaxviz.derive(choosing, W, BATCH, cond_residuals="recompute").residuals
-    saved = lambda residuals: sorted((r.type, r.nbytes) for r in residuals)
-    assert saved(found.gradient.residuals) == saved(own)
-    assert saved(own) != saved(jaxviz.derive(choosing, W, BATCH).residuals)
-
-
-def twice_in_turn(params, momentum, batch):
-    """Both forward passes come before the backward passes, and JAX traces each pass once."""
-    forward, backward = jax.fwd_and_bwd(loss, argnums=0)
-    first, second = (forward(params, jax.tree.map(lambda a: a[part], batch)) for part in (slice(0, 4), slice(4, 8)))
-    gradients = [backward(pull, jnp.ones_like(value)) for value, pull in (first, second)]
-    return updated(params, momentum, jax.tree.map(jnp.add, *gradients))
-
-
-def test_the_passes_of_several_calls_belong_together():
-    found = trace_training_step(twice_in_turn, (W, W, BATCH), {})
-    opened = found.opened()
-    assert len(opened.forward) == len(opened.backward) == 2
-    agrees(twice_in_turn, as_function(opened.program))
-    agrees(twice_in_turn, step_function(found))
-
-
-def test_a_cotangent_that_is_not_wanted_is_not_computed():
-    (wanted,) = trace_training_step(some_wanted, (W, W, BATCH), {}).opened().backward
-    (whole,) = trace_training_step(two_arguments, (W, W, BATCH), {}).opened().backward
-    n_equations = lambda e: sum(1 for _, p in e.programs for _ in p.walk())
-    assert len(wanted.outvars) == len(whole.outvars) - 1
-    assert n_equations(wanted) < n_equations(whole)
-
-
-def other_argument(params, momentum, batch):
-    """The argument that is a residual is replaced by another value."""
-    value, pull = jax.vjp(lambda p: loss(p, batch), params)
-    pull.args_res[0] = jax.tree.map(lambda p: 2.0 * p, params)
-    (gradient,) = pull(jnp.ones_like(value))
-    return *updated(params, momentum, gradient), value
-
-
-def in_two_loops(params, momentum, batch):
-    parts = jax.tree.map(lambda a: a.reshape(4, 2, *a.shape[1:]), batch)
-    _, pulls = lax.scan(lambda c, part: (c, jax.vjp(lambda p: loss(p, part), params)[1]), None, parts)
-    add = lambda total, pull: (jax.tree.map(jnp.add, total, pull(jnp.ones(()))[0]), None)
-    return updated(params, momentum, lax.scan(add, jax.tree.map(jnp.zeros_like, params), pulls)[0])
-
-
-def layer_by_layer(params, momentum, batch):
-    layer = lambda w, x: x + jnp.tanh(x @ w)
-    x, pulls = batch["x"], []
-    for w in params:
-        x, pull = jax.vjp(layer, w, x)
-        pulls.append(pull)
-    gradients, ct = [], x - batch["y"]
-    for pull in reversed(pulls):
-        gradient, ct = pull(ct)
-        gradients.insert(0, gradient)
-    return updated(params, momentum, gradients)
-
-
-def with_hvp(params, momentum, batch):
-    """JAX takes the gradient under `jax.jvp`, and another one by itself."""
-    _, curved = jax.jvp(jax.grad(lambda p: jnp.sum(jnp.sin(p[0]))), (params,), (momentum,))
-    return updated(params, momentum, jax.tree.map(jnp.add, jax.grad(loss)(params, batch), curved))
-
-
-@pytest.mark.parametrize("step", [layer_by_layer, with_hvp, twice_in_turn], ids=lambda f: f.__name__)
-def test_reports_of_a_step_with_several_gradients(step):
-    found = trace_training_step(step, (W, W, BATCH), {})
-    agrees(step, as_function(found.opened().program))
-    assert "training step" in jaxviz.memory(step, W, W, BATCH).summary
-    plan = jaxviz.plan_remat(step, W, W, BATCH, work="50%")
-    tree = jax.tree.structure((W, W, BATCH))
-    agrees(step, lambda *leaves: jax.tree.leaves(plan.apply(step)(*jax.tree.unflatten(tree, leaves))))
-
-
 @pytest.mark.slow
-def test_compiled_memory_of_a_step_with_several_gradients():
-    assert "training step" in jaxviz.compiled_memory(layer_by_layer, W, W, BATCH).summary
-
-
-@pytest.mark.parametrize("step", [other_argument, in_two_loops], ids=lambda f: f.__name__)
-def test_a_pass_that_is_not_one_equation_is_left_to_jax(step):
-    (left,) = trace_training_step(step, (W, W, BATCH), {})
-    assert left.endswith(" whose backward pass is apart from its forward pass")
-
-    def both(params, momentum, batch):
-        return step(*plain(params, momentum, batch), batch)
-
-    found = trace_training_step(both, (W, W, BATCH), {})
-    agrees(both, as_function(found.opened().program))
-    agrees(both, step_function(found))
-
-
-def test_the_function_and_its_arguments_have_the_names_of_the_source():
-    found = trace_training_step(plain, (W, W, BATCH), {})
-    assert found.about == "training step `plain`, which takes the gradient of `loss` in `params`"
-    (of_two,) = trace_training_step(two_arguments, (W, W, BATCH), {}).gradients
-    assert of_two.differentiated == ("p", "x")
-
-
-@pytest.mark.parametrize(
-    "gradient",
-    [
-        lambda w, x: jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w)))(w),
-        lambda w, x: jax.grad(jax.checkpoint(lambda w: jnp.sum(jnp.tanh(x @ w))))(w),
-        lambda w, x: jax.grad(partial(lambda w, x: jnp.sum(jnp.tanh(x @ w)), x=x))(w),
-        lambda w, y: jax.grad(partial(lambda x, w: jnp.sum(jnp.tanh(x @ w)), y))(w),
-    ],
-    ids=["closed over", "in a checkpoint", "fixed by keyword", "fixed by position"],
-)
-def test_an_argument_of_the_step_that_the_function_closes_over_has_its_name(gradient):
-    step = jax.jit(lambda w, x: (w - gradient(w, x), jnp.sum(x)))
-    found = trace_training_step(step, (jnp.ones((3, 4)), jnp.ones((2, 3))), {})
-    assert set(found.gradient.primal.arg_names) == {"w", "x"}
-
-
-def test_what_was_traced_before_is_traced_again():
-    jitted(jax.tree.map(jnp.copy, W), jax.tree.map(jnp.copy, W), BATCH)
-    assert isinstance(trace_training_step(jitted, (W, W, BATCH), {}), TrainingStep)
-
-
-def test_afterwards_jax_is_as_it_was():
-    vjp = jax.vjp
-    trace_training_step(plain, (W, W, BATCH), {})
-    with pytest.raises(ZeroDivisionError):
-        trace_training_step(lambda p: (jax.grad(loss)(p, BATCH), 1 / 0), (W,), {})
-    assert jax.vjp is vjp
-    assert not any("gradient_pass" in str(e.primitive) for _, e in jaxviz.trace(plain)(W, W, BATCH).walk())
+@pytest.mark.parametrize("step", OF_THE_LOSS, ids=lambda f: f.__name__)
+def test_every_report_of_a_step_is_about_its_loss(step):
+    is_about_its_loss(step, (W, W, BATCH), jaxviz.residuals(loss, W, BATCH))
 
 
 @pytest.mark.slow
@@ -472,16 +343,3 @@ def test_threads_that_overlap_leave_jax_as_it_was():
     thread.join()
     assert called == ["second"]
     assert jax.vjp is before[0]
-
-
-def test_what_is_no_step():
-    assert trace_training_step(loss, (W, BATCH), {}) == ()
-    mapped = lambda params, batch: jax.vmap(jax.grad(loss), in_axes=(None, 0))(params, batch)
-    assert trace_training_step(mapped, (W, BATCH), {}) == ("the gradient of `loss` in `params` under jax.vmap",)
-    assert "gradient of `mapped` in" not in jaxviz.memory(loss, W, BATCH).summary
-    assert jaxviz.memory(mapped, W, BATCH).step is None
-
-
-def test_a_loss_that_takes_a_gradient_is_differentiated_itself():
-    penalty = lambda p: jnp.sum(jax.grad(lambda x: loss(p, {**BATCH, "x": x}))(BATCH["x"]) ** 2)
-    assert jaxviz.memory(penalty, W).step is None

@@ -4,139 +4,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import transcripts
 from jax import lax
 from laws import side_by_side
-from lines import line_of
 
 import jaxviz
 
 X = jnp.arange(1.0, 4.0)
-PARAMS = {"w": X, "n": 3}
-
-
-def both(call):
-    """The errors of jax's and jaxviz's function for the same call."""
-    errors = []
-    for library in (jax, jaxviz):
-        with pytest.raises(Exception) as caught:  # noqa: PT011  whatever jax raises
-            call(library)
-        errors.append(caught.value)
-    return errors
-
-
-@pytest.mark.parametrize(
-    ("call", "path"),
-    [
-        (lambda: jaxviz.grad(lambda p: p["w"].sum())(PARAMS), "p['n']"),
-        (lambda: jaxviz.jacrev(lambda p, q: p, 1)(1.0, 2), "q"),
-        (lambda: jaxviz.jvp(lambda a, b: a, (X, (X, X)), (X, (X, X[:2]))), "b[1]"),
-        (lambda: jaxviz.trace(lambda a, b: a)(1.0, {"k": "text"}), "b['k']"),
-        (lambda: jaxviz.vjp(lambda a, b: a, 1.0, [object()]), "b[0]"),
-    ],
-)
-def test_an_error_names_the_argument_by_its_path(call, path):
-    with pytest.raises((TypeError, ValueError)) as caught:
-        call()
-    assert path in str(caught.value)
-
-
-@pytest.mark.parametrize("argnums", [2, (0, 5), -3, (1, -4)])
-def test_an_argument_that_there_is_not_is_refused_in_jaxs_words(argnums):
-    f = lambda x, y: x * y
-    theirs, ours = both(lambda m: m.grad(f, argnums=argnums)(1.0, 2.0))
-    assert type(ours) is type(theirs)
-    assert str(ours) == str(theirs)
-    with pytest.raises(type(theirs)) as caught:
-        jaxviz.derive(f, 1.0, 2.0, argnums=argnums)
-    assert str(caught.value) == str(theirs)
 
 
 def halving(x):
     return lax.while_loop(lambda c: c > 1.0, lambda c: c / 2.0, x)  # here
-
-
-def test_a_while_loop_has_forward_mode_only():
-    np.testing.assert_allclose(jaxviz.jvp(halving, (5.0,), (1.0,)), jax.jvp(halving, (5.0,), (1.0,)))
-    with pytest.raises(ValueError, match="Reverse-mode differentiation does not work") as of_jax:
-        jax.grad(halving)(5.0)
-    with pytest.raises(jaxviz.ReverseModeError) as caught:
-        jaxviz.grad(halving)(5.0)
-    assert str(caught.value).startswith(str(of_jax.value))
-    assert f"test_api.py:{halving.__code__.co_firstlineno + 1}" in str(caught.value)
-
-
-def with_jvp(rule):
-    made = jax.custom_jvp(lambda x: jnp.sin(x))
-    made.defjvp(rule)
-    return made
-
-
-def stops(primals, tangents):
-    raise RuntimeError("not today")
-
-
-reverse_only = jax.custom_vjp(jnp.sin)
-reverse_only.defvjp(lambda x: (jnp.sin(x), x), lambda x, ct: (ct * jnp.cos(x),))
-of_other_shapes = with_jvp(lambda primals, tangents: (jnp.ones(3) @ jnp.ones(4), tangents[0]))  # JAX puts a note on it
-with_an_error = with_jvp(stops)
-loop_in_a_jit = jax.jit(halving)
-
-
-def of_a_loop(x):
-    return loop_in_a_jit(x)
-
-
-def only_in_reverse(x):
-    return reverse_only(x) * 2.0  # here
-
-
-def with_other_shapes(x):
-    return of_other_shapes(x) * 2.0  # here
-
-
-def with_a_rule_that_raises(x):
-    return with_an_error(x) * 2.0  # here
-
-
-def writing(x):
-    return jax.new_ref(x)[...]  # here
-
-
-def squared(x):
-    return x * x  # here
-
-
-PLACED = {
-    of_a_loop: (jaxviz.grad, jaxviz.ReverseModeError, r"Reached at `while` \(equation \d+, "),
-    only_in_reverse: (jaxviz.jacfwd, jaxviz.ForwardModeError, "has only a reverse-mode rule"),
-    with_other_shapes: (jaxviz.grad, TypeError, "dot_general"),
-    with_a_rule_that_raises: (jaxviz.grad, RuntimeError, "not today"),
-    writing: (jaxviz.grad, jaxviz.NoRuleError, "'new_ref' not implemented"),
-    squared: (
-        lambda f: lambda x: jaxviz.linear_transpose(f, x), jaxviz.EquationError, r"The function is not linear.*jax\.linearize",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("f", PLACED, ids=lambda f: f.__name__)
-def test_an_error_is_placed_once_at_the_users_line(f):
-    transform, error, message = PLACED[f]
-    with pytest.raises(error, match=message) as caught:
-        transform(f)(2.0)
-    line = line_of(halving if f is of_a_loop else f)
-    assert (
-        sum(f"test_api.py:{line}" in text for text in [str(caught.value), *getattr(caught.value, "__notes__", ())]) == 1
-    )
-
-
-def test_an_error_lists_the_arguments_also_those_that_are_not_differentiated():
-    def f(w, x, mode):
-        return jnp.sum(w @ x)
-
-    with pytest.raises(TypeError) as caught:
-        jaxviz.grad(f)(X, jnp.ones((4, 2)), "fast")
-    (note,) = (n for n in caught.value.__notes__ if n.startswith("The function is"))
-    assert note.endswith("called with w: f32[3], x: f32[4,2], mode: str.")
 
 
 def test_compiled_operations_are_placed_at_the_users_line():
@@ -241,9 +119,6 @@ def test_what_a_user_drops_is_dropped():
     assert gone() is None
 
 
-@pytest.mark.parametrize("call", [jaxviz.grad, jaxviz.value_and_grad], ids=["grad", "value_and_grad"])
-def test_a_misspelt_option_is_refused(call):
-    with pytest.raises(ValueError, match="cond_residuals must be 'jax' or 'recompute'; got 'recomput'"):
-        call(lambda x: x * x, cond_residuals="recomput")(1.0)
-    with pytest.raises(ValueError, match="got 'recomput'"):
-        jaxviz.derive(lambda x: x * x, 1.0, cond_residuals="recomput").forward  # noqa: B018
+@transcripts.of("api")
+def test_transcript(transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path)

@@ -1,5 +1,6 @@
 """Custom rules: errors name the leaf; correct rules behave as in jax."""
 
+import dataclasses
 import functools
 
 import jax
@@ -10,9 +11,9 @@ from jax import lax
 from short_runs import short
 
 import jaxviz
+from jaxviz.ir.compat import custom_rules
 
 X = jnp.linspace(0.3, 1.7, 3)
-DECORATORS = pytest.mark.parametrize("module", [jax, jaxviz], ids=["jax", "jaxviz"])
 
 
 def with_jvp(fun, rule, **options):
@@ -25,119 +26,6 @@ def with_vjp(fun, fwd, bwd, **options):
     made = jaxviz.custom_vjp(fun)
     made.defvjp(fwd, bwd, **options)
     return made
-
-
-def tree(x):
-    return {"a": jnp.sin(x), "b": x.sum()}
-
-
-# --- custom_jvp -------------------------------------------------------------------------------------------------------
-
-
-@DECORATORS
-def test_a_right_jvp_rule_is_jaxs(module):
-    @functools.partial(module.custom_jvp, nondiff_argnums=(0,))
-    def applied(f, x, n):
-        return f(x) * n, n
-
-    @applied.defjvp
-    def rule(f, primals, tangents):
-        (x, n), (t, _) = primals, tangents
-        return applied(f, x, n), (2.0 * t * n, np.zeros((), jax.dtypes.float0))
-
-    for grad in (jax.grad, jaxviz.grad):
-        got = grad(lambda x: applied(jnp.sin, x, 3)[0].sum())(X)
-        np.testing.assert_allclose(got, jnp.full(3, 6.0))
-    np.testing.assert_allclose(jax.jit(jax.vmap(jax.grad(lambda x: applied(jnp.sin, x, 3)[0])))(X), jnp.full(3, 6.0))
-
-
-@DECORATORS
-def test_defjvps_and_symbolic_zeros(module):
-    @module.custom_jvp
-    def product(x, y):
-        return x * y
-
-    product.defjvps(lambda t, out, x, y: 3.0 * t * y, None)
-    np.testing.assert_allclose(jaxviz.grad(lambda x: product(x, X).sum())(X), 3.0 * X)
-
-    @module.custom_jvp
-    def sum_of(x, y):
-        return x + y
-
-    def rule(primals, tangents):
-        x, y = primals
-        zeros = [type(t) is jax.custom_derivatives.SymbolicZero for t in tangents]
-        assert zeros == [False, True]
-        return x + y, tangents[0] * 5.0
-
-    sum_of.defjvp(rule, symbolic_zeros=True)
-    for grad in (jax.grad, jaxviz.grad):
-        np.testing.assert_allclose(grad(lambda x: sum_of(x, X).sum())(X), jnp.full(3, 5.0))
-
-
-# --- custom_vjp -------------------------------------------------------------------------------------------------------
-
-
-def weighted(p, x):
-    return jnp.sum(p["w"] * x)
-
-
-RIGHT_FWD = lambda p, x: (weighted(p, x), (p, x))
-RIGHT_BWD = lambda res, ct: ({"w": ct * res[1]}, ct * res[0]["w"])
-
-
-def test_calls_of_other_shapes_do_not_disturb_each_other():
-    f = with_vjp(weighted, RIGHT_FWD, RIGHT_BWD)
-    _, pull = jax.vjp(f, {"w": X}, X)
-    jax.vjp(f, {"w": X[:2]}, X[:2])
-    np.testing.assert_allclose(pull(1.0)[0]["w"], X)
-
-
-def test_residuals_are_those_of_jaxs_decorator():
-    kept = []
-    for module in (jax, jaxviz):
-        f = module.custom_vjp(weighted)
-        f.defvjp(RIGHT_FWD, RIGHT_BWD)
-        derivation = jaxviz.derive(f, {"w": X}, X, argnums=(0, 1))
-        assert derivation.check().agrees
-        kept.append([(r.name, r.aval, r.nbytes) for r in derivation.residuals])
-    assert kept[0] == kept[1]
-
-
-@DECORATORS
-def test_a_right_vjp_rule_is_jaxs(module):
-    @functools.partial(module.custom_vjp, nondiff_argnums=(1,))
-    def power(x, n, k):
-        return x**n * k
-
-    power.defvjp(lambda x, n, k: (power(x, n, k), (x, k)), lambda n, res, ct: (2.0 * ct * res[0], None))
-    for grad in (jax.grad, jaxviz.grad):
-        np.testing.assert_allclose(grad(lambda x: power(x, 2, 3).sum())(X), 2.0 * X)
-    mapped = jax.jit(jax.vmap(jaxviz.grad(lambda x: power(x, 2, 3))))
-    np.testing.assert_allclose(mapped(X), 2.0 * X)
-    scanned = jaxviz.grad(lambda x: lax.scan(lambda c, _: (power(c, 2, 1), None), x, None, length=2)[0].sum())(X)
-    np.testing.assert_allclose(scanned, 4.0 * X**3, rtol=1e-5)
-
-
-@DECORATORS
-def test_symbolic_zeros_and_optimize_remat(module):
-    @module.custom_vjp
-    def product(x, y):
-        return x * y
-
-    def fwd(x, y):
-        assert (x.perturbed, y.perturbed) == (True, False)
-        return x.value * y.value, y.value
-
-    product.defvjp(fwd, lambda y, ct: (ct * y * 7.0, None), symbolic_zeros=True)
-    np.testing.assert_allclose(jaxviz.grad(lambda x: product(x, X).sum())(X), 7.0 * X)
-
-    @module.custom_vjp
-    def sine(x):
-        return jnp.sin(x)
-
-    sine.defvjp(lambda x: (jnp.sin(x), jnp.cos(x)), lambda cos, ct: (ct * cos,), optimize_remat=True)
-    np.testing.assert_allclose(jaxviz.grad(lambda x: jax.checkpoint(sine)(x).sum())(X), jnp.cos(X), rtol=1e-6)
 
 
 def _count_and_value(x):
@@ -188,9 +76,6 @@ def test_the_tangent_of_a_whole_number_that_is_computed_with_is_zero(use, zero):
     assert jaxviz.memory(derivation).peak_nbytes > 0
     tangent = jaxviz.jvp(quad, (1.0,), (1.0,))[1][0]
     assert tangent.dtype == jax.dtypes.float0
-
-
-# --- custom_gradient --------------------------------------------------------------------------------------------------
 
 
 # --- under vmap -------------------------------------------------------------------------------------------------------
@@ -307,20 +192,8 @@ CLOSED_OVER = {
     "vmap in scan": lambda m, f: m.grad(repeated(lambda c: m.vmap(lambda s: f(c, s))(SCALES).sum()))(0.3),
     "vjp": lambda m, f: m.vjp(lambda x: m.vmap(lambda s: f(x, s))(SCALES), 0.3)[1](SCALES)[0],
     "no derivative": lambda m, f: m.vmap(lambda s: f(0.3, s))(SCALES),
+    "jvp": lambda m, f: m.jvp(lambda x: m.vmap(lambda s: f(x, s))(SCALES), (0.3,), (1.0,)),
 }
-
-
-@pytest.mark.parametrize("kind", ["jvp", "vjp"])
-@pytest.mark.parametrize("nesting", CLOSED_OVER)
-def test_a_rule_may_close_over_what_is_mapped(nesting, kind):
-    value = CLOSED_OVER[nesting]
-    try:
-        want = value(jax, scaled(kind))
-    except jax.errors.UnexpectedTracerError:
-        with pytest.raises(jax.errors.UnexpectedTracerError):
-            value(jaxviz, scaled(kind))
-    else:
-        np.testing.assert_allclose(value(jaxviz, scaled(kind)), want, rtol=1e-5)
 
 
 def twice(m, f):
@@ -350,57 +223,56 @@ DERIVED_AGAIN = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["jvp", "jvp of itself", "vjp", "vjp of itself"])
-@pytest.mark.parametrize("nesting", short(list(DERIVED_AGAIN), 2))
-def test_what_such_a_rule_gives_is_derived_again(nesting, kind):
-    value = DERIVED_AGAIN[nesting]
+AROUND = {"jit": jax.jit, "vmap": jax.vmap, "jit of vmap": lambda f: jax.jit(jax.vmap(f))}
+
+
+def of_what_is_around(around, derive):
+    s = 2.0 if around == "jit" else SCALES
+    return lambda m, f: AROUND[around](lambda s: derive(m, lambda x: f(x, jnp.sin(s) * 2.0, s))(0.3))(s)
+
+
+COMPUTED_AROUND = {
+    **{f"once, {around}": of_what_is_around(around, lambda m, f: m.grad(f)) for around in AROUND},
+    **{f"twice, {around}": of_what_is_around(around, twice) for around in AROUND},
+    "what is differentiated": lambda m, f: twice(m, lambda x: m.vmap(lambda s: f(x, s * x))(SCALES).sum())(0.3),
+    "what is mapped and differentiated": lambda m, f: m.grad(lambda x: m.vmap(lambda s: f(x, s))(x * SCALES).sum())(0.3),
+}  # fmt: skip
+
+
+def closing_over():
+    kinds = ("jvp", "jvp of itself", "vjp", "vjp of itself")
+    again = short(list(DERIVED_AGAIN), 2)
+    for kind in kinds:
+        for name in (*(CLOSED_OVER if "itself" not in kind else ()), *COMPUTED_AROUND):
+            yield pytest.param({**CLOSED_OVER, **COMPUTED_AROUND}[name], kind, id=f"{kind}-{name}")
+        for p in again:
+            marks = [*p.marks, pytest.mark.slow]
+            yield pytest.param(DERIVED_AGAIN[p.values[0]], kind, marks=marks, id=f"{kind}-again, {p.values[0]}")
+
+
+@pytest.mark.parametrize(("value", "kind"), list(closing_over()))
+def test_a_rule_may_close_over_what_jax_lets_it(value, kind):
+    """What is mapped, or computed around it, and not what is differentiated; backward rules have no forward mode."""
     try:
         want = value(jax, scaled(kind))
-    except (jax.errors.UnexpectedTracerError, TypeError):  # forward mode of a backward rule
-        with pytest.raises(Exception, match=r"unexpected tracer|closed-over value|forward-mode"):
+    except (jax.errors.UnexpectedTracerError, TypeError):
+        with pytest.raises(Exception, match=r"unexpected tracer|closed-over value|closes over a value|forward-mode"):
             value(jaxviz, scaled(kind))
     else:
         np.testing.assert_allclose(value(jaxviz, scaled(kind)), want, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["jvp", "jvp of itself", "vjp", "vjp of itself"])
-def test_what_such_a_rule_closes_over_may_not_be_differentiated(kind):
-    f = scaled(kind)
-    for m in (jax, jaxviz):
-        with pytest.raises(Exception, match=r"unexpected tracer|closes over a value|closed-over value"):
-            twice(m, lambda x: m.vmap(lambda s: f(x, s * x))(SCALES).sum())(0.3)
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Box:
+    content: object
 
 
-AROUND = {"jit": jax.jit, "vmap": jax.vmap, "jit of vmap": lambda f: jax.jit(jax.vmap(f))}
+@pytest.mark.parametrize("kept", [lambda v: (Box(v),), lambda v: {"a": [v], 1: v}])
+def test_what_a_rule_closes_over_is_found_in_pytrees(kept):
+    def f(v):
+        held = kept(v)
+        assert custom_rules._holds_tracers(v._trace, lambda: held)
+        return v
 
-
-@pytest.mark.parametrize("kind", ["jvp", "jvp of itself", "vjp", "vjp of itself"])
-@pytest.mark.parametrize("around", AROUND)
-@pytest.mark.parametrize("derive", ["grad", "twice"])
-def test_a_rule_may_close_over_what_is_computed_of_what_is_around(derive, around, kind):
-    f, transforms = scaled(kind), {"grad": lambda m: m.grad, "twice": lambda m: functools.partial(twice, m)}
-    of = lambda m: AROUND[around](lambda s: transforms[derive](m)(lambda x: f(x, jnp.sin(s) * 2.0, s))(0.3))
-    s = 2.0 if around == "jit" else SCALES
-    np.testing.assert_allclose(of(jaxviz)(s), of(jax)(s), rtol=1e-5)
-
-
-def test_a_jvp_of_one_that_does():
-    f = scaled("jvp")
-    pushed = lambda m: m.jvp(lambda x: m.vmap(lambda s: f(x, s))(SCALES), (0.3,), (1.0,))
-    np.testing.assert_allclose(pushed(jaxviz), pushed(jax), rtol=1e-6)
-
-
-def test_a_rule_may_not_close_over_what_is_mapped_and_differentiated():
-    f = scaled("vjp")
-    with pytest.raises(Exception, match="closed-over value"):
-        jaxviz.grad(lambda x: jaxviz.vmap(lambda s: f(x, s))(x * SCALES).sum())(0.3)
-
-
-def test_one_rule_for_each_of_the_arguments_that_are_differentiated():
-    """A program is derived several times: what was found for one argument does not hold for the other."""
-    product = jaxviz.custom_jvp(lambda x, y: x * y)
-    product.defjvps(lambda t, out, x, y: 2.0 * t * y, lambda t, out, x, y: 3.0 * t * x)
-    program = jaxviz.trace(product)(5.0, 7.0)
-    for argnums in ((0,), (1,), (0, 1), (0,)):
-        assert jaxviz.derive(program, argnums=argnums).check().agrees
+    jax.make_jaxpr(f)(1.0)

@@ -1,6 +1,5 @@
 """`jaxviz.jit`: the compile cache, donation, and the report of devices and layouts."""
 
-import functools
 import gc
 import subprocess
 import sys
@@ -10,9 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 import transcripts
-from device_programs import CASES, GRID, LINE
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
+from device_programs import CASES
 from laws import assert_same
 
 import jaxviz
@@ -37,57 +34,6 @@ def test_nothing_is_said_when_python_ends():
     program = "import jaxviz\nf = jaxviz.jit(lambda x: 2 * x)\nf(1.0)"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "Exception ignored" not in ended.stderr
-
-
-# --- the same results as jax.jit --------------------------------------------------------------------------------------
-
-
-def test_results():
-    assert_same(jaxviz.jit(loss)(X, M), jax.jit(loss)(X, M))
-    assert_same(jaxviz.jit(jaxviz.grad(loss))(X, M), jax.jit(jax.grad(loss))(X, M))
-    assert_same(jaxviz.grad(jaxviz.jit(loss))(X, M), jax.grad(jax.jit(loss))(X, M))
-    assert_same(jaxviz.jit(jaxviz.vmap(jaxviz.grad(loss), (None, 0)))(X, M), jax.vmap(jax.grad(loss), (None, 0))(X, M))
-    assert jaxviz.derive(jaxviz.jit(loss), X, M).check()
-
-
-def test_what_a_jitted_function_of_jax_has():
-    f = jaxviz.jit(loss)
-    assert f.__name__ == "loss"
-    assert str(f.lower(X, M).as_text()) == str(jax.jit(loss).lower(X, M).as_text())
-    assert str(f.trace(X, M).jaxpr) == str(jax.jit(loss).trace(X, M).jaxpr)
-    assert f.eval_shape(X, M).shape == ()
-
-
-def test_decorator_and_method():
-    @jaxviz.jit(static_argnums=1)
-    def power(x, n):
-        return x**n
-
-    assert_same(power(X, 3), X**3)
-
-    class Model:
-        def __init__(self, scale):
-            self.scale = scale
-
-        def apply(self, x):
-            return self.scale * x
-
-    two, three = Model(2.0), Model(3.0)
-    assert_same(jaxviz.jit(two.apply)(X), 2.0 * X)
-    assert_same(jaxviz.jit(three.apply)(X), 3.0 * X)
-    assert_same(jaxviz.jit(two.apply)(X), 2.0 * X)
-    assert jaxviz.cache_info().misses == 3
-
-
-@pytest.mark.parametrize("inline", [False, True])
-def test_inlining(inline):
-    """A function that JAX inlines leaves no jit behind, and has the residuals of plain code."""
-    f = lambda jit: lambda x: jnp.sum(jit(lambda x: jnp.sin(x) * 2.0, inline=inline)(x) * x)
-    derivation = jaxviz.derive(f(jax.jit), X)
-    assert derivation.check()
-    has_jit = "jit[" in str(jax.make_jaxpr(f(jax.jit))(X))
-    assert any(e.primitive.name == "jit" for e in derivation.primal.equations) is has_jit
-    assert str(jaxviz.derive(f(jaxviz.jit), X).primal) == str(derivation.primal)
 
 
 # --- the cache --------------------------------------------------------------------------------------------------------
@@ -124,35 +70,6 @@ def test_what_is_compiled_of_a_function_goes_with_it():
     assert [p.transforms for p in info.programs] == [("grad",)]
 
 
-def test_a_wrapper_of_the_users_is_a_function_of_its_own():
-    """`functools.wraps` copies attributes, so the cache must not use them."""
-    gradient = jaxviz.grad(loss)
-
-    @functools.wraps(gradient)
-    def clipped(w, x):
-        return jnp.clip(gradient(w, x), -0.1, 0.1)
-
-    assert_same(jaxviz.jit(clipped)(X, M), jnp.clip(jax.grad(loss)(X, M), -0.1, 0.1))
-    assert_same(jaxviz.jit(gradient)(X, M), jax.jit(jax.grad(loss))(X, M))
-
-
-def test_what_has_no_hash_or_cannot_be_held_weakly_is_compiled_all_the_same():
-    class Scale:
-        __slots__ = ("k",)
-        __hash__ = None
-
-        def __call__(self, x):
-            return x * self.k
-
-    scale = Scale()
-    scale.k = 2.0
-    with pytest.raises(TypeError):
-        jax.jit(scale)(X)  # JAX does not accept it either
-    mapped = jaxviz.vmap(lambda d: d["x"] * 2.0, in_axes=({"x": 0},))
-    assert_same(jaxviz.jit(mapped)({"x": X}), X * 2.0)
-    assert jaxviz.cache_info().misses == 1
-
-
 # --- donation ---------------------------------------------------------------------------------------------------------
 
 
@@ -185,47 +102,7 @@ def test_the_report_is_what_xla_did():
                 assert results[d.result].unsafe_buffer_pointer() == pointers[d.argument], (i, j)
 
 
-# --- devices ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("module", [jax, jaxviz], ids=["jax", "jaxviz"])
-def test_the_gradient_of_a_jitted_function_is_not_itself_jitted(module):
-    f = module.jit(lambda x: jnp.sum(x * x))
-    with pytest.raises(TypeError, match="not jitted"):
-        jaxviz.donation(module.grad(f), jnp.ones(3))
-
-
 # --- residuals on devices ---------------------------------------------------------------------------------------------
-
-
-def on_each(f):
-    return jax.shard_map(f, mesh=LINE, in_specs=(P("i"), P()), out_specs=P("i"))
-
-
-def test_residuals_whole_and_on_one_device():
-    w = jnp.ones((3, 3))
-    found = jaxviz.residuals(on_each(lambda x, w: jnp.sin(x @ w)), jnp.ones((16, 3)), w)
-    _, pull = jax.vjp(on_each(lambda x, w: jnp.sin(x @ w)), jnp.ones((16, 3)), w)
-    held = sorted(
-        (x.nbytes, x.addressable_shards[0].data.nbytes) for x in jax.tree.leaves(pull) if len(x.devices()) == 8
-    )
-    assert sorted((r.nbytes, r.nbytes_per_device) for r in found) == held
-    assert found.nbytes_per_device == sum(n for _, n in held)
-    assert "on each device" in found.summary
-    assert found.saved.nbytes == sum(r.nbytes_per_device for r in found if r.is_saved)
-    assert found.saved.on_all == sum(r.nbytes for r in found if r.is_saved)
-
-
-def test_an_argument_is_where_it_lies():
-    x = jax.device_put(jnp.ones((8, 4)), NamedSharding(GRID, P("i", "j")))
-    found = {
-        r.expression: r
-        for r in jaxviz.residuals(lambda x, w: jnp.sum(jnp.sin(x @ w)), x, jnp.ones((4, 3)), argnums=None)
-    }
-    assert found["x"].nbytes_per_device == 16
-    assert found["w"].nbytes_per_device == found["w"].nbytes // 4  # XLA shards it like x's columns
-    compiled = jaxviz.residuals(lambda x, w: jnp.sum(jnp.sin(x @ w)), x, jnp.ones((4, 3)), argnums=None, compile=True)
-    assert all(r.nbytes_per_device is not None for r in compiled)
 
 
 def check_parts(cases):

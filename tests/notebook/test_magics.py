@@ -5,11 +5,9 @@ import sys
 
 import pytest
 import transcripts
-from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import InteractiveShell
 
 import jaxviz
-from jaxviz.notebook.magics import JaxvizMagics
 
 SETUP = """
 import jax
@@ -71,46 +69,6 @@ def test_transcripts(shell, transcript, tmp_path):
     transcripts.replay(transcript, tmp_path, in_the_shell)
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [
-        "mine",
-        """save_only_these_names("h h")""",
-        """jax.checkpoint_policies.save_only_these_names('h h', "other")""",
-        """'save_only_these_names("h h")'""",
-        """"jax.checkpoint_policies.save_only_these_names( 'h h' )\"""",
-    ],
-)
-@pytest.mark.parametrize("option", ["--policy ", "--policy=", "-p "])
-def test_residuals_under_a_policy(run, policy, option):
-    found, err = run(f"%residuals {option}{policy} --argnums 0 blocks(w, xs)")
-    assert err == ""
-    assert [r.expression for r in found].count("checkpoint_name 'h h'") == 3
-
-
-@pytest.mark.slow
-def test_the_explorer_of_a_policy_and_of_a_plan(run, monkeypatch):
-    shown = []
-    monkeypatch.setattr(JaxvizMagics, "_explored", lambda self, what: shown.append(what))
-    run("%residuals --policy everything_saveable --explore blocks(w, xs)")
-    run("%memory --policy everything_saveable -e blocks(w, xs)")
-    run("%remat --budget 0.6 -e blocks(w, xs)")
-    plan, _ = run("%remat --budget 0.6 blocks(w, xs)")
-    first, second, planned = (sum(r.nbytes for r in d.residuals) for d in shown)
-    assert first == second
-    assert planned == plan.nbytes
-
-
-def test_memory_as_compiled(run, shell, capsys):
-    found, _ = run("%memory --compiled --argnums 0 blocks(w, xs)")
-    assert found.summary.startswith("compiled gradient of `blocks` in `w`")
-    assert str(run("%compiled_memory blocks(w, xs)")[0]) == str(found)
-    compared, _ = run("%memory -x --compare everything,nothing_saveable blocks(w, xs)")
-    assert "compiled by XLA for cpu" in " ".join(str(compared).split())
-    shell.run_cell("%memory --xla --argnums 0 blocks(w, xs)").raise_error()
-    assert "XLA on cpu takes" in capsys.readouterr().out
-
-
 def test_memory_is_kept_and_compared(run, shell, capsys, tmp_path):
     path = tmp_path / "a.json"
     shell.run_cell(f"%memory --compiled --save {path} blocks(w, xs)").raise_error()
@@ -128,17 +86,7 @@ def test_memory_is_kept_and_compared(run, shell, capsys, tmp_path):
     assert beside.compiled.peak_nbytes == found.peak_nbytes
 
 
-def test_what_compiling_takes(run):
-    found, _ = run("%compile_cost product(x, x)")
-    assert found.summary.startswith("compiling the gradient of `product` in `x` takes ")
-    assert found.times == 1
-
-
-def test_compare(run, monkeypatch):
-    found, _ = run("%compare f(x), f(2 * x)")
-    assert "the same program" in found.summary
-    found, _ = run("%%compare --argnums 0\nother = lambda x: jnp.cos(x)\nf(x), other(x)")
-    assert [d.what for d in found.differences() if d.is_added] == ["cos"]
+def test_explorers_show_the_stages_of_their_magics(run, monkeypatch):
     shown = []
     monkeypatch.setattr("jaxviz.notebook.magics.display", shown.append)
     run("%compare --explore f(x), jax.checkpoint(f)(x)")
@@ -148,42 +96,6 @@ def test_compare(run, monkeypatch):
         (False, "primal", ""), (False, "forward", "linear"), (False, "forward", "backward"),
     ]  # fmt: skip
     assert shown[0].compared
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("%residuals --argnums 0,1 product(x, x)", "%residuals product(x, x) --argnums 0,1"),
-        ("%residuals -a all product(x, x)", "%residuals product(x, x) -a all  # of all, --explore"),
-        ("%residuals --argnums=0,1 product(x, -x)", "%residuals product(x, -x) --argnums=0,1"),
-        ("%remat --budget '100%' product(x, x)", "%remat product(x, x) -b 100%"),
-        ("%compare --argnums 1 f(x, x), f(x, x * 2)", "%compare f(x, x), f(x, x * 2) --argnums 1"),
-        ("%%residuals --argnums 1\nproduct(x, x)", "%%residuals product(x, x) --argnums 1\n# that is all"),
-    ],
-)
-def test_options_may_stand_after_the_call(run, before, after):
-    (first, err), (second, _) = run(before), run(after)
-    assert err == ""
-    assert str(first) == str(second) != ""
-
-
-@pytest.mark.parametrize(
-    ("text", "at", "offered"),
-    [
-        ("%residuals --", None, {"--argnums", "--policy", "--compare", "--explore"}),
-        ("r = %residuals f(x) --ex", None, {"--explore"}),
-        ("%residuals --explore f(x) --ex", None, set()),
-        ("%%remat --co\nf(x)", len("%%remat --co"), {"--code", "--compare"}),
-        ("%jaxpr --", None, {"--argnums", "--explore", "--stage"}),
-        ("%compiled_memory --a", None, {"--against", "--argnums"}),
-        ("%timeit --", None, set()),
-    ],
-)
-def test_options_are_completed(shell, text, at, offered):
-    with provisionalcompleter():
-        found = {c.text for c in shell.Completer.completions(text, len(text) if at is None else at)}
-    assert {name for name in found if name.startswith("--")} == offered
-    assert found == offered or not offered  # nothing else gets in the way
 
 
 def test_the_whole_traceback_is_kept_for_tb_and_help_is_shown(run, shell, capsys):

@@ -1,4 +1,4 @@
-"""Charts as data: round ticks, the line of text, and the same amounts in each way of drawing."""
+"""Charts: the same amounts in each way of drawing. Ticks and lines of text are in a transcript."""
 
 import html
 import re
@@ -9,7 +9,6 @@ import pytest
 from jaxviz.report.charts import (
     BYTES,
     FLOPS,
-    SECONDS,
     TIME,
     Axis,
     Bars,
@@ -20,7 +19,6 @@ from jaxviz.report.charts import (
     OverlaidLine,
     OverTime,
     TradeOff,
-    columns,
 )
 from jaxviz.report.figures import plot
 from jaxviz.report.pictures import svg
@@ -28,51 +26,9 @@ from jaxviz.report.pictures import svg
 AXIS = Axis("bytes", BYTES, str)
 
 
-@pytest.mark.parametrize(
-    ("units", "top", "most", "texts"),
-    [
-        (BYTES, 106 * 2**20, 3, ["0", "50 MiB", "100 MiB"]),
-        (BYTES, 76 * 2**20, 3, ["0", "20 MiB", "40 MiB", "60 MiB"]),
-        (BYTES, 3, 3, ["0", "1 B", "2 B", "3 B"]),
-        (BYTES, 2**30, 4, ["0", "0.5 GiB", "1 GiB"]),
-        (FLOPS, 4.3e9, 3, ["0", "2 GFLOP", "4 GFLOP"]),
-        (SECONDS, 0.0031, 3, ["0", "1 ms", "2 ms", "3 ms"]),
-        (BYTES, 0, 3, ["0"]),
-    ],
-)
-def test_ticks_are_round_numbers_in_one_unit(units, top, most, texts):
-    ticks = Axis("", units, str).ticks(top, most)
-    assert [text for _, text in ticks] == texts
-    assert all(0 <= value <= top * (1 + 1e-9) for value, _ in ticks)
-
-
-@pytest.mark.parametrize("top", [1, 7, 999, 1000, 1025, 5e5, 2**20 - 1, 2**20, 3.7e9, 9.99e11])
-@pytest.mark.parametrize("most", [2, 3, 5])
-def test_ticks_are_few_and_fill_the_axis(top, most):
-    values = [value for value, _ in AXIS.ticks(top, most)]
-    assert 2 <= len(values) <= most + 1
-    assert values[-1] >= 0.3 * top
-
-
 STEPS = [(10, 5 * i) for i in range(12)] + [(10, 60 - 5 * i) for i in range(12)]
 PASSES = (("forward", 0), ("backward", 12), ("step", 20))
 CHART = OverTime(STEPS, ("argument", "residual"), PASSES, "bytes alive", "peak 70 B", name="model")
-
-
-def test_text_has_a_bar_for_each_part_of_each_pass():
-    assert CHART.text(24) == "forward ▂▂▃▃▄▄▅▆▆▇▇█  backward ██▇▇▆▆▅▄  step ▄▃▃▂"
-    assert CHART.text(24, top=700).count("▁") == 24
-    other = OverlaidLine([70, 10], (("forward", 0), ("backward", 1)), "compiled for cpu", "compiled")
-    beside = OverTime(STEPS, CHART.kinds, PASSES, "", "", other=other, name="model")
-    assert beside.text(24).splitlines() == ["model    ▂▂▃▃▄▄▅▆▆▇▇█ ██▇▇▆▆▅▄ ▄▃▃▂", "compiled ████████████ ▂▂▂▂▂▂▂▂"]
-
-
-def test_a_column_shows_the_steps_that_it_has_a_part_of():
-    _, found = columns([0, 0.1, 0.5, 0.5, 1.0], 4)
-    assert [list(range(4))[steps] for steps in found] == [[0, 1], [1], [1, 2, 3], [3]]
-    assert columns([0.0, 1.0, 1.0], 2)[1][-1] == slice(0, 2)
-    assert columns(range(4), 9) == ([0, 1, 2, 3], [slice(0, 1), slice(1, 2), slice(2, 3)])
-    assert columns([0], 9) == ([0], [])
 
 
 @pytest.mark.parametrize("n", [5, 5000])
@@ -89,13 +45,6 @@ def test_a_step_is_as_wide_as_what_it_costs_and_its_peak_is_seen(n):
     assert axes.get_xlabel() == "FLOPs: forward"
     heights = [float(y) for y in re.findall(r"V([\d.]+)", svg(chart))]
     assert min(heights) == pytest.approx(float(re.search(r'cy="([\d.]+)"', svg(chart))[1]))
-
-
-def test_a_pass_without_steps_is_not_drawn():
-    forward = OverTime(STEPS, CHART.kinds, (("forward", 0), ("backward", len(STEPS))), "", "")
-    assert forward.spans() == [("forward", 0, len(STEPS))]
-    assert "backward" not in forward.text()
-    assert OverTime([], CHART.kinds, (("forward", 0),), "", "").text() == ""
 
 
 def test_a_figure_has_the_ticks_and_the_passes_of_the_drawing():

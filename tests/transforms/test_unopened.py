@@ -1,6 +1,4 @@
-"""Programs that jaxviz does not open are reported, with their line, in every affected report."""
-
-import re
+"""Checkpoints and custom rules under JAX's flags for their upcoming forms. What reports say of unopened programs is in a transcript."""
 
 import jax
 import jax.numpy as jnp
@@ -8,189 +6,12 @@ import nested_programs  # noqa: F401  they enter themselves into CASES
 import numpy as np
 import pytest
 from jax.ad_checkpoint import checkpoint_name
-from jax.experimental import pallas
-from jax.extend.core import Primitive, jaxpr_as_fun
-from jax.interpreters import ad
 from programs import CASES
 
 import jaxviz
-from jaxviz.features.explorer.columns import view_of
-from jaxviz.features.explorer.text import summary
 from jaxviz.ir import compat
-from jaxviz.ir.origin import Location
-from jaxviz.transforms.unopened import Unopened, unopened_text
 
 X = np.linspace(0.1, 1.0, 3, dtype=np.float32)
-
-
-def line_of(function, after=1):
-    return f"test_unopened.py:{function.__code__.co_firstlineno + after}"
-
-
-def kernel(x, y):
-    y[...] = jnp.log(x[...])
-
-
-def in_kernel(x):
-    return pallas.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(x)
-
-
-@jax.custom_vjp
-def log(x):
-    return jnp.log(x)  # only the forward rule calls the kernel
-
-
-log.defvjp(lambda x: (in_kernel(x), x), lambda x, ct: (ct / x,))
-
-
-def with_kernel(x):
-    return jnp.sum(jnp.sin(log(x)))
-
-
-def counts(x):
-    calls = jax.new_ref(jnp.zeros((), jnp.int32))
-    calls[...] = 1
-    return jnp.sum(jnp.sin(x))
-
-
-def accumulates(x):
-    total = jax.new_ref(jnp.zeros(()))
-    total[...] = jnp.sum(x)
-    return jnp.sin(total[...])
-
-
-hold_p = Primitive("hold")
-hold_p.multiple_results = True
-hold_p.def_abstract_eval(lambda *xs, jaxpr: jaxpr.out_avals)
-ad.primitive_jvps[hold_p] = lambda primals, tangents, jaxpr: jax.jvp(jaxpr_as_fun(jaxpr), primals, tangents)
-
-
-def held(f, x):
-    return hold_p.bind(x, jaxpr=jax.make_jaxpr(f)(x))[0]
-
-
-def holds(x):
-    for _ in range(3):
-        x = held(jnp.sin, x)
-    return jnp.sum(x)
-
-
-def calls_back(x):
-    y = jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct(x.shape, x.dtype), jax.lax.stop_gradient(x))
-    return jnp.sum(x * y)
-
-
-def calls_foreign(x):
-    y = jax.ffi.ffi_call("foreign", jax.ShapeDtypeStruct(x.shape, x.dtype))(jax.lax.stop_gradient(x))
-    return jnp.sum(x * y)
-
-
-KERNEL = f"pallas_call ({line_of(in_kernel)})"
-
-FOUND = {
-    with_kernel: KERNEL,
-    counts: f"new_ref ({line_of(counts)}), swap of a ref ({line_of(counts, 2)})",
-    accumulates: f"new_ref ({line_of(accumulates)}), swap of a ref ({line_of(accumulates, 2)}), get of a ref ({line_of(accumulates, 3)})",
-    holds: f"3 times hold ({line_of(held)})",
-    calls_back: f"pure_callback ({line_of(calls_back)})",
-    calls_foreign: f"ffi_call ({line_of(calls_foreign)})",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("f", FOUND, ids=lambda f: f.__name__)
-def test_each_is_found_once_with_its_line(f):
-    assert unopened_text(jaxviz.derive(f, X).unopened) == f"not opened: {FOUND[f]}"
-
-
-def opened(x):
-    jax.debug.print("{}", x[0])
-    step = jax.checkpoint(lambda c, x: (jnp.sin(c) * x, jax.nn.relu(x)), policy=jax.checkpoint_policies.dots_saveable)
-    y, ys = jax.lax.scan(step, jnp.float32(1), x)
-    y = jax.lax.cond(y > 0, jax.jit(jnp.sin), jnp.cos, y)
-    y = jax.lax.while_loop(lambda y: y > 9, lambda y: y * 2, jax.lax.stop_gradient(y)) + y
-    return (
-        y
-        + jnp.sum(ys.at[0].add(1.0))
-        + jax.lax.reduce(jax.random.normal(jax.random.key(0), (3,)), 0.0, jax.lax.max, (0,))
-    )
-
-
-def test_what_is_opened_is_not_named():
-    derivation = jaxviz.derive(opened, X)
-    assert derivation.unopened == ()
-    assert "not opened" not in "".join(
-        map(str, (derivation.residuals, derivation.check(), jaxviz.policies(derivation)))
-    )
-
-
-REPORTS = {
-    "residuals": jaxviz.residuals,
-    "policies": jaxviz.policies,
-    "compare_policies": lambda d: jaxviz.compare_policies(d, policies="nothing_saveable"),
-    "memory": jaxviz.memory,
-    "cost": jaxviz.cost,
-    "lint": jaxviz.lint,
-    "compare": lambda d: jaxviz.compare(d, jaxviz.derive(opened, X)),
-}
-
-
-@pytest.fixture(scope="module")
-def derivation():
-    return jaxviz.derive(with_kernel, X)
-
-
-@pytest.mark.parametrize("name", REPORTS)
-def test_every_report_says_so(name, derivation):
-    report = REPORTS[name](derivation)
-    (note,) = (note for note in report.to_dict()["notes"] if note.startswith("not opened"))
-    assert note.startswith(f"not opened: {KERNEL}. ")
-    assert f"not opened: {KERNEL}. " in " ".join(str(report).split())
-    assert f"not opened: {KERNEL}. " in re.sub(r"<[^>]+>", "", report._repr_html_())
-
-
-def test_so_do_check_plans_pictures_and_the_explorer(derivation):
-    assert derivation.check().agrees
-    assert str(derivation.check()).endswith(f"; not opened: {KERNEL}")
-    plan = jaxviz.plan_remat(with_kernel, X, budget=1.0)
-    assert f"not opened: {KERNEL}. " in " ".join(str(plan).split())
-    assert f"not opened: {KERNEL}. " in plan._repr_html_()
-    assert f"not opened: {KERNEL}. " in str(jaxviz.draw(derivation, stage="forward"))
-    shown = summary(view_of(derivation))
-    assert f"not opened: {KERNEL}. " in shown
-    assert "saves " in shown
-
-
-@pytest.mark.slow
-def test_so_do_find_nan_and_profile():
-    found = jaxviz.find_nan(with_kernel, np.zeros(3, np.float32))
-    assert found.born.primitive == "pallas_call"
-    assert found.note.startswith(f"not opened: {KERNEL}. ")
-    profile = jaxviz.profile(jax.jit(with_kernel), X, repeat=3)
-    assert not any(note.startswith("not opened") for note in profile.notes)  # undifferentiated, it calls no kernel
-    profile = jaxviz.profile(jax.jit(in_kernel), X, repeat=3)
-    assert any(note.startswith(f"not opened: {KERNEL}. ") for note in profile.notes)
-
-
-def test_the_explorer_says_so_of_what_cannot_be_derived():
-    view = view_of(jaxviz.derive(accumulates, X))
-    assert view.notes[0].startswith("no residuals: ")
-    assert view.notes[1].startswith(f"not opened: {FOUND[accumulates]}. ")
-
-
-def test_what_a_report_looks_into_is_not_named_in_it():
-    def scaled(x):
-        return jnp.sum(jax.custom_derivatives.linear_call(lambda r, x: r * x, lambda r, ct: r * ct, 2.0, x))
-
-    assert jaxviz.derive(scaled, X).unopened
-    assert not any("not opened" in note for note in jaxviz.cost(scaled, X).notes)
-
-
-def test_of_many_a_few_are_named():
-    found = [Unopened("hold", Location("many.py", line, "many"), False) for line in range(2, 14)]
-    assert unopened_text(found) == f"not opened: {', '.join(f'hold (many.py:{n})' for n in range(2, 7))}, 7 more"
-
-
-# --- upcoming changes of JAX -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -205,6 +26,7 @@ def flag(request):
 W = np.linspace(-1.0, 1.0, 9, dtype=np.float32).reshape(3, 3)
 
 OPENS = jax.__version_info__ >= (0, 12)
+opens = pytest.mark.skipif(not OPENS, reason="before JAX 0.12 they are not opened")
 
 
 def block(x, w):
@@ -230,7 +52,7 @@ POLICIES = [
 ]  # fmt: skip
 
 
-@pytest.mark.skipif(not OPENS, reason="before JAX 0.12 they are not opened")
+@opens
 @pytest.mark.parametrize("flag", ["jax_remat3"], indirect=True)
 @pytest.mark.parametrize("policy", POLICIES, ids=range(len(POLICIES)))
 def test_checkpoints_that_are_hi_primitives_are_opened(flag, policy):
@@ -246,7 +68,7 @@ def test_checkpoints_that_are_hi_primitives_are_opened(flag, policy):
 CHECKPOINTED = [c for c in CASES if ("remat" in c.name or "checkpoint" in c.name) and "optimize" not in c.name]
 
 
-@pytest.mark.skipif(not OPENS, reason="before JAX 0.12 they are not opened")
+@opens
 @pytest.mark.parametrize("flag", ["jax_remat3"], indirect=True)
 @pytest.mark.parametrize("case", CHECKPOINTED, ids=str)
 def test_so_are_those_of_the_table_of_programs(flag, case):
@@ -256,7 +78,7 @@ def test_so_are_those_of_the_table_of_programs(flag, case):
     assert check, check
 
 
-@pytest.mark.skipif(not OPENS, reason="before JAX 0.12 they are not opened")
+@opens
 @pytest.mark.parametrize("policy", [POLICIES[0], *POLICIES[2:4]], ids=range(3))
 def test_their_policies_are_reported_as_those_of_other_checkpoints(policy):
     def reported():
@@ -272,7 +94,7 @@ def test_their_policies_are_reported_as_those_of_other_checkpoints(policy):
         jax.config.update("jax_remat3", False)
 
 
-@pytest.mark.skipif(not OPENS, reason="before JAX 0.12 they are not opened")
+@opens
 @pytest.mark.parametrize("is_on", [False, True])
 def test_a_policy_that_is_not_asked_is_told(is_on):
     """What `jax.vjp` saves is the oracle: with the flag it recomputes the exp, which the policy would save."""
@@ -325,7 +147,7 @@ RULES = {
 }
 
 
-@pytest.mark.skipif(not OPENS, reason="before JAX 0.12 they are not opened")
+@opens
 @pytest.mark.parametrize("flag", ["jax_remat3"], indirect=True)
 @pytest.mark.parametrize("policy", POLICIES[1:4], ids=range(3))
 @pytest.mark.parametrize("rule", RULES)

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax import lax
 from laws import assert_same, operations, seeds, stacked
@@ -82,45 +81,6 @@ def made_by(monkeypatch, fun, *args, **options):
     return made[-1]
 
 
-def test_a_cond_that_becomes_a_select_is_recorded(monkeypatch):
-    branches = (jnp.sin, jnp.cos, lambda x: x * 2.0)
-    choose = lambda x, i: lax.switch(i, branches, x)
-    mapped = made_by(monkeypatch, choose, X, jnp.array([0, 1, 2, 1]))
-    (note,) = mapped.notes
-    assert note.equation.primitive.name == "cond"
-    assert note.text == "cond becomes select: all 3 branches are computed for every example"
-    selects = [e for e in mapped.program.equations if e.primitive.name == "select_n"]
-    assert {e.origin.rule for e in selects} == {note.text}
-    assert {e.origin.equation for e in selects} == {note.equation}
-    assert not any(e.primitive.name == "cond" for e in mapped.program.equations)
-    same_for_all = made_by(monkeypatch, lambda x: lax.cond(True, jnp.sin, jnp.cos, x), X)
-    assert same_for_all.notes == ()
-    inside = made_by(monkeypatch, lambda xs: lax.map(lambda x: lax.cond(x > 0.5, jnp.sin, jnp.cos, x), xs), X)
-    assert [n.text for n in inside.notes] == ["cond becomes select: both branches are computed for every example"]
-
-
-def test_residuals_say_that_a_cond_became_a_select():
-    def choose(x):
-        return lax.cond(x.sum() > 1.0, jnp.sin, jnp.cos, x)
-
-    found = jaxviz.residuals(jaxviz.vmap(choose), X)
-    line = choose.__code__.co_firstlineno + 1
-    assert found.notes[-1] == (
-        f"Under vmap the cond becomes select: both branches are computed for every example (test_vmap.py:{line})."
-    )
-    assert jaxviz.derive(jaxviz.vmap(choose), X).check()
-    assert not jaxviz.residuals(jaxviz.vmap(jnp.sin), X).notes
-
-
-def test_a_loop_that_waits_for_its_slowest_example_is_recorded(monkeypatch):
-    halve = lambda x: lax.while_loop(lambda c: c.sum() > 0.5, lambda c: c * 0.5, x)
-    mapped = made_by(monkeypatch, halve, X)
-    assert [n.text for n in mapped.notes] == [
-        "while runs until every example is done: those that are done earlier keep their values"
-    ]
-    np.testing.assert_allclose(jaxviz.vmap(halve)(X), jax.vmap(halve)(X))
-
-
 @pytest.mark.slow
 def test_every_mapped_equation_leads_back_to_the_function(monkeypatch):
     for case in CASES:
@@ -129,38 +89,3 @@ def test_every_mapped_equation_leads_back_to_the_function(monkeypatch):
             for equation in mapped.program.equations:
                 assert equation.origin is not None
                 assert equation.origin.transform == "vmap"
-
-
-def both_refuse(error, call):
-    messages = []
-    for vmap in (jax.vmap, jaxviz.vmap):
-        with pytest.raises(error) as caught:
-            call(vmap)
-        messages.append(str(caught.value))
-    assert messages[0].splitlines()[0] == messages[1].splitlines()[0]
-    return messages[1]
-
-
-@pytest.mark.slow
-def test_bad_input():
-    pair = lambda p, x: {"a": p["w"] * x, "b": p["b"]}
-    params = {"w": jnp.ones(3), "b": X}
-    message = both_refuse(ValueError, lambda vmap: vmap(pair)(params, X))
-    assert "argument p['b']" in message
-    message = both_refuse(ValueError, lambda vmap: vmap(pair, ({"w": None, "b": 0}, 0), {"a": None, "b": 0})(params, X))
-    assert "at vmap out_axes['a']" in message
-    both_refuse(ValueError, lambda vmap: vmap(pair, (0,))(params, X))
-    both_refuse(TypeError, lambda vmap: vmap(pair, "0")(params, X))
-    both_refuse(ValueError, lambda vmap: vmap(lambda x: x)(1.0))
-    both_refuse(NameError, lambda vmap: vmap(lambda x: lax.psum(x, "j"))(X))
-    both_refuse(ValueError, lambda vmap: vmap(pair, axis_size=3)(params, X))
-    both_refuse(jax.errors.TracerBoolConversionError, lambda vmap: vmap(lambda x: x if x.sum() > 0 else -x)(X))
-
-
-def test_an_operation_without_a_batching_rule_is_named_with_its_line():
-    def linear(x):
-        return jax.custom_derivatives.linear_call(lambda _, y: y * 2.0, lambda _, ct: ct * 2.0, (), x)
-
-    with pytest.raises(NotImplementedError, match="Batching rule for 'linear_call' not implemented") as caught:
-        jaxviz.vmap(linear)(X)
-    assert f"test_vmap.py:{linear.__code__.co_firstlineno + 1}" in str(caught.value)

@@ -1,0 +1,160 @@
+"""Exercises: what they accept as right is what JAX does. What they answer is in the transcripts."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxviz
+from jaxviz import teach
+from jaxviz.ir.emit import as_function
+from jaxviz.teach.saved import Key, _Case
+
+
+def network(params, x, y):
+    h = jnp.tanh(x @ params["w1"] + params["b"])
+    out = h @ params["w2"]
+    return jnp.mean((out - y) ** 2)
+
+
+def random(*shape):
+    return jnp.asarray(np.random.default_rng(sum(shape) + len(shape)).normal(size=shape), jnp.float32)
+
+
+PARAMS = {"w1": random(4, 5), "b": random(5), "w2": random(5, 2)}
+ARGS = PARAMS, random(3, 4), random(3, 2)
+
+
+def sines(x):
+    return jnp.sum(jnp.sin(x) * jnp.exp(x) / (2.0 + x**4))
+
+
+def attention(p, x):
+    q, k, v = x @ p["q"], x @ p["k"], x @ p["v"]
+    a = jax.nn.softmax(q @ k.T / 2.8)
+    return jnp.sum(jax.nn.gelu(a @ v))
+
+
+def rectified(w, x):
+    return jnp.sum(jax.nn.relu(x @ w) ** 2)
+
+
+def in_scan(w, xs):
+    def step(c, x):
+        c = jnp.sin(c @ w) * x
+        return c, jnp.exp(c)
+
+    c, ys = jax.lax.scan(step, xs[0], xs)
+    return jnp.sum(c**2) + jnp.sum(ys)
+
+
+@jax.checkpoint
+def block(w, x):
+    return jnp.sin(jnp.sin(x @ w))
+
+
+def checkpointed(w, x):
+    return jnp.sum(block(w, block(w, x)) ** 2)
+
+
+def in_jit(w, x):
+    return jnp.sum(jax.jit(lambda a: jnp.tanh(a) * jnp.sin(a))(x @ w))
+
+
+SQUARE = random(4, 4)
+PROGRAMS = {
+    "network": (network, ARGS),
+    "sines": (sines, (random(3),)),
+    "attention": (attention, ({n: random(8, 8) + i for i, n in enumerate("qkv")}, random(3, 8))),
+    "rectified": (rectified, (random(4, 5), random(3, 4))),
+    "in_jit": (in_jit, (SQUARE, random(3, 4))),
+    "in_scan": (in_scan, (SQUARE, random(3, 4))),
+    "checkpointed": (checkpointed, (SQUARE, random(3, 4))),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_is_called_saved_is_held_by_jax(name):
+    """By value: `jax.vjp` saves what is marked, as far as it is a value of the function outside of loops."""
+    f, args = PROGRAMS[name]
+    case = _Case(jaxviz.derive(f, *args))
+    primal = case.derivation.primal
+    values = [v for v in case.values if v.program is primal and v.kind != "slope" and len(v.atoms) == 1]
+    atoms = tuple(v.atoms[0] for v in values)
+    computed = as_function(replace(primal, outvars=atoms))(*jax.tree.leaves(args))
+    _, pull_back = jax.vjp(lambda first: f(first, *args[1:]), args[0])
+    held = [np.asarray(x) for x in jax.tree.leaves(pull_back)]
+    for value, x in zip(values, computed, strict=True):
+        is_held = any(np.shape(x) == h.shape and np.allclose(x, h, rtol=1e-5) for h in held)
+        assert (value in case.kept) == is_held, value.label
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_residual_is_told_and_every_answer_but_one_is_wrong(name):
+    f, args = PROGRAMS[name]
+    case = _Case(jaxviz.derive(f, *args))
+    assert case.derivation.check()
+    told = [r for residuals in case.kept.values() for r in residuals] + case.beside
+    assert sorted(r.nbytes for r in told) == sorted(r.nbytes for r in case.derivation.residuals)
+    assert all(r.kind == "literal" for r in case.beside)
+    kept = teach.saved(f, *args)
+    assert kept.answer([Key(i) for i, v in enumerate(case.values) if v in case.kept])
+    wrong = list(kept.wrong())
+    assert wrong
+    for given in wrong:
+        assert kept.answer(given).is_right is False
+
+
+def test_a_form_gives_what_is_ticked_chosen_and_typed():
+    import ipywidgets
+
+    def parts(box, kind):
+        return [
+            w
+            for child in box.children
+            for w in ([child] if isinstance(child, kind) else parts(child, kind) if hasattr(child, "children") else [])
+        ]
+
+    def press(form, name):
+        next(b for b in parts(form, ipywidgets.Button) if b.description == name).click()
+        return parts(form, ipywidgets.HTML)[-1].value
+
+    from jaxviz.teach.widget import exercise_form
+
+    kept = teach.saved(network, *ARGS)
+    form = exercise_form(kept)
+    assert "Nothing is selected" in press(form, "Check")
+    assert "0 of 5 found" in press(form, "Check")
+    for box in parts(form, ipywidgets.Checkbox):
+        box.value = any(
+            word in box.description
+            for word in ("<code>x: ", "&#x27;w2&#x27;]: ", "<code>i:", "tanh&#x27;", "pow&#x27;")
+        )
+    assert "Right." in press(form, "Check")
+    assert "Hint 1 of 1" in press(form, "Hint")
+
+    size = exercise_form(teach.predict("?", truth=lambda: 3))
+    assert "Write your answer first" in press(size, "Check")
+    parts(size, ipywidgets.Text)[0].value = "4"
+    assert "too large" in parts(size, ipywidgets.HTML)[-1].value
+    choice = exercise_form(teach.predict("?", ["a", "b"], truth=lambda: "b"))
+    assert "Select an answer first" in press(choice, "Check")
+    parts(choice, ipywidgets.RadioButtons)[0].value = "b"
+    assert "Right." in press(choice, "Check")
+    rule = exercise_form(teach.rule("?", teach.computes(jnp.sin, (0.5,))))
+    assert [b.description for b in parts(rule, ipywidgets.Button)] == ["Reveal"]
+    data = kept._repr_mimebundle_()
+    data = data[0] if isinstance(data, tuple) else data
+    assert "application/vnd.jupyter.widget-view+json" in data
+    assert "Which of these" in data["text/html"]
+
+
+@pytest.mark.slow
+def test_an_exercise_in_a_script_needs_no_notebook():
+    code = "import jaxviz, sys; jaxviz.teach.predict('?', truth=lambda: 1).answer(1); print({'IPython', 'ipywidgets'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

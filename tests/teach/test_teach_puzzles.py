@@ -1,0 +1,145 @@
+"""Puzzles: par is the best known result, from the planner or known answers, and only answers that compute the same count."""
+
+import linecache
+import re
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.ad_checkpoint import checkpoint_name
+from short_runs import short
+
+import jaxviz
+from jaxviz import teach
+from jaxviz.teach.puzzles import scores
+from jaxviz.teach.puzzles.game import GROUPS, PUZZLES, check
+from jaxviz.teach.source import code_of
+
+ROOT = Path(__file__).parents[2]
+
+each_puzzle = pytest.mark.parametrize("puzzle", PUZZLES, ids=lambda p: p.name)
+BEATEN = {"softmax", "width", "pairs", "mask", "steps", "loops", "hessian", "where", "norm", "entropy", "softplus", "straight", "implicit", "gather"}  # fmt: skip
+
+
+def test_there_are_24_short_ones():
+    assert len(PUZZLES) == 24
+    assert len({p.name for p in PUZZLES}) == 24
+    for p in PUZZLES:
+        assert len(code_of(p.function, p.function).splitlines()) <= 5
+        assert 2 <= len(p.hints) <= 3
+        assert p.wrong
+
+
+def test_the_site_and_the_notebooks_have_them_in_order():
+    text = (ROOT / "docs" / "puzzles.md").read_text(encoding="utf-8")
+    assert re.findall(r"^### (\d+) · (.*)", text, re.MULTILINE) == [(str(i), p.title) for i, p in enumerate(PUZZLES, 1)]
+    assert re.findall(r'puzzles\.show\("(\w+)"\), puzzles\.ask\("(\w+)"\)', text) == [(p.name, p.name) for p in PUZZLES]
+    assert re.findall(r"^## (.*)", text, re.MULTILINE) == list(GROUPS)
+    notebooks = "".join(
+        path.read_text(encoding="utf-8") for path in sorted((ROOT / "notebooks").glob("2*_puzzles_*.py"))
+    )
+    assert re.findall(r'teach\.puzzles\.show\("(\w+)"\)', notebooks) == [p.name for p in PUZZLES]
+    for puzzle in PUZZLES:  # the cell to edit contains the given function
+        lines = [] if puzzle.name == "names" else code_of(puzzle.function, puzzle.function).splitlines()[1:]
+        assert "\n".join(lines) in notebooks
+
+
+@pytest.mark.parametrize("puzzle", short(PUZZLES, 3), ids=lambda p: p.name)
+def test_the_known_answers_reach_par_and_beat_it(puzzle):
+    verdict = check(puzzle, puzzle.solution)
+    assert verdict, verdict
+    assert str(verdict).startswith("Right. Par. ")
+    assert (puzzle.better is not None) == (puzzle.name in BEATEN)
+    if puzzle.better is not None:
+        verdict = check(puzzle, puzzle.better)
+        assert verdict, verdict
+        assert str(verdict).startswith(("Right. Birdie! ", "Right. Eagle! "))
+
+
+@each_puzzle
+def test_a_question_has_one_answer_and_says_why_others_are_wrong(puzzle):
+    question = puzzle.ask()
+    wrong = list(question.wrong())
+    for given in wrong:
+        verdict = question.answer(given)
+        assert verdict.is_right is False
+        assert verdict.note, given
+    assert question.reveal().note
+    choices = [key for _, options in question.form.groups for key, _ in options]
+    assert len(wrong) == len(choices) - 1 or not choices
+
+
+@each_puzzle
+def test_the_code_that_is_shown_runs_and_is_measured_alike(puzzle):
+    names = {id(value): name.lstrip("_") for name, value in vars(sys.modules[puzzle.function.__module__]).items()}
+    for answer in filter(None, (puzzle.function, puzzle.solution, puzzle.better)):
+        cell = {"jax": jax, "jnp": jnp, "checkpoint_name": checkpoint_name}
+        exec(code_of(puzzle.function, puzzle.function), cell)
+        exec(code_of(answer, puzzle.function), cell)
+        shown = cell[names[id(answer)]]
+        if answer is not puzzle.function:
+            assert puzzle.measured(puzzle.made(shown)) == puzzle.measured(puzzle.made(answer))
+
+
+def test_par_is_what_the_planner_finds():
+    """Using public functions: no plan with par's residuals recomputes more than allowed, and none saves less with that."""
+    width = teach.puzzles.show("width").puzzle
+    arguments = sum(r.nbytes for r in jaxviz.residuals(width.function, *width.types) if r.kind == "argument")
+    most = 0.1 * jaxviz.cost(width.function, *width.types).total.flops
+    planned = lambda nbytes: jaxviz.plan_remat(width.function, *width.types, residuals=arguments + nbytes).flops
+    assert planned(width.par_amount) <= most < planned(width.par_amount - 1)
+    body = teach.puzzles.show("body").puzzle
+    plan = jaxviz.plan_remat(body.function, *body.types, argnums=(0, 1), work=0.1)
+    assert body.par_amount == plan.peak_nbytes < body.given_amount
+
+
+CELL = """import jax
+
+@jax.custom_vjp
+def relu(h):
+    return jnp.maximum(h, 0)
+
+relu.defvjp(lambda h: (relu(h), h > 0), lambda is_positive, ct: (ct * is_positive,))
+
+def my_rectified(w, x):
+    return relu(x @ w)
+
+mask.answer(my_rectified)
+"""
+
+
+def test_the_best_answer_is_kept_with_its_cell(tmp_path):
+    path = tmp_path / "answers" / "mine.py"
+    mask = teach.puzzles.show("mask", path)
+    cell = {"jnp": jnp, "mask": mask}
+    linecache.cache["<cell of the test>"] = (len(CELL), None, CELL.splitlines(True), "<cell of the test>")
+    exec(compile(CELL, "<cell of the test>", "exec"), cell)
+    (kept,) = scores.read(path).values()
+    lines = [line for line in CELL.splitlines() if line]
+    assert [line for line in kept.source.splitlines() if line] == lines[:-1]
+    assert kept.amount == kept.par == mask.puzzle.par_amount
+    assert "1 of 24 solved" in mask.answer(mask.puzzle.better).note
+    assert scores.read(path)["mask"].amount < kept.amount
+    assert "is as good" in mask.answer(cell["my_rectified"]).note
+    assert scores.read(path)["mask"].amount < kept.amount
+    names = teach.puzzles.show("names", path)
+    assert names.answer(names.puzzle.solution)
+    assert scores.read(path)["names"].source == ""
+    card = teach.puzzles.card(path)
+    assert card.solved == 2
+    assert str(card).startswith("2 of 24 puzzles solved: 1 at par, 1 eagle")
+    assert "Only the sign" in str(card)
+    assert card._repr_html_().count("<span title=") == 24
+
+
+def test_values_are_compared_with_jax_at_random_and_at_hard_points():
+    norm = teach.puzzles.show("norm").puzzle
+    wrong_gradient_at_zero = lambda a, b: jnp.sqrt(jnp.sum((a - b) ** 2 + 1e-14 * (a - b), -1) + 1e-30)
+    assert norm.difference(wrong_gradient_at_zero) == ""
+    assert "In the gradient" in norm.difference(wrong_gradient_at_zero, on_points=True)
+    a, b = norm.points[0]
+    gradients = jax.grad(lambda a: jnp.sum(norm.better(a, b)))(a)
+    assert np.isfinite(gradients).all()
