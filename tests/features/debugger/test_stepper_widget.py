@@ -243,20 +243,6 @@ def test_a_stop_is_small_whatever_the_values_and_the_program():
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-def test_moves_are_those_of_the_stepper():
-    s, w = started()
-    other = jaxviz.step(loss, X)
-    moves = {"next": other.next, "into": other.into, "out": other.out, "back": other.back, "continue": other.run}
-    moves |= {"back into": lambda: other.back(into=True), "restart": other.restart}
-    for do in ("next", "into", "next", "out", "back", "back into", "continue", "restart"):
-        ask(w, do)
-        moves[do]()
-        assert s.position == other.position
-    ask(w, "end")
-    assert s.is_done
-    np.testing.assert_allclose(s.gradient[0], jax.grad(loss)(X), rtol=1e-6)
-
-
 def test_the_traceback_of_a_predicate_that_raises_is_kept(monkeypatch):
     for name in ("last_type", "last_value", "last_traceback"):
         monkeypatch.setattr(sys, name, None, raising=False)
