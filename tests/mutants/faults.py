@@ -855,7 +855,7 @@ FAULTS: tuple[Fault, ...] = (
         "widgets/src/main/exercise.ts",
         "else say(graded(grading, answered));",
         "else say({ ...graded(grading, answered), isRight: true });",
-        "tests/browser/test_static_exercises.py",
+        "tests/browser/test_exercises.py -k page",
     ),
     Fault(
         "the animation does not say that a step is recomputed",
