@@ -89,35 +89,6 @@ def nnx_parts(make: Callable[..., Any]) -> tuple[Any, Any, Any]:
 
 # --- flax.linen -------------------------------------------------------------------------------------------------------
 
-IMAGES = normal(0, 2, 8, 8, 1)
-
-
-class Block(nn.Module):
-    @nn.compact
-    def __call__(self, x, _):
-        h = nn.LayerNorm()(x)
-        x = x + nn.MultiHeadDotProductAttention(num_heads=2)(h, h)
-        h = nn.gelu(nn.Dense(16)(nn.LayerNorm()(x)))
-        return x + nn.Dense(8)(h), None
-
-
-class Transformer(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-        layers = nn.scan(
-            nn.remat(Block, prevent_cse=False), variable_axes={"params": 0}, split_rngs={"params": True}, length=3
-        )
-        x, _ = layers()(x, None)
-        return nn.Dense(2)(x)
-
-
-TRANSFORMER = Transformer()
-
-
-@case(initial(TRANSFORMER.init, KEY, np.ones((4, 8))), np.ones((4, 8)))
-def flax_transformer_scanned_and_rematted(params, x):
-    return jnp.sum(TRANSFORMER.apply(params, x) ** 2)
-
 
 class DecoderLayer(nn.Module):
     """Causal attention and a gated MLP with dropout; saved values are named for the policy."""
@@ -200,24 +171,6 @@ def linen_switch_and_custom_vjp(params, x, which):
 # --- haiku ------------------------------------------------------------------------------------------------------------
 
 
-def residual_network(x):
-    x = hk.Conv2D(4, 3)(x)
-    for _ in range(2):
-        h = jax.nn.relu(hk.BatchNorm(True, True, 0.9)(x, is_training=True))
-        x = x + hk.Conv2D(4, 3)(h)
-    return hk.Linear(3)(x.mean((1, 2)))
-
-
-RESNET = hk.transform_with_state(residual_network)
-RESNET_PARAMS, RESNET_STATE = jax.eval_shape(RESNET.init, KEY, IMAGES)
-
-
-@case(filled(RESNET_PARAMS), filled(RESNET_STATE, positive=True), IMAGES)
-def haiku_resnet(params, state, x):
-    y, state = RESNET.apply(params, state, KEY, x)
-    return jnp.sum(y**2), state
-
-
 def _small_resnet(images):
     net = hk.nets.ResNet(
         (1, 1, 1, 1),
@@ -226,22 +179,18 @@ def _small_resnet(images):
         channels_per_group=(2, 2, 4, 4),
         use_projection=(False, True, True, True),
         initial_conv_config={
-            "output_channels": 2,
-            "kernel_shape": 3,
-            "stride": 2,
-            "with_bias": False,
-            "padding": "SAME",
+            "output_channels": 2, "kernel_shape": 3, "stride": 2, "with_bias": False, "padding": "SAME",
         },
-    )
+    )  # fmt: skip
     return net(images, is_training=True)
 
 
 HAIKU_RESNET = hk.transform_with_state(_small_resnet)
 RESNET_IMAGES = normal(9, 2, 16, 16, 1)
-XX_P, XX_S = jax.eval_shape(HAIKU_RESNET.init, KEY, RESNET_IMAGES)
+RESNET_PARAMS, RESNET_STATE = jax.eval_shape(HAIKU_RESNET.init, KEY, RESNET_IMAGES)
 
 
-@case(filled(XX_P), filled(XX_S, positive=True), RESNET_IMAGES, np.array([0, 1]))
+@case(filled(RESNET_PARAMS), filled(RESNET_STATE, positive=True), RESNET_IMAGES, np.array([0, 1]))
 @jax.jit
 def haiku_library_resnet(params, state, images, labels):
     logits, state = HAIKU_RESNET.apply(params, state, None, images)
@@ -265,24 +214,13 @@ def haiku_vector_quantizer(params, state, x):
 
 # --- equinox ----------------------------------------------------------------------------------------------------------
 
-MLP, MLP_STATIC = equinox_parts(lambda: eqx.nn.MLP(3, 2, 8, 2, key=KEY))
 GRU, GRU_STATIC = equinox_parts(lambda: eqx.nn.GRUCell(3, 4, key=KEY))
-
-
-@case(MLP, np.ones(3))
-def equinox_mlp(params, x):
-    return eqx.combine(params, MLP_STATIC)(x)
 
 
 @case(GRU, np.ones((6, 3)))
 def equinox_gru(params, xs):
     cell = eqx.combine(params, GRU_STATIC)
     return lax.scan(lambda h, x: (cell(x, h), None), jnp.zeros(4), xs)[0]
-
-
-@eqx.filter_custom_vjp
-def scaled_sine(x, y):
-    return jnp.sin(x) * y
 
 
 def _sines(kind, x):
@@ -324,11 +262,6 @@ def equinox_layers_scanned_and_checkpointed(stack, x, key):
         return eqx.combine(layer, EQUINOX_STATIC)(x, key), None
 
     return lax.scan(step, x, (stack, jax.random.split(key, 3)))[0]
-
-
-@eqx.filter_custom_jvp
-def _smooth_step(x, *, sharpness):
-    return jnp.where(x > 0, 1.0, 0.0)
 
 
 def _logistic_map(carry):
@@ -502,11 +435,6 @@ def optimistix_minimise(target):
 # --- optax, numpyro ---------------------------------------------------------------------------------------------------
 
 
-@case(np.linspace(-1.0, 1.0, 12).reshape(4, 3))
-def optax_cross_entropy(logits):
-    return optax.softmax_cross_entropy_with_integer_labels(logits, jnp.arange(4) % 3).mean()
-
-
 @case(jnp.float32(0.1), np.ones(3))
 def optax_inner_loop(rate, x):
     """Learning the learning rate: four steps of Adam, differentiated."""
@@ -611,82 +539,10 @@ def numpyro_log_density(sites):
 
 # --- jax's own solvers ------------------------------------------------------------------------------------------------
 
-QUERY = normal(1, 1, 4, 2, 4)
-
 
 @case(np.ones(2), RATE, forward=False)
 def jax_odeint(y, rate):
     return odeint(lambda y, t, rate: -rate * y, y, jnp.array([0.0, 0.5, 1.0]), rate)
-
-
-@case(QUERY, QUERY * 0.5, QUERY + 1.0)
-def jax_dot_product_attention(q, k, v):
-    return jax.nn.dot_product_attention(q, k, v, is_causal=True)
-
-
-@case(np.eye(3) + 0.1 * np.arange(9.0).reshape(3, 3) ** 0.5)
-def jax_linear_algebra(a):
-    linalg = jnp.linalg
-    symmetric = a @ a.T
-    parts = [
-        linalg.slogdet(a)[1], linalg.eigh(symmetric)[0], linalg.cholesky(symmetric), linalg.qr(a)[1],
-        linalg.solve(a, a[0]), linalg.svd(a)[1], linalg.inv(a), jax.scipy.linalg.expm(0.1 * a),
-    ]  # fmt: skip
-    return sum(jnp.sum(p) for p in parts)
-
-
-@case(np.linspace(0.0, 1.0, 16).reshape(4, 4, 1))
-def jax_resize(image):
-    return jax.image.resize(image, (7, 7, 1), "cubic")
-
-
-def _runge_kutta(x, theta):
-    """Adaptive steps in a while loop."""
-    field = lambda x: jnp.tanh(theta @ x) - x
-
-    def step(carry):
-        t, h, x = carry
-        k1 = field(x)
-        k2 = field(x + h * k1)
-        error = h * jnp.max(jnp.abs(k2 - k1))
-        accept = error < 0.05
-        t, x = jnp.where(accept, t + h, t), jnp.where(accept, x + 0.5 * h * (k1 + k2), x)
-        return t, jnp.minimum(jnp.where(accept, h * 1.5, h * 0.5), jnp.maximum(1.0 - t, 1e-3)), x
-
-    return lax.while_loop(lambda carry: carry[0] < 1.0, step, (0.0, 0.1, x))[2]
-
-
-@jax.custom_vjp
-def adaptive_solve(x, theta):
-    return _runge_kutta(x, theta)
-
-
-def adaptive_solve_fwd(x, theta):
-    y = adaptive_solve(x, theta)
-    return y, (y, theta)
-
-
-def adaptive_solve_bwd(residuals, ct):
-    """The adjoint equation, integrated backwards with fixed steps."""
-    y, theta = residuals
-    field = lambda x, theta: jnp.tanh(theta @ x) - x
-
-    def step(carry, _):
-        x, a, g = carry
-        dx, pull = jax.vjp(field, x, theta)
-        da, dg = pull(a)
-        return (x - 0.1 * dx, a + 0.1 * da, g + 0.1 * dg), None
-
-    (_, a, g), _ = lax.scan(step, (y, ct, jnp.zeros_like(theta)), None, length=10)
-    return a, g
-
-
-adaptive_solve.defvjp(adaptive_solve_fwd, adaptive_solve_bwd)
-
-
-@case(np.linspace(0.2, 1.0, 3), 0.5 * MATRIX, forward=False)
-def ode_solver_of_ones_own(x, theta):
-    return jnp.sum(adaptive_solve(jnp.sin(x), theta) ** 2)
 
 
 @case(SQUARE @ SQUARE.T, np.arange(4.0))
@@ -829,7 +685,8 @@ def decompositions(a, b):
         "pinv": linalg.pinv(b),
         "eigenvalues": linalg.eigvals(a).real.sum(),
         "norms": linalg.norm(a, "nuc") + linalg.norm(a, 2),
-        "power": linalg.matrix_power(a, 3)[0] + linalg.det(a),
+        "power": linalg.matrix_power(a, 3)[0] + linalg.det(a) + linalg.slogdet(a)[1],
+        "inverse": linalg.inv(a) + linalg.solve(a, a) + linalg.cholesky(symmetric) + jax.scipy.linalg.expm(0.1 * a),
         "cho_solve": jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(symmetric), b),
         "triangular": jax.scipy.linalg.solve_triangular(jnp.triu(a), b),
     }

@@ -162,11 +162,10 @@ def test_law(law, case):
 # --- programs of other libraries --------------------------------------------------------------------------------------
 
 NAMES = """
-    flax_transformer_scanned_and_rematted linen_decoder_with_named_policy nnx_batch_norm_and_dropout_state
-    haiku_resnet haiku_vector_quantizer equinox_gru equinox_mlp equinox_bounded_loop
-    equinox_checkpointed_loop_with_buffers diffrax_direct_adjoint diffrax_backsolve_of_a_neural_ode
-    lineax_conjugate_gradients optimistix_minimise optax_cross_entropy optax_inner_loop numpyro_log_density
-    jax_odeint jax_dot_product_attention jax_custom_linear_solve jax_resize ode_solver_of_ones_own sparse_products
+    linen_decoder_with_named_policy nnx_batch_norm_and_dropout_state haiku_library_resnet haiku_vector_quantizer
+    equinox_gru equinox_bounded_loop equinox_checkpointed_loop_with_buffers diffrax_direct_adjoint
+    diffrax_backsolve_of_a_neural_ode lineax_conjugate_gradients optimistix_minimise optax_losses optax_inner_loop
+    numpyro_log_density jax_odeint jax_custom_linear_solve deep_equilibrium_model sparse_products
     grouped_query_attention kalman_filter nested_checkpointed_scans images diffrax_forward_mode
 """.split()
 

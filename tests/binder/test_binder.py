@@ -4,16 +4,15 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
-import time
 import tomllib
 import urllib.request
 from pathlib import Path
 
 import pytest
 import yaml
+from jupyter_lab import free_port, wait_for
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -133,27 +132,16 @@ def test_a_link_that_names_nothing_opens_on_the_first_notebook(image, command):
     python = prefix / "bin" / "python" if command == "lab" else sys.executable
     module = "jupyterlab" if command == "lab" else "notebook"
     env = {**env, "JUPYTER_CONFIG_PATH": str(prefix / "etc" / "jupyter")}
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port, log = free_port(), home.parent / f"{command}.log"
     flags = f"--no-browser --allow-root --ServerApp.ip=127.0.0.1 --ServerApp.port={port} --IdentityProvider.token= --ServerApp.password="
-    server = subprocess.Popen(
-        [str(python), "-m", module, *flags.split()],
-        cwd=home,
-        env=env,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    with log.open("w") as out:
+        server = subprocess.Popen(
+            [str(python), "-m", module, *flags.split()], cwd=home, env=env, stdout=out, stderr=out
+        )
     try:
-        for _ in range(120):
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as answer:
-                    assert answer.url.endswith(f"/lab/tree/{FIRST}.ipynb")
-                    return
-            except OSError:  # it is not up yet
-                assert server.poll() is None
-                time.sleep(0.5)
-        pytest.fail("the server did not come up")
+        wait_for(f"http://127.0.0.1:{port}/", server, log)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as answer:
+            assert answer.url.endswith(f"/lab/tree/{FIRST}.ipynb")
     finally:
         server.terminate()
         server.wait(20)

@@ -68,7 +68,7 @@ class PictureTab(Tab):
 
 
 @pytest.fixture
-def tab(browser, theme):
+def own_tab(browser, theme):
     made = PictureTab(browser, theme)
     yield made
     made.page.close()
@@ -85,7 +85,7 @@ def tabs(browser):
 
 
 @pytest.fixture
-def same_tab(browser, tabs, theme):
+def tab(browser, tabs, theme):
     """One page per theme for all tests of a file: opening another takes longer than navigating."""
     if theme not in tabs:
         tabs[theme] = PictureTab(browser, theme)
@@ -150,6 +150,7 @@ class OpenLab(PictureTab):
     def open(self, notebook, own_kernel=False):
         """Shows a notebook and waits for its kernel: the shared one, or a separate one that the test may patch and shut down."""
         self.own_kernel = own_kernel
+        self.path = self.lab.folder / notebook
         self.page.evaluate(OPEN, [notebook, None if own_kernel else self.kernel])
         self.page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=60_000)
         self.page.wait_for_function(KERNEL_IDLE, timeout=60_000)

@@ -9,6 +9,7 @@ from playwright.sync_api import expect
 from short_runs import short
 
 import jaxviz
+from notebooks import light
 
 pytestmark = pytest.mark.browser
 AXE = Path(__file__).parents[2] / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
@@ -34,11 +35,6 @@ def page_path(tmp_path_factory):
     explorer = jaxviz.explore(jaxviz.compare(loss, other, *ARGS))
     explorer.compared = False
     return explorer.save_html(tmp_path_factory.mktemp("page") / "page.html", compiled=True)
-
-
-@pytest.fixture
-def tab(same_tab):
-    return same_tab
 
 
 @pytest.fixture
@@ -154,7 +150,7 @@ def test_axe_finds_nothing(tab, explorer, name):
     assert violations(tab.page, rules=RULES[tab.theme]) == ""
 
 
-@pytest.mark.parametrize("theme", ["light"], indirect=True)
+@light
 @pytest.mark.parametrize("width", short([1280, 900, 640, 400], [1280, 400]))
 def test_the_source_is_read_without_scrolling_to_the_side(tab, explorer, width):
     tab.page.set_viewport_size({"width": width, "height": 800})
@@ -184,7 +180,7 @@ CLICKS = {
 }
 
 
-@pytest.mark.parametrize("theme", ["light"], indirect=True)
+@light
 @pytest.mark.parametrize("clicks", short(list(CLICKS.values()), 2), ids=CLICKS)
 def test_who_clicks_goes_on_with_keys(tab, explorer, clicks):
     """A click may remove the focused element; the next key still goes to the explorer."""
@@ -197,7 +193,7 @@ def test_who_clicks_goes_on_with_keys(tab, explorer, clicks):
     expect(explorer.get_by_test_id("code-left")).to_have_attribute("data-stage", "backward")
 
 
-@pytest.mark.parametrize("theme", ["light"], indirect=True)
+@light
 def test_the_keyboard_reaches_everything(tab, explorer):
     """Everything clickable is a button, field or row that the keyboard reaches, with a visible focus."""
     unreachable = tab.page.evaluate(

@@ -8,22 +8,12 @@ import pytest
 from anywidget_host import BINARY, AnywidgetHost
 from playwright.sync_api import expect
 from short_runs import short
-from test_front_ends import works
 
 import jaxviz
 from jaxviz.features.explorer.still import table_html
+from notebooks import light, works
 
-pytestmark = pytest.mark.browser
-
-
-@pytest.fixture
-def theme(request):
-    return getattr(request, "param", "light")
-
-
-@pytest.fixture
-def tab(same_tab):
-    return same_tab
+pytestmark = [pytest.mark.browser, light]
 
 
 def loss(w, x):
@@ -130,11 +120,7 @@ HOSTS = {
     "vs code dark": ("dark", "rgb(31, 31, 31)", vs_code("vscode-dark", "#1f1f1f")),
     "vs code light": ("light", "rgb(253, 246, 227)", vs_code("vscode-light", "#fdf6e3")),
     "vs code high contrast": ("dark", "rgb(0, 0, 0)", vs_code("vscode-high-contrast", "#000")),
-    "vs code high contrast light": (
-        "light",
-        "rgb(255, 255, 255)",
-        vs_code("vscode-high-contrast-light", "#fff"),
-    ),
+    "vs code high contrast light": ("light", "rgb(255, 255, 255)", vs_code("vscode-high-contrast-light", "#fff")),
     "colab dark": ("dark", "rgb(17, 20, 24)", {"html": 'theme="dark"'}),
     "colab light": ("light", "rgb(255, 255, 255)", {"html": 'theme="light"'}),
     "a page that says nothing": ("light", "rgb(255, 255, 255)", {}),

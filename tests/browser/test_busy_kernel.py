@@ -7,12 +7,10 @@ import pytest
 from jupyter_lab import ask_kernel
 from playwright.sync_api import expect
 from short_runs import short
-from test_front_ends import run_in_lab, works, write
 
-pytestmark = pytest.mark.browser
+from notebooks import RESTART, SHUT_DOWN, light, run, run_in_lab, save, widgets, works
 
-NO_KERNEL = "() => jupyterapp.shell.currentWidget.sessionContext.shutdown()"
-RESTART = "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
+pytestmark = [pytest.mark.browser, light]
 DIE = """async () => {
     const { kernel } = jupyterapp.shell.currentWidget.sessionContext.session;
     kernel.requestExecute({ code: "import os; os.kill(os.getpid(), 9)" }).done.catch(() => {});
@@ -21,11 +19,6 @@ DIE = """async () => {
     found().click();
 }"""
 GONE = "The kernel that made this has shut down or restarted. Run the cell again to see it."
-
-
-@pytest.fixture
-def theme(request):
-    return getattr(request, "param", "light")
 
 
 @pytest.mark.slow(sweep=True)
@@ -49,7 +42,7 @@ def test_two_views_of_one_widget_follow_each_other(in_lab):
     works(explorers)
 
 
-@pytest.mark.parametrize("end", short([NO_KERNEL, RESTART, DIE], [RESTART]), ids=["shut down", "restarted", "killed"])
+@pytest.mark.parametrize("end", short([SHUT_DOWN, RESTART, DIE], [RESTART]), ids=["shut down", "restarted", "killed"])
 def test_panes_go_on_without_their_kernel(in_lab, end):
     # In a box, the page requests the programs; here nobody answers.
     unanswered = (
@@ -202,10 +195,7 @@ done = each(lambda i: time.sleep(0.5), range(8), "plans")
 
 @pytest.mark.slow(sweep=True)
 def test_a_cell_that_takes_long_has_a_bar_that_goes(in_lab):
-    page = in_lab.page
-    name = write(in_lab.lab.folder, BAR, "print('go' + 'ne')")
-    in_lab.open(name)
-    page.evaluate("() => { jupyterapp.commands.execute('runmenu:run-all'); }")
+    page = run(in_lab, BAR, "print('go' + 'ne')", waits=False)
     bar = page.locator(".jp-OutputArea-output", has_text="plans: ")
     expect(bar).to_be_visible(timeout=60_000)
     in_lab.screenshot("bar")
@@ -213,9 +203,7 @@ def test_a_cell_that_takes_long_has_a_bar_that_goes(in_lab):
     expect(bar).to_have_count(0)
     assert page.locator(".jp-OutputArea-output").first.bounding_box()["height"] == 0
     in_lab.screenshot("no-bar")
-    page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
-    page.wait_for_function("() => !jupyterapp.shell.currentWidget.context.model.dirty", timeout=30_000)
-    saved = nbformat.read(in_lab.lab.folder / name, 4)
+    saved = nbformat.from_dict(save(page, in_lab.path))
     nbformat.validate(saved)
     assert saved.cells[1].outputs[0]["data"] == {"text/plain": "", "text/html": ""}
-    assert not saved.metadata["widgets"]["application/vnd.jupyter.widget-state+json"]["state"]
+    assert not widgets(saved)

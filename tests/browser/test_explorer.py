@@ -8,20 +8,13 @@ import pytest
 from jupyter_lab import KERNEL_IDLE, ask_kernel
 from playwright.sync_api import expect
 from short_runs import short
-from test_front_ends import run_in_lab
 
 import jaxviz
 from benchmarks.models import transformer
 from jaxviz.analysis.modules import call_path
+from notebooks import RUN_ALL, light, run_in_lab
 
 pytestmark = pytest.mark.browser
-light = pytest.mark.parametrize("theme", ["light"], indirect=True)
-"""For everything that is the same in both themes; colours and contrasts are tested on whole views."""
-
-
-@pytest.fixture
-def tab(same_tab):
-    return same_tab
 
 
 LAYERS = """
@@ -53,7 +46,7 @@ def explorer_of(page):
 def test_the_first_notebook_shows_the_explorer(in_lab):
     # In the other tests' kernel, an explorer does not open with the overview.
     in_lab.open("00_first_look.ipynb", own_kernel=True)
-    in_lab.page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
+    in_lab.page.evaluate(RUN_ALL)
     in_lab.page.wait_for_selector("[data-testid=explorer] [data-testid=scope]", state="attached", timeout=90_000)
     in_lab.page.wait_for_function(KERNEL_IDLE, timeout=60_000)
     explorer = explorer_of(in_lab.page)

@@ -4,72 +4,20 @@ import os
 import re
 import subprocess
 import sys
-import uuid
 from pathlib import Path
 
 import nbformat
 import pytest
-from jupyter_lab import KERNEL_IDLE, free_port, wait_for
+from jupyter_lab import free_port, wait_for
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter, LatexExporter
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 from playwright.sync_api import expect
 from short_runs import short
 
-pytestmark = [pytest.mark.browser, pytest.mark.parametrize("theme", ["light"], indirect=True)]
+from notebooks import PROGRAM, light, notebook_of, run_in_lab, works, write
 
-PROGRAM = """
-import jax, jax.numpy as jnp, jaxviz
-
-def loss(w, x):
-    return jnp.sum(jnp.tanh(x @ w) * jnp.cos(x))
-
-args = jnp.ones((9, 9)), jnp.ones((50, 9))
-"""
-
-
-PANES_FIRST = """
-from jaxviz.features.explorer.widget import Explorer
-def panes_first(self, *args, made=Explorer.__init__, **traits):
-    made(self, *args, **{"overview": False, **traits})
-if Explorer.__init__.__name__ != "panes_first":
-    Explorer.__init__ = panes_first
-"""
-"""For a kernel that several notebooks may use."""
-
-
-def notebook_of(*cells):
-    """A notebook with a program followed by some cells, in which explorers do not open with the overview."""
-    program = PROGRAM + PANES_FIRST
-    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c.strip()) for c in (program, *cells)])
-    made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    return made
-
-
-def write(folder, *cells):
-    """Writes such a notebook to a file and returns the file's name."""
-    name = f"{uuid.uuid4().hex}.ipynb"
-    nbformat.write(notebook_of(*cells), folder / name)
-    return name
-
-
-def run_in_lab(in_lab, *cells, own_kernel=False):
-    """Opens a notebook with these cells and runs all of them."""
-    in_lab.open(write(in_lab.lab.folder, *cells), own_kernel)
-    page = in_lab.page
-    page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
-    page.wait_for_selector("[data-testid=explorer]", timeout=90_000, state="attached")
-    page.wait_for_function(KERNEL_IDLE, timeout=60_000)
-    return page
-
-
-def works(explorer):
-    """Checks that an explorer responds: clicking an equation selects it, and the inspector and the residuals follow."""
-    explorer.scroll_into_view_if_needed()
-    line = explorer.get_by_test_id("code-left").locator(".cm-line[data-row]", has_text=re.compile("= tanh"))
-    line.click(position={"x": 4, "y": 6})
-    expect(explorer.get_by_test_id("inspector")).to_contain_text("tanh")
-    expect(explorer.get_by_test_id("residual-row").first).to_be_visible()
+pytestmark = [pytest.mark.browser, light]
 
 
 def test_it_sits_in_boxes_tabs_and_interact_and_python_hears_of_it(in_lab):
@@ -107,8 +55,8 @@ def shown(n=2):
 
 
 @pytest.mark.slow(sweep=True)
-def test_notebook_7(lab, tab):
-    page = tab.page
+def test_notebook_7(lab, own_tab):
+    page = own_tab.page
     name = write(lab.folder, "jaxviz.explore(loss, *args)")
 
     def opened_and_run():
@@ -123,13 +71,13 @@ def test_notebook_7(lab, tab):
         opened_and_run()
     except PlaywrightTimeoutError:
         # Notebook's own plugins sometimes fail at startup, and then its menus do nothing.
-        if not any("/static/notebook/" in error for error in tab.errors):
+        if not any("/static/notebook/" in error for error in own_tab.errors):
             raise
         opened_and_run()
     works(page.get_by_test_id("explorer"))
-    tab.screenshot("notebook-7")
+    own_tab.screenshot("notebook-7")
     # Our module is loaded from a blob.
-    tab.errors[:] = [e for e in tab.errors if "blob:" in e]
+    own_tab.errors[:] = [e for e in own_tab.errors if "blob:" in e]
 
 
 MARIMO = f"""
@@ -181,18 +129,18 @@ def marimo(tmp_path):
 
 
 @pytest.mark.slow(sweep=True)
-def test_marimo(marimo, tab):
-    page = tab.page
+def test_marimo(marimo, own_tab):
+    page = own_tab.page
     page.goto(marimo)
     page.wait_for_selector("[data-testid=explorer] .cm-line[data-row]", timeout=120_000)
     works(page.get_by_test_id("explorer"))
-    tab.screenshot("marimo")
+    own_tab.screenshot("marimo")
     background = "(e) => getComputedStyle(e).backgroundColor"
     assert page.get_by_test_id("explorer").evaluate(background) == "rgb(255, 255, 255)"
     page.evaluate("() => document.body.classList.add('dark')")  # like its theme switch
     assert page.get_by_test_id("explorer").evaluate(background) == "rgb(17, 20, 24)"
     # marimo requests fonts and its news feed, which does not concern this test, and there is no network.
-    tab.foreign.clear()
+    own_tab.foreign.clear()
 
 
 NODE_MODULES = Path(__file__).parents[2] / "widgets" / "node_modules"
@@ -251,11 +199,11 @@ def test_latex_has_the_picture_and_the_table(executed):
 
 
 @pytest.mark.parametrize("of_page", short(["light", "dark"], ["dark"]))
-def test_nbconvert(executed, tab, tmp_path, of_page):
+def test_nbconvert(executed, own_tab, tmp_path, of_page):
     html, _ = HTMLExporter(theme=of_page).from_notebook_node(executed)
     path = tmp_path / "converted.html"
     path.write_text(html, encoding="utf-8")
-    page = tab.page
+    page = own_tab.page
     # The system has the other colour scheme: the page's takes precedence.
     page.emulate_media(color_scheme="dark" if of_page == "light" else "light")
     served = serve_widgets(page)
@@ -276,28 +224,30 @@ def test_nbconvert(executed, tab, tmp_path, of_page):
     # The graph comes from the widget that carries the code, which the page has like the notebook.
     page.keyboard.press("g")
     expect(explorer.get_by_test_id("graph-left")).to_be_visible()
-    tab.theme = of_page
-    tab.screenshot("nbconvert")
+    own_tab.theme = of_page
+    own_tab.screenshot("nbconvert")
     # All other requests are nbconvert's own, for text cells.
     asked = [
-        url for url in tab.foreign if not re.search("|".join(SERVED), url) and not re.search("mathjax|mermaid", url)
+        url for url in own_tab.foreign if not re.search("|".join(SERVED), url) and not re.search("mathjax|mermaid", url)
     ]
     assert asked == []
-    tab.foreign.clear()
+    own_tab.foreign.clear()
 
 
 @pytest.mark.parametrize("template", short(["lab", "classic"], ["lab"]))
-def test_nbconvert_without_the_network(executed, tab, tmp_path, template):
+def test_nbconvert_without_the_network(executed, own_tab, tmp_path, template):
     html, _ = HTMLExporter(template_name=template).from_notebook_node(executed)
     path = tmp_path / "converted.html"
     path.write_text(html, encoding="utf-8")
-    page = tab.page
+    page = own_tab.page
     page.route(re.compile("^https?:"), lambda route: route.abort())
     page.goto(path.as_uri())
     expect(page.locator(".jaxviz-still")).to_be_visible()
     (picture,) = page.locator("img").all()
     expect(picture).to_be_visible()
     assert picture.evaluate("(e) => e.complete && e.naturalWidth === 2 * e.width")
-    tab.screenshot(f"nbconvert-{template}-alone")
-    tab.errors[:] = [e for e in tab.errors if "$ is not defined" not in e]  # from the classic page, which loads jQuery
-    tab.foreign.clear()
+    own_tab.screenshot(f"nbconvert-{template}-alone")
+    own_tab.errors[:] = [
+        e for e in own_tab.errors if "$ is not defined" not in e
+    ]  # from the classic page, which loads jQuery
+    own_tab.foreign.clear()

@@ -10,8 +10,9 @@ from playwright.sync_api import expect
 from tour import tour
 
 import jaxviz
+from notebooks import light
 
-pytestmark = [pytest.mark.browser, pytest.mark.parametrize("theme", ["light"], indirect=True)]
+pytestmark = [pytest.mark.browser, light]
 
 SECONDS = 5
 """How soon the page has to respond."""
@@ -51,10 +52,10 @@ FOUND = """() => {
 
 
 @pytest.fixture
-def watched(tab):
+def watched(own_tab):
     """The page, with a record of dialogs, console errors and requests other than for the file itself."""
     noted = []
-    page = tab.page
+    page = own_tab.page
     page.on("dialog", lambda dialog: (noted.append(f"dialog {dialog.message}"), dialog.dismiss()))
     page.on("console", lambda m: noted.append(f"{m.type} {m.text}") if m.type in ("error", "warning") else None)
     page.on("request", lambda r: None if r.url.startswith(("file:", "blob:", "data:")) else noted.append(r.url))
@@ -151,14 +152,14 @@ def visit_graph_and_texts(page):
 
 
 @pytest.mark.slow(sweep=True)
-def test_nothing_runs_and_nothing_breaks_in_any_pane(watched, tab, tmp_path):
+def test_nothing_runs_and_nothing_breaks_in_any_pane(watched, own_tab, tmp_path):
     f, args = hostile_program(tmp_path)
     explorer = jaxviz.explore(f, *args)
     path = explorer.save_html(tmp_path / "page.html", compiled=True)
     assert path.stat().st_size < 5_000_000
     watched.goto(path.as_uri())
     expect(watched.get_by_test_id("explorer")).to_contain_text("onerror")
-    tab.screenshot("hostile")
+    own_tab.screenshot("hostile")
     visit_overview(watched)
     visit_switches_and_memory(watched)
     visit_graph_and_texts(watched)

@@ -6,7 +6,8 @@ import time
 
 import pytest
 from playwright.sync_api import expect
-from test_front_ends import write
+
+from notebooks import SHUT_DOWN, run, save, widgets
 
 pytestmark = pytest.mark.browser
 
@@ -49,12 +50,9 @@ POINTS = "(element) => Number(element.querySelector('canvas').dataset.points)"
 
 
 def test_points_arrive_while_the_cell_runs(in_lab):
-    page, folder = in_lab.page, in_lab.lab.folder
-    enough = folder / "enough"
+    enough = in_lab.lab.folder / "enough"
     enough.unlink(missing_ok=True)
-    name = write(folder, TRAIN)
-    in_lab.open(name, own_kernel=True)
-    page.evaluate("() => { jupyterapp.commands.execute('runmenu:run-all') }")
+    page = run(in_lab, TRAIN, own_kernel=True, waits=False)
     live = page.get_by_test_id("live")
     live.wait_for(timeout=60_000)
     loss = page.locator("[data-name=loss][data-kind=value]")
@@ -76,18 +74,12 @@ def test_points_arrive_while_the_cell_runs(in_lab):
     assert live.locator("canvas").first.evaluate(HUES_DRAWN) >= 2
     page.get_by_test_id("live-log").check()
     last = loss.text_content()
-    page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
-    page.wait_for_function(
-        "() => !jupyterapp.shell.currentWidget.context.model.dirty",
-        timeout=30_000,
-    )
-    saved = json.loads((folder / name).read_text())
-    states = saved["metadata"]["widgets"]["application/vnd.jupyter.widget-state+json"]["state"].values()
+    states = widgets(save(page, in_lab.path)).values()
     (plot,) = (s["state"] for s in states if "shown" in s["state"])
     assert len(json.dumps(plot)) < 60_000
-    page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+    page.evaluate(SHUT_DOWN)
 
     in_lab.close()
-    in_lab.open(name, own_kernel=True)
+    in_lab.open(in_lab.path.name, own_kernel=True)
     expect(page.locator("[data-name=loss][data-kind=value]")).to_have_text(last, timeout=60_000)
     expect(page.get_by_test_id("live-status")).to_have_text("over")

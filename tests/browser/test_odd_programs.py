@@ -8,8 +8,9 @@ from short_runs import short
 from tour import tour
 
 import jaxviz
+from notebooks import light
 
-pytestmark = [pytest.mark.browser, pytest.mark.parametrize("theme", ["light"], indirect=True)]
+pytestmark = [pytest.mark.browser, light]
 
 LARGE = {  # not compiled: XLA takes fifteen seconds, or it is too deep for JAX
     "5,000 arguments": (many_arguments, {f"a{i}": 1.0 for i in range(5_000)}),
@@ -27,11 +28,6 @@ SETTLING = "Viewport failed to stabilize"
 
 SHORT = ("an unknown primitive", "unicode", "empty arrays", "more bytes than a float counts")
 """What the short tests open: a stage with an error, unusual names, no bytes and too many. For the others, `test_robustness.py` tests the tables sent to the page."""
-
-
-@pytest.fixture
-def tab(same_tab):
-    return same_tab
 
 
 @pytest.fixture

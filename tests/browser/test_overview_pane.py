@@ -8,6 +8,7 @@ from test_accessibility import violations
 
 import jaxviz
 from jaxviz.report.tables import format_bytes
+from notebooks import light
 
 pytestmark = pytest.mark.browser
 
@@ -18,11 +19,6 @@ def shown(six_layers, tmp_path_factory):
     path = six_layers.save_html(tmp_path_factory.mktemp("page") / "overview.html")
     six_layers.overview = False
     return six_layers, path
-
-
-@pytest.fixture
-def tab(same_tab):
-    return same_tab
 
 
 @pytest.mark.parametrize(
@@ -53,7 +49,7 @@ def test_it_says_what_is_kept_where_and_what_would_help(tab, shown, width):
     assert violations(tab.page) == ""
 
 
-@pytest.mark.parametrize("theme", ["light"], indirect=True)
+@light
 def test_what_is_kept_leads_to_its_equations_and_back(tab, shown):
     _, path = shown
     tab.page.set_viewport_size({"width": 1280, "height": 800})

@@ -7,8 +7,9 @@ import pytest
 from short_runs import short
 
 import jaxviz
+from notebooks import light
 
-pytestmark = [pytest.mark.browser, pytest.mark.parametrize("theme", ["light"], indirect=True)]
+pytestmark = [pytest.mark.browser, light]
 
 
 def loss(w, x):
@@ -22,10 +23,10 @@ def saved(tmp_path_factory):
 
 
 @pytest.fixture
-def page(same_tab, saved):
-    same_tab.page.goto(saved)
-    same_tab.page.get_by_test_id("view-kept").click()
-    return same_tab.page
+def page(tab, saved):
+    tab.page.goto(saved)
+    tab.page.get_by_test_id("view-kept").click()
+    return tab.page
 
 
 PANES = ("code-left", "code-right", "source", "residuals", "inspector")
@@ -114,8 +115,8 @@ IN_ROWS = """(bar) => new Set([...bar.querySelectorAll("button, input, select, o
 
 # JupyterLab leaves 850 to a notebook beside its file browser, on a screen of 1280.
 @pytest.mark.parametrize("width", short([1280, 900, 850, 720], [1280, 850]))
-def test_the_bars_take_one_row_each_and_the_curve_is_in_sight(same_tab, versions, width):
-    page = same_tab.page
+def test_the_bars_take_one_row_each_and_the_curve_is_in_sight(tab, versions, width):
+    page = tab.page
     page.set_viewport_size({"width": width, "height": 600})
     page.goto(versions)
     page.get_by_test_id("view-motion").click()
@@ -135,8 +136,8 @@ def test_the_bars_take_one_row_each_and_the_curve_is_in_sight(same_tab, versions
     assert page.locator(".jv-mo-chart").bounding_box() == curve
 
 
-def test_a_diff_stands_above_its_figures_in_a_narrow_page(same_tab, versions):
-    page = same_tab.page
+def test_a_diff_stands_above_its_figures_in_a_narrow_page(tab, versions):
+    page = tab.page
     page.set_viewport_size({"width": 700, "height": 900})
     page.goto(versions)
     page.get_by_test_id("view-diff").click()

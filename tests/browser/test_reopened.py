@@ -12,8 +12,9 @@ from playwright.sync_api import expect
 
 import jaxviz
 from jaxviz.page import bundle
+from notebooks import RUN_ALL, SHUT_DOWN, light, plain_notebook, save, widgets
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, light]
 EXPLORERS, EQUATIONS = 2, 1_000
 
 PROGRAM = f"""
@@ -28,45 +29,26 @@ assert n >= {EQUATIONS}, n
 explorers = [jaxviz.explore(loss, (1 + i / 9) * jnp.ones((9, 9)), jnp.ones((5, 9))) for i in range({EXPLORERS})]
 """
 
-NO_KERNEL = """async () => {
-    const { sessionContext } = jupyterapp.shell.currentWidget;
-    await sessionContext.shutdown();
-}"""
-
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 
 MODULES = "() => globalThis[Symbol.for('jaxviz')].size"
 SHEETS = "() => [...document.querySelectorAll('style')].filter((s) => s.textContent.includes('.jv-residuals')).length"
-SAVE = "() => jupyterapp.commands.execute('docmanager:save')"
-
-
-@pytest.fixture(params=["light"])
-def theme(request):
-    return request.param
-
-
-def write(lab, name, *cells):
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells], metadata=kernel)
-    nbformat.write(made, lab.folder / name)
-
-
-def widgets(notebook):
-    return notebook["metadata"]["widgets"]["application/vnd.jupyter.widget-state+json"]["state"]
 
 
 @pytest.mark.slow(sweep=True)
-def test_many_explorers_are_saved_small_and_live_without_a_kernel(lab, tab):
-    name, page = "many.ipynb", tab.page
+def test_many_explorers_are_saved_small_and_live_without_a_kernel(lab, own_tab):
+    name, page = "many.ipynb", own_tab.page
     # Half of them wait for a request before sending what large programs send later.
     late = "import jaxviz.features.explorer.widget as module\nmodule._AT_ONCE = 10"
     half = EXPLORERS // 2
     show = "for e in explorers[{}:{}]:\n    display(e)"
-    write(lab, name, PROGRAM, show.format(0, half), late, show.format(half, EXPLORERS))
+    path = lab.folder / name
+    cells = PROGRAM, show.format(0, half), late, show.format(half, EXPLORERS)
+    nbformat.write(plain_notebook(*cells), path)
     lab.open(page, name)
-    page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
+    page.evaluate(RUN_ALL)
     page.wait_for_function(KERNEL_IDLE, timeout=90_000)
     explorers = page.get_by_test_id("explorer")
     expect(explorers).to_have_count(EXPLORERS, timeout=60_000)
@@ -75,27 +57,23 @@ def test_many_explorers_are_saved_small_and_live_without_a_kernel(lab, tab):
     assert page.evaluate(MODULES) == 1
     page.wait_for_function(KERNEL_IDLE, timeout=60_000)
     page.wait_for_timeout(1000)
-    page.evaluate(SAVE)
-    page.wait_for_function("() => !jupyterapp.shell.currentWidget.context.model.dirty", timeout=30_000)
-
-    path = lab.folder / name
+    saved = widgets(save(page, path))
     assert path.stat().st_size < 1_700_000
-    saved = widgets(json.loads(path.read_text()))
     code = [m for m in saved.values() if "code" in m["state"]]
     assert len(code) == 1
     # Apart from the code, each takes less than half of what it took when it had its own copy.
     assert (path.stat().st_size - len(code[0]["state"]["code"])) / EXPLORERS < 170_000
-    page.evaluate(NO_KERNEL)
+    page.evaluate(SHUT_DOWN)
     page.close()
 
     # Another kernel, which knows none of them, and no cell run: everything comes from the file.
-    again = type(tab)(page.context.browser, "light")
+    again = type(own_tab)(page.context.browser, "light")
     page = again.page
     lab.open(page, name)
     explorers = page.get_by_test_id("explorer")
     expect(explorers).to_have_count(EXPLORERS, timeout=60_000)
     assert ask_kernel(page, "'jaxviz' in dir()") == "False"
-    page.evaluate(NO_KERNEL)
+    page.evaluate(SHUT_DOWN)
     for i in (0, EXPLORERS - 1):
         explorer = explorers.nth(i)
         explorer.scroll_into_view_if_needed()
@@ -137,20 +115,15 @@ def saves_no_state(open_lab):
             yield
 
 
-def save(page, path):
-    page.evaluate(SAVE)
-    page.wait_for_function("() => !jupyterapp.shell.currentWidget.context.model.dirty", timeout=30_000)
-    return json.loads(path.read_text())
-
-
 # A single test, since opening JupyterLab and deriving the program take most of its time.
 def test_an_explorer_or_its_picture_is_seen_again_whatever_is_set(saves_no_state, in_lab):
     page, folder = in_lab.page, in_lab.lab.folder
     picture = f"from IPython.display import Image\nimport ipywidgets\ndisplay(ipywidgets.IntSlider())\nImage({PNG!r}, format='png')"
     both = f"display(explorers[0])\ndisplay(Image({PNG!r}, format='png'))\ndisplay(explorers[0])"
-    write(in_lab.lab, "live.ipynb", PROGRAM.replace(f"range({EXPLORERS})", "range(1)"), picture, both)
+    made = plain_notebook(PROGRAM.replace(f"range({EXPLORERS})", "range(1)"), picture, both)
+    nbformat.write(made, folder / "live.ipynb")
     in_lab.open("live.ipynb", own_kernel=True)
-    page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
+    page.evaluate(RUN_ALL)
     expect(page.get_by_test_id("scope").first).to_be_visible(timeout=60_000)
     page.wait_for_function(KERNEL_IDLE, timeout=60_000)
     live = ["explorer", "hidden picture", "hidden table"]
@@ -161,7 +134,7 @@ def test_an_explorer_or_its_picture_is_seen_again_whatever_is_set(saves_no_state
     # The explorer is saved, and the user's own widget is not.
     before = widgets(save(page, folder / "live.ipynb"))
     assert sorted(m["model_name"] for m in before.values()) == ["AnyModel", "LayoutModel", "WidgetModel"]
-    page.evaluate(NO_KERNEL)
+    page.evaluate(SHUT_DOWN)
     in_lab.close()
 
     in_lab.open("live.ipynb", own_kernel=True)

@@ -2,10 +2,14 @@
 
 import re
 
+import jax.numpy as jnp
 import nbformat
 import pytest
 from jupyter_lab import KERNEL_IDLE
 from playwright.sync_api import expect
+
+import jaxviz
+from notebooks import RUN_ALL, plain_notebook, save
 
 pytestmark = pytest.mark.browser
 
@@ -39,14 +43,6 @@ MEASURED = """(output) => {
     };
 }"""
 
-SAVE = "() => jupyterapp.commands.execute('docmanager:save')"
-
-
-def write(lab, name, cells):
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    made = [nbformat.v4.new_code_cell(source, id=f"cell-{key}") for key, source in cells.items()]
-    nbformat.write(nbformat.v4.new_notebook(cells=made, metadata=kernel), lab.folder / name)
-
 
 def output_of(page, name):
     """The output of a cell, scrolled into view."""
@@ -60,9 +56,10 @@ def output_of(page, name):
 def test_reports_open_with_a_drawing_and_lead_to_the_source(in_lab):
     page = in_lab.page
     (in_lab.lab.folder / "shown_model.py").write_text(MODEL)
-    write(in_lab.lab, "reports.ipynb", CELLS)
+    cells = (nbformat.v4.new_code_cell(source, id=f"cell-{name}") for name, source in CELLS.items())
+    nbformat.write(plain_notebook(*cells), in_lab.lab.folder / "reports.ipynb")
     in_lab.open("reports.ipynb", own_kernel=True)
-    page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
+    page.evaluate(RUN_ALL)
     expect(page.locator(".jaxviz-picture svg").first).to_be_visible(timeout=60_000)
     page.wait_for_function(KERNEL_IDLE, timeout=60_000)
     for width in (900, 1280):
@@ -76,7 +73,7 @@ def test_reports_open_with_a_drawing_and_lead_to_the_source(in_lab):
             assert output.locator("> *:not(style)").first.get_attribute("class") == "jaxviz-picture"
         in_lab.screenshot(f"reports-{width}")
 
-    page.evaluate(SAVE)
+    save(page, in_lab.path)
     outer = page.locator(".jp-WindowedPanel-outer")
     before = outer.evaluate("(node) => node.scrollTop")
     link = output_of(page, "nan").get_by_role("link", name=re.compile(r"In\[\d+\]:2")).first
@@ -90,17 +87,12 @@ def test_reports_open_with_a_drawing_and_lead_to_the_source(in_lab):
 
 
 def test_of_an_untrusted_notebook_the_tables_are_left(in_lab):
-    page, lab = in_lab.page, in_lab.lab
-    import jax.numpy as jnp
-
-    import jaxviz
-
+    page = in_lab.page
     html = jaxviz.residuals(lambda x: jnp.sin(x).sum(), jnp.ones(3))._repr_html_()
     assert "<svg" in html
     output = nbformat.v4.new_output("execute_result", {"text/html": html, "text/plain": "x"}, execution_count=1)
     cell = nbformat.v4.new_code_cell("residuals", outputs=[output], execution_count=1)
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=kernel), lab.folder / "untrusted.ipynb")
+    nbformat.write(plain_notebook(cell), in_lab.lab.folder / "untrusted.ipynb")
     in_lab.open("untrusted.ipynb")
     output = page.locator(".jp-RenderedHTML").first
     expect(output.locator("table")).to_be_visible()

@@ -6,7 +6,8 @@ import pytest
 from jupyter_lab import KERNEL_IDLE, ask_kernel
 from playwright.sync_api import expect
 from test_accessibility import violations
-from test_front_ends import write
+
+from notebooks import RESTART, light, run
 
 pytestmark = pytest.mark.browser
 
@@ -25,9 +26,7 @@ rnn_args = jnp.eye(3) * 0.5, jnp.linspace(-1.0, 1.0, 18).reshape(6, 3)
 
 def step_in_lab(in_lab, *cells, own_kernel=False):
     """A notebook in which these cells have run; returns its first stepper."""
-    page = in_lab.page
-    in_lab.open(write(in_lab.lab.folder, RNN, *cells), own_kernel)
-    page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
+    page = run(in_lab, RNN, *cells, own_kernel=own_kernel)
     stepper = page.get_by_test_id("stepper").first
     stepper.get_by_test_id("equation").first.wait_for(timeout=90_000)
     page.wait_for_function(KERNEL_IDLE, timeout=60_000)
@@ -99,7 +98,7 @@ def test_a_user_goes_forward_and_back_through_a_loop_and_its_derivative(in_lab):
     assert violations(page, "[data-testid=stepper]") == ""
 
 
-@pytest.mark.parametrize("theme", ["light"], indirect=True)
+@light
 def test_two_views_an_error_and_a_kernel_that_goes(in_lab):
     stepper = step_in_lab(
         in_lab, "s = jaxviz.step(rnn, *rnn_args)\ndisplay(s)", "s.next()", "s.widget()", own_kernel=True
@@ -133,7 +132,7 @@ def test_two_views_an_error_and_a_kernel_that_goes(in_lab):
     expect(stepper.get_by_test_id("step-status")).to_contain_text("The run has ended")
     expect(stepper.get_by_test_id("step-notice")).to_contain_text("Not hit")
 
-    page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    page.evaluate(RESTART)
     expect(stepper.get_by_test_id("step-notice")).to_contain_text(
         "The kernel that ran this has shut down", timeout=20_000
     )
@@ -141,15 +140,9 @@ def test_two_views_an_error_and_a_kernel_that_goes(in_lab):
     expect(stepper.get_by_test_id("value-card").first).to_be_visible()
 
 
-@pytest.mark.parametrize("theme", ["light"], indirect=True)
+@light
 def test_below_the_report_of_a_nan_one_steps_to_where_it_was_born(in_lab):
-    page = in_lab.page
-    in_lab.open(
-        write(
-            in_lab.lab.folder, RNN, "jaxviz.find_nan(lambda w, xs: rnn(w, xs) + jnp.sum(jnp.sqrt(w - 1.0)), *rnn_args)"
-        )
-    )
-    page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
+    page = run(in_lab, RNN, "jaxviz.find_nan(lambda w, xs: rnn(w, xs) + jnp.sum(jnp.sqrt(w - 1.0)), *rnn_args)")
     marked = page.get_by_test_id("marked")
     expect(marked).to_contain_text("born at In[", timeout=90_000)
     page.wait_for_function(KERNEL_IDLE, timeout=60_000)

@@ -3,15 +3,14 @@
 import pytest
 from jupyter_lab import ask_kernel
 from playwright.sync_api import expect
-from test_front_ends import run_in_lab
 
 import jaxviz
 from benchmarks.models import transformer
 from jaxviz.features.explorer.whatif import Switches
 from jaxviz.report.tables import format_bytes, format_flops
+from notebooks import light, run_in_lab
 
-pytestmark = pytest.mark.browser
-light = pytest.mark.parametrize("theme", ["light"], indirect=True)
+pytestmark = [pytest.mark.browser, light]
 
 CELL = """
 import jaxviz
@@ -44,7 +43,6 @@ def is_on(row):
     return row.get_by_role("switch", checked=True)
 
 
-@light
 def test_each_switch_says_what_it_does_and_answers_at_once(in_lab):
     f, args = transformer(2)
     switches = Switches(jaxviz.derive(f, *args))

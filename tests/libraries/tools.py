@@ -208,37 +208,24 @@ def readable(report: Any) -> None:
 
 
 @tool
-def memory(subject: Subject) -> dict[str, Any] | None:
+def memory(subject: Subject) -> None:
     found = jaxviz.memory(subject.loss, *subject.args)
     readable(found)
-    arguments = sum(x.size * x.dtype.itemsize for x in map(jax.typeof, arrays_of(subject.args[0])))
-    assert found.peak_nbytes >= arguments
-    return {"modelled": found.peak_nbytes}
+    assert found.peak_nbytes >= sum(x.size * x.dtype.itemsize for x in map(jax.typeof, arrays_of(subject.args[0])))
 
 
-@tool
-def cost(subject: Subject) -> dict[str, Any] | None:
-    found = jaxviz.cost(subject.loss, *subject.args)
-    readable(found)
-    return {"flops": found.total.flops}
+def report(name: str) -> None:
+    """Adds a report as a tool: it can be shown."""
+
+    def use(subject: Subject) -> None:
+        readable(getattr(jaxviz, name)(subject.loss, *subject.args))
+
+    use.__name__ = name
+    tool(use)
 
 
-@tool
-def lint(subject: Subject) -> dict[str, Any] | None:
-    found = jaxviz.lint(subject.loss, *subject.args)
-    readable(found)
-    return {"advice": len(found)}
-
-
-@tool
-def policies(subject: Subject) -> None:
-    readable(jaxviz.policies(subject.loss, *subject.args))
-
-
-@tool
-def compare_policies(subject: Subject) -> None:
-    found = jaxviz.compare_policies(subject.loss, *subject.args)
-    readable(found)
+for name in "cost lint policies compare_policies".split():
+    report(name)
 
 
 def planned(subject: Subject) -> tuple[Any, int]:
@@ -258,18 +245,23 @@ def planned(subject: Subject) -> tuple[Any, int]:
     return unbounded, max(found.nbytes, unbounded.nbytes)
 
 
+def written(plan: Any) -> None:
+    """A plan can be shown, and its files are Python."""
+    readable(plan)
+    assert plan.code().strip()
+    for file, text in plan.written.files.items():
+        compile(text, file, "exec")
+
+
 @tool
 def plan(subject: Subject) -> None:
     """The plan keeps to its budget, its function saves what the plan says, and the gradient is the same."""
     found, budget = planned(subject)
-    readable(found)
-    assert found.code().strip()
-    for file, text in found.written.files.items():
-        compile(text, file, "exec")
+    written(found)
     assert found.nbytes <= budget
     applied = found.apply(subject.loss)
-    kept = jaxviz.residuals(applied, *subject.args).nbytes
-    assert kept == found.nbytes, f"{kept:,} bytes are kept where the plan says {found.nbytes:,}"
+    saved = jaxviz.residuals(applied, *subject.args).nbytes
+    assert saved == found.nbytes, f"{saved:,} bytes are saved where the plan says {found.nbytes:,}"
     if not subject.is_abstract:
         applied, args = for_jax_grad(applied, subject.args)
         compared(jax.jit(jax.grad(applied))(*args), subject.gradient)
@@ -278,14 +270,14 @@ def plan(subject: Subject) -> None:
 @tool
 def plan_peak(subject: Subject) -> dict[str, Any] | None:
     """The plan's peak is that of its function, and no higher than that of the function as written."""
-    before, found = (
-        jaxviz.memory(subject.loss, *subject.args).peak_nbytes,
-        jaxviz.plan_remat(subject.loss, *subject.args),
-    )
-    after = jaxviz.memory(found.apply(subject.loss), *subject.args).peak_nbytes
-    assert (found.before.peak_nbytes, found.peak_nbytes) == (before, after)
-    assert after <= before, f"the modelled peak rises from {before:,} to {after:,} bytes"
-    return {"peaks": [before, after]}
+    return {"peaks": peaks_of(subject, jaxviz.plan_remat(subject.loss, *subject.args))}
+
+
+def peaks_of(subject: Subject, plan: Any) -> list[int]:
+    peaks = [jaxviz.memory(f, *subject.args).peak_nbytes for f in (subject.loss, plan.apply(subject.loss))]
+    assert [plan.before.peak_nbytes, plan.peak_nbytes] == peaks
+    assert peaks[1] <= peaks[0], f"the modelled peak rises from {peaks[0]:,} to {peaks[1]:,} bytes"
+    return peaks
 
 
 @tool(kinds="loss step")
@@ -319,11 +311,15 @@ def find_nan_line(subject: Subject) -> None:
     def faulty(params: Any, *rest: Any) -> Any:
         return subject.loss(params, *rest) + jnp.sqrt(jnp.real(jnp.sum(leaf_of(params)[1] * 0)))
 
-    found = found_as_by_jax(faulty, subject.args)
+    is_born_in(faulty, 1, found_as_by_jax(faulty, subject.args))
+
+
+def is_born_in(faulty: Callable[..., Any], line: int, found: Any) -> None:
+    """The report names this line of a function, counted from its first."""
     assert found is not None
-    line = faulty.__code__.co_firstlineno + 1
     assert found.born is not None, str(found)
-    assert (found.born.location.file, found.born.location.line) == (__file__, line), str(found)
+    at = found.born.location
+    assert (at.file, at.line) == (__file__, faulty.__code__.co_firstlineno + line), str(found)
 
 
 @tool(on_values=True)
@@ -389,9 +385,7 @@ def find_nan_otherwise(subject: Subject) -> None:
     found = as_many_as(
         jax.jit(jax.value_and_grad(plain, has_aux=True))(*args), jaxviz.find_nan(faulty, params=params, **by_name)
     )
-    assert found.born is not None, str(found)
-    line = faulty.__code__.co_firstlineno + 2
-    assert (found.born.location.file, found.born.location.line) == (__file__, line), str(found)
+    is_born_in(faulty, 2, found)
 
 
 # --- training steps ---------------------------------------------------------------------------------------------------
@@ -433,22 +427,16 @@ def one_subject(subject: Subject) -> None:
 @tool(kinds="step")
 def plan_step(subject: Subject) -> dict[str, Any] | None:
     """The planned step has the residuals and the peak that the plan says, no higher than before, and the same results."""
-    before = jaxviz.memory(subject.loss, *subject.args).peak_nbytes
     for bound in ({}, {"residuals": "70%"}):
         found = jaxviz.plan_remat(subject.loss, *subject.args, **bound)
-        readable(found)
-        assert found.code().strip()
-        for file, text in found.written.files.items():
-            compile(text, file, "exec")
+        written(found)
+        peaks = peaks_of(subject, found)
         applied = found.apply(subject.loss)
-        after = jaxviz.memory(applied, *subject.args).peak_nbytes
-        assert (found.before.peak_nbytes, found.peak_nbytes) == (before, after)
-        assert after <= before, f"the modelled peak rises from {before:,} to {after:,} bytes"
         assert jaxviz.residuals(applied, *subject.args).nbytes == found.nbytes
         if not subject.is_abstract:
             results = lambda step: arrays_of(jax.block_until_ready(step(*subject.args)))
             compared(results(applied), results(subject.loss))
-    return {"peaks": [before, after]}
+    return {"peaks": peaks}
 
 
 # --- losses without a gradient in reverse mode ------------------------------------------------------------------------
@@ -461,9 +449,8 @@ def no_reverse_mode(subject: Subject) -> None:
         jax.jit(jax.grad(subject.loss)).trace(*subject.args)
     lines, first = inspect.getsourcelines(subject.loss)
     (line,) = [first + k for k, text in enumerate(lines) if subject.program.unbounded in text]
-    for (
-        report
-    ) in "residuals lint policies cost explore find_nan memory plan_remat compare_policies compile_cost".split():
+    reports = "residuals lint policies cost explore find_nan memory plan_remat compare_policies compile_cost"
+    for report in reports.split():
         try:
             said = getattr(jaxviz, report)(subject.loss, *subject.args)
             said = said.view.title if report == "explore" else str(said)

@@ -144,11 +144,9 @@ def test_a_triangular_solve_counts_as_xla_counts_it():
 
 def test_dynamic_slices_move_the_slice_alone():
     start = (jnp.int32(3), jnp.int32(0))
-    assert total(lambda x, i, j: lax.dynamic_slice_p.bind(x, i, j, slice_sizes=(4, 48)), M, *start) == Cost(
-        0, 192 * F + 2 * F, 192 * F
-    )
-    update = lambda x, u, i, j: lax.dynamic_update_slice_p.bind(x, u, i, j)
-    assert total(update, M, shaped(4, 48), *start) == Cost(0, 192 * F + 2 * F, 192 * F)
+    moved = Cost(0, 192 * F + 2 * F, 192 * F)
+    assert total(lambda x, i, j: lax.dynamic_slice_p.bind(x, i, j, slice_sizes=(4, 48)), M, *start) == moved
+    assert total(lax.dynamic_update_slice_p.bind, M, shaped(4, 48), *start) == moved
 
 
 def test_what_is_counted_otherwise_than_by_xla():
@@ -171,15 +169,10 @@ def test_costs_add_and_multiply():
 # --- programs inside programs -----------------------------------------------------------------------------------------
 
 
-def only(fun, *args):
-    [equation] = jaxviz.trace(fun)(*args).equations
-    return equation
-
-
 def test_a_scan_costs_its_body_times_its_length():
     body = lambda c, x: (jnp.tanh(c * x), None)
-    scan = cost_of(only(lambda c, xs: lax.scan(body, c, xs)[0], X, shaped(7, 1000)))
-    assert scan == 7 * total(lambda c, x: jnp.tanh(c * x), X, X)
+    scan = lambda c, xs: lax.scan(body, c, xs)[0]
+    assert total(scan, X, shaped(7, 1000)) == 7 * total(lambda c, x: jnp.tanh(c * x), X, X)
     nested = lambda c: lax.fori_loop(0, 3, lambda _, c: lax.fori_loop(0, 5, lambda _, c: c * c, c), c)
     assert jaxviz.cost(lambda x: nested(x).sum(), X).by_primitive["mul"].flops >= 15 * 1000
 
@@ -243,11 +236,8 @@ PROGRAMS = {
 }
 
 
-SLOW = ("checkpointed transformer", "scan over layers")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in PROGRAMS])
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_gradients_cost_what_xla_says(name):
     """XLA counts a loop's body once, and so does `as_compiled`."""
     fun, args = PROGRAMS[name]
@@ -259,13 +249,9 @@ def test_gradients_cost_what_xla_says(name):
 
 def test_layers_cost_what_xla_counts_before_it_optimizes():
     """The compiled count grows faster with the number of layers: fusions recompute elementwise values rather than read them."""
-    report = jaxviz.cost(*_flat(models.transformer(3)))
+    fun, args = models.transformer(3)
+    report = jaxviz.cost(fun, *args)
     assert report.total.flops == pytest.approx(report.xla(optimized=False).flops, rel=0.001)
-
-
-def _flat(program):
-    fun, args = program
-    return fun, *args
 
 
 # --- the report -------------------------------------------------------------------------------------------------------

@@ -16,6 +16,14 @@ from jaxviz.features.debugger.positions import SteppingError
 
 X = np.array([[1.5, -7.0, 0.0], [2.0, 0.0, 3.0]])
 
+
+@pytest.fixture(params=[conditions.FEW, 0], ids=["NumPy", "JAX"])
+def few(request, monkeypatch):
+    monkeypatch.setattr(conditions, "FEW", request.param)
+
+
+either = pytest.mark.usefixtures("few")
+
 IN_PYTHON = {
     "max_abs > 6.9": lambda x: np.abs(x).max() > 6.9,
     "max_abs > 7": lambda x: np.abs(x).max() > 7,
@@ -32,17 +40,15 @@ IN_PYTHON = {
 }
 
 
+@either
 @pytest.mark.parametrize("text", IN_PYTHON)
-@pytest.mark.parametrize("few", [conditions.FEW, 0], ids=["NumPy", "JAX"])
-def test_it_says_what_python_says(text, few, monkeypatch):
-    monkeypatch.setattr(conditions, "FEW", few)
+def test_it_says_what_python_says(text):
     for x in (X, -X, X + 10, X[:, :1], X * 0):
         assert Condition(text)(jnp.asarray(x)) == IN_PYTHON[text](x)
 
 
-@pytest.mark.parametrize("few", [conditions.FEW, 0], ids=["NumPy", "JAX"])
-def test_figures_are_of_the_finite_elements(few, monkeypatch):
-    monkeypatch.setattr(conditions, "FEW", few)
+@either
+def test_figures_are_of_the_finite_elements():
     x = jnp.array([1.0, jnp.nan, -jnp.inf, 3.0, jnp.inf])
     assert Condition("min == 1 and max == 3 and mean == 2 and std == 1 and nan == 1 and inf == 2")(x)
     nothing = jnp.array([jnp.nan, jnp.inf])
@@ -50,14 +56,13 @@ def test_figures_are_of_the_finite_elements(few, monkeypatch):
         assert not Condition(text)(nothing)
 
 
+@either
 @pytest.mark.parametrize(
     "value",
     [jnp.array([True, False, True]), jnp.array([1, 0, 1], jnp.int8), jnp.array([1, 0, 1], jnp.bfloat16), 1j * jnp.array([1, 0, 1]), 1],
     ids=lambda v: str(getattr(v, "dtype", "a number")),
 )  # fmt: skip
-@pytest.mark.parametrize("few", [conditions.FEW, 0], ids=["NumPy", "JAX"])
-def test_values_of_any_type_have_figures(value, few, monkeypatch):
-    monkeypatch.setattr(conditions, "FEW", few)
+def test_values_of_any_type_have_figures(value):
     assert Condition("max == 1 and max_abs == 1 and nan == 0")(value)
 
 

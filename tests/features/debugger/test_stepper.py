@@ -11,6 +11,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from programs import CASES, M, W, X, arange
 
 import jaxviz
+from jaxviz.features.debugger import norms
+from jaxviz.features.debugger.norms import Norm, Norms
 from jaxviz.features.debugger.positions import NoValueError
 
 XS = arange(6, 3)
@@ -280,6 +282,33 @@ def test_programs_and_derivations_are_stepped_too():
     leaves = jax.tree.leaves((W, M))
     for f in (d, jaxviz.trace(mlp)(W, M), jax.make_jaxpr(mlp)(W, M)):
         close(jax.tree.leaves(jaxviz.step(f, *leaves).run().result)[0], mlp(W, M))
+
+
+# --- the norms of each line -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("few", [norms.FEW, 0], ids=["NumPy", "JAX"])
+def test_what_is_not_finite_is_left_out_of_the_norm_and_integers_have_none(few, monkeypatch):
+    monkeypatch.setattr(norms, "FEW", few)
+    measured = Norms(jaxviz.step(mlp, W, M)).of
+    assert measured(jnp.array([3.0, jnp.inf, 4.0])) == Norm(5.0, "Inf")
+    assert measured(jnp.array([jnp.nan, jnp.inf])) == Norm(0.0, "NaN")
+    assert measured(jnp.array([3.0 + 4.0j])) == measured(jnp.array([3.0, 4.0], jnp.bfloat16)) == Norm(5.0, "")
+    assert measured(jnp.array([3, 4])) is measured(jax.random.key(0)) is None
+
+
+def test_a_value_that_is_not_in_memory_any_more_has_the_norm_that_it_had():
+    def f(x):
+        a = jnp.sin(x)
+        b = a + 1.0
+        c = b * 2.0
+        return jnp.sum(c)
+
+    x = jnp.ones(1000)
+    s = jaxviz.step(f, x, memory=5000).run()
+    assert s.machine.frame("forward", ()).prints
+    found, whole = ({at: n.value.norm for at, n in Norms(m).by_line().items()} for m in (s, jaxviz.step(f, x).run()))
+    assert found == pytest.approx(whole, rel=1e-4)
 
 
 @transcripts.of("debugger")

@@ -16,7 +16,9 @@ from IPython.core.interactiveshell import InteractiveShell
 from jax import lax
 
 import jaxviz
+from jaxviz.features.debugger.birth import stepper_of
 from jaxviz.features.debugger.columns import StepperView, printed
+from jaxviz.features.debugger.widget import StepperWidget, _time_line
 from jaxviz.page.bundle import script
 
 X = jnp.linspace(-0.9, 0.9, 4)
@@ -187,35 +189,27 @@ def test_values_are_those_of_the_stepper_with_what_is_known_of_them():
     assert stop["path"][0]["length"] == 3
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (jnp.float32(2.5), "2.5"),
-        (jnp.array([[1.0], [2.0]]), "[1. 2.]"),
-        (jnp.array([True, False]), "[ True False]"),
-        (jnp.ones(3, jnp.bfloat16), "[1. 1. 1.]"),
-        (jnp.zeros(2, jnp.complex64), "[0.+0.j 0.+0.j]"),
-        (jnp.zeros(100), ""),
-        (jnp.zeros((0, 3)), ""),
-        (jax.random.key(0), ""),
-        (3.0, "3."),
-        (np.zeros(2, jax.dtypes.float0), ""),
-    ],
-)
+PRINTED = [
+    (jnp.float32(2.5), "2.5"), (jnp.array([[1.0], [2.0]]), "[1. 2.]"), (jnp.array([True, False]), "[ True False]"),
+    (jnp.ones(3, jnp.bfloat16), "[1. 1. 1.]"), (jnp.zeros(2, jnp.complex64), "[0.+0.j 0.+0.j]"), (jnp.zeros(100), ""),
+    (jnp.zeros((0, 3)), ""), (jax.random.key(0), ""), (3.0, "3."), (np.zeros(2, jax.dtypes.float0), ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "text"), PRINTED)
 def test_small_arrays_are_written_out(value, text):
     assert printed(value) == text
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        jnp.int32(3),
-        jnp.array([jnp.nan, jnp.inf, 3e38, -3e38]),
-        jnp.ones((2, 3), jnp.bfloat16),
-        jnp.ones(3, jnp.complex64),
-    ],
-    ids=str,
+ODD = (
+    jnp.int32(3),
+    jnp.array([jnp.nan, jnp.inf, 3e38, -3e38]),
+    jnp.ones((2, 3), jnp.bfloat16),
+    jnp.ones(3, jnp.complex64),
 )
+
+
+@pytest.mark.parametrize("value", ODD, ids=str)
 def test_whatever_the_values_the_stop_is_json(value):
     f = lambda x: (x * x, jax.random.key(0), jnp.zeros((0, 2)))
     s = jaxviz.step(f, value)
@@ -247,20 +241,6 @@ def test_a_stop_is_small_whatever_the_values_and_the_program():
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
-
-
-def test_moves_are_those_of_the_stepper():
-    s, w = started()
-    other = jaxviz.step(loss, X)
-    moves = {"next": other.next, "into": other.into, "out": other.out, "back": other.back, "continue": other.run}
-    moves |= {"back into": lambda: other.back(into=True), "restart": other.restart}
-    for do in ("next", "into", "next", "out", "back", "back into", "continue", "restart"):
-        ask(w, do)
-        moves[do]()
-        assert s.position == other.position
-    ask(w, "end")
-    assert s.is_done
-    np.testing.assert_allclose(s.gradient[0], jax.grad(loss)(X), rtol=1e-6)
 
 
 def test_the_traceback_of_a_predicate_that_raises_is_kept(monkeypatch):
@@ -367,6 +347,31 @@ def test_a_saved_page_has_its_own_parts_the_last_stop_and_runs_nothing(tmp_path)
         assert [words in page for page in pages] == [words.endswith("stepper"), words.endswith("player")]
     assert "Content-Security-Policy" in pages[0]
     assert "jaxviz-state" in pages[0]
+
+
+def masked(x):
+    return jnp.sum(jnp.where(x > 0, jnp.sqrt(x), 0.0))
+
+
+def test_below_a_report_of_a_nan_is_the_time_line_until_it_is_asked_to_step_there():
+    def scanned(params, x):
+        return masked(lax.scan(lambda x, w: (x + jnp.sqrt(x - w), None), x, params)[0])
+
+    report = jaxviz.find_nan(scanned, jnp.array([0.0, 0.5, 9.0]), jnp.ones(2))
+    widget = StepperWidget(stepper_of(report), event=report.born)
+    assert widget.folded
+    assert json.loads(widget.mark)["text"].startswith("NaN born at test_stepper_widget.py")
+    assert ask(widget, "there")["path"][0]["iteration"] == 2
+    assert (widget.folded, widget.failure) == (False, "")
+    shown = _time_line(report, report.born)._repr_mimebundle_()
+    data = shown[0] if isinstance(shown, tuple) else shown
+    assert data["text/plain"].endswith("report.step() steps to it.")
+
+
+def test_of_very_many_equations_there_is_no_time_line(monkeypatch):
+    monkeypatch.setattr("jaxviz.features.debugger.widget.LARGEST", 3)
+    report = jaxviz.find_nan(masked, jnp.array([0.0, 4.0]))
+    assert set(_time_line(report, report.born)) == {"text/plain"}
 
 
 def test_names_from_a_program_are_made_fit_to_be_shown():

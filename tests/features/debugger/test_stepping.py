@@ -13,7 +13,7 @@ from short_runs import short
 from test_matrix import marked
 
 import jaxviz
-from jaxviz.features.debugger.positions import Level, Position, StepperStage, SteppingError
+from jaxviz.features.debugger.positions import Level, Position, StepperStage
 from jaxviz.features.debugger.stepping import Machine
 from jaxviz.runtime.evaluate import evaluate
 
@@ -117,17 +117,13 @@ LONG = arange(50, 3)
 W = arange(3, 3) * 0.3
 
 
-def at(primitive, f, *args):
-    """A machine whose next equation is of this primitive."""
-    m = machine(f, *args)
-    while m.next_equation().primitive.name != primitive:
+def at_scan(reverse=False):
+    """A machine whose next equation is a scan."""
+    f = rnn if not reverse else lambda w, h, xs: lax.scan(lambda h, x: (jnp.tanh(w @ h + x), h), h, xs, reverse=True)
+    m = machine(f, W, X, LONG)
+    while m.next_equation().primitive.name != "scan":
         m.next()
     return m
-
-
-def at_scan(reverse=False):
-    f = rnn if not reverse else lambda w, h, xs: lax.scan(lambda h, x: (jnp.tanh(w @ h + x), h), h, xs, reverse=True)
-    return at("scan", f, W, X, LONG)
 
 
 def into(m, body, iteration=None):
@@ -178,56 +174,6 @@ def test_iterations_are_run_in_one_compiled_loop_whatever_their_number():
     m.out()
     (run,) = [r for r in operation.rules.values() if hasattr(r, "_cache_size")]
     assert run._cache_size() == 1
-
-
-def collatz(x):
-    return lax.while_loop(lambda c: c[0] < 100.0, lambda c: (c[0] * c[1] + 1, c[1]), (x, 1.5))[0]
-
-
-def test_a_while_loop_is_stepped_by_count():
-    m = at("while", collatz, 2.0)
-    place = m.position
-    wanted = 2.0
-    for k in range(8):
-        m.goto(place)
-        body = into(m, "body_jaxpr", k)
-        np.testing.assert_allclose(m.value(m.position, body.invars[-1]), wanted, rtol=1e-6)
-        wanted = wanted * 1.5 + 1
-    m.out()
-    np.testing.assert_allclose(m.results("primal")[0], wanted, rtol=1e-6)
-
-
-def test_a_while_loop_that_does_not_begin_has_nothing_to_step_into():
-    m = machine(collatz, 200.0)
-    while not m.is_done:
-        m.into()
-        assert not m.position.path
-
-
-def switched(index):
-    return at("cond", lambda i, x: lax.switch(i, [jnp.sin, jnp.cos, jnp.exp], x), index, X)
-
-
-@pytest.mark.parametrize(("index", "branch"), [(-3, 0), (0, 0), (1, 1), (2, 2), (9, 2)])
-def test_a_cond_is_stepped_into_the_branch_that_is_taken(index, branch):
-    m = switched(index)
-    m.into()
-    assert m.position.path[-1].body == f"branches[{branch}]"
-
-
-@pytest.mark.parametrize(
-    ("make", "place", "message"),
-    [
-        (at_scan, 3, "3 is not a Position"),
-        (at_scan, ("jaxpr", 50), r"`scan` \(.*\) has 50 iterations, so there is no 50"),
-        (lambda: at("while", collatz, 2.0), ("body_jaxpr", 8), "has 8 iterations, so there is no 8"),
-        (lambda: switched(0), ("branches[1]",), "takes branch 0"),
-    ],
-)
-def test_where_the_run_does_not_come_says_why(make, place, message):
-    m = make()
-    with pytest.raises(SteppingError, match=message):
-        into(m, *place) if isinstance(place, tuple) else m.goto(place)
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
@@ -305,59 +251,3 @@ def test_a_jitted_function_that_takes_its_argument_s_memory_leaves_it_here():
     (_, e) = m.program_at(m.position).equations
     p = Position("primal", (), 2)
     np.testing.assert_allclose(m.value(p, e.invars[0]), jnp.sin(X))
-
-
-# --- replay -----------------------------------------------------------------------------------------------------------
-
-
-def impure(x):
-    y = jnp.sin(x)
-    z = jax.pure_callback(lambda y: np.random.rand(*y.shape).astype(y.dtype), y, y)
-    return jnp.cos(z) + z * y
-
-
-def test_a_value_that_differs_when_it_is_computed_again_is_named():
-    m = machine(impure, X, budget=0)
-    m.out()
-    m.goto(Position("primal", (), 2))
-    m.value(m.position, m.program_at(m.position).equations[1].outvars[0])
-    (note,) = m.notes
-    assert note.startswith("`pure_callback` (")
-    assert "gave a different value when it was run again" in note
-
-
-def test_a_body_that_differs_when_it_is_stepped_through_is_named():
-    m = machine(lambda x: lax.scan(lambda c, _: (impure(c), None), x, None, length=3)[0], X)
-    m.next()
-    m.back()
-    m.into()
-    m.out()
-    assert "`pure_callback` in it calls Python" in m.notes[0]
-
-
-def test_a_pure_callback_that_is_pure_is_not_named():
-    pure = lambda x: jax.pure_callback(lambda y: np.sin(y), x, x) * 2.0
-    m = machine(lambda x: lax.scan(lambda c, _: (pure(c), c), x, None, length=3), X, budget=0)
-    walk(m, 5)
-    assert not m.notes
-
-
-def test_an_effect_is_not_repeated():
-    said = []
-    f = lambda x: jnp.cos(jax.experimental.io_callback(lambda y: said.append(1) or y, x, jnp.sin(x)))
-    m = machine(f, X, budget=0)
-    m.out()
-    for i in range(len(m.program_at(m.position).equations)):
-        m.goto(Position("primal", (), i))
-        m.results("primal")
-    assert len(said) == 1
-
-
-def test_an_error_in_an_equation_says_which():
-    def fails(y):
-        raise RuntimeError("no")
-
-    m = machine(lambda x: jax.pure_callback(fails, x, jnp.sin(x)), X)
-    with pytest.raises(Exception, match="no") as caught:
-        m.out()
-    assert any(note.startswith("Raised while running `pure_callback` (") for note in caught.value.__notes__)

@@ -1,4 +1,4 @@
-"""Summaries of arrays compared with NumPy; and that nothing else leaves the device."""
+"""Summaries of arrays compared with NumPy; and that nothing else leaves the device. Their texts are transcripts."""
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +11,14 @@ from jaxviz.features.debugger.summaries import BINS, fingerprint, is_finite, sam
 
 RANDOM = np.random.RandomState(0)
 FLOATS = [jnp.float32, jnp.bfloat16, jnp.float16, jnp.float8_e4m3fn, jnp.float8_e5m2]
+floats = pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: np.dtype(d).name)
 
 
 def samples(dtype, n=1000):
     return RANDOM.standard_normal(n).astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: np.dtype(d).name)
+@floats
 def test_numbers_are_those_of_numpy(dtype):
     x = samples(dtype)
     exact = x.astype(np.float64)
@@ -38,7 +39,7 @@ def test_the_histogram_is_numpy_s():
     assert np.abs(np.array(s.histogram) - counts).max() <= 1  # a value on an edge may be counted on either side
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: np.dtype(d).name)
+@floats
 def test_what_is_not_finite_is_counted_and_the_first_is_placed(dtype):
     x = np.ones((4, 5), dtype)
     x[2, 3] = x[3, 0] = np.nan
@@ -52,75 +53,6 @@ def test_what_is_not_finite_is_counted_and_the_first_is_placed(dtype):
     assert (s.min, s.max, s.mean, s.std) == (1.0, 1.0, 1.0, 0.0)
     assert not is_finite(jnp.asarray(x))
     assert f"{s.nan} NaN" in str(s)
-
-
-@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: np.dtype(d).name)
-def test_subnormal_numbers_are_no_zeros(dtype):
-    info = ml_dtypes.finfo(dtype)
-    x = np.array([0, -0.0, info.smallest_subnormal, -info.smallest_subnormal, info.smallest_normal, 1.0], dtype)
-    s = summarize(jnp.asarray(x))
-    assert (s.zeros, s.subnormals) == (2, 2)
-
-
-def test_nothing_overflows():
-    big = np.finfo(np.float32).max
-    s = summarize(jnp.array([big, -big, big, -big] * 100))
-    assert (s.min, s.max, s.mean) == (-big, big, 0.0)
-    assert s.std == big
-    assert (s.histogram[0], s.histogram[-1]) == (200, 200)
-
-
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32, jnp.int4])
-def test_integers_are_exact(dtype):
-    info = jnp.iinfo(dtype)
-    x = jnp.array([info.min, info.max, 0, 1], dtype)
-    s = summarize(x)
-    assert (s.min, s.max, s.zeros) == (info.min, info.max, 2 if info.min == 0 else 1)
-    assert isinstance(s.min, int)
-
-
-def test_booleans_are_counted():
-    s = summarize(jnp.array([True, False, True, True]))
-    assert (s.min, s.max, s.mean, s.zeros) == (0, 1, 0.75, 1)
-
-
-def test_complex_numbers_by_absolute_value():
-    s = summarize(jnp.array([3 + 4j, 0, complex(np.nan, 1), complex(np.inf, 0)]))
-    assert (s.min, s.max, s.zeros, s.nan, s.pos_inf) == (0.0, 5.0, 1, 1, 1)
-    assert s.first_not_finite == (2,)
-
-
-def test_nothing_but_nan():
-    s = summarize(jnp.full(3, jnp.nan))
-    assert (s.min, s.max, s.mean, s.histogram, s.picture) == (None, None, None, (), None)
-    assert str(s) == "f32[3] nothing finite, 3 NaN, first not finite at [0]"
-
-
-@pytest.mark.parametrize(
-    ("make", "note"),
-    [
-        (lambda: jnp.zeros((0, 3)), "has no elements"),
-        (lambda: jax.random.key(0), "random key"),
-        (lambda: jax.random.split(jax.random.key(0), 4), "4 random keys"),
-        (lambda: np.zeros(3, jax.dtypes.float0), "zeros without a value: the tangents of integers"),
-    ],
-)
-def test_where_there_are_no_numbers_it_says_so(make, note):
-    s = summarize(make())
-    assert s.note == note
-    assert s.to_dict()["note"] == note
-    assert is_finite(make())
-
-
-def test_a_donated_array_says_so():
-    x = jnp.ones(3)
-    x.delete()
-    assert summarize(x).note == "was donated or deleted"
-
-
-def test_python_numbers_and_scalars():
-    assert str(summarize(2.5)) == "f32[] 2.5"
-    assert summarize(np.float32(3)).max == 3.0
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
@@ -202,12 +134,8 @@ def test_a_fingerprint_tells_another_array_from_the_same_one(make):
     assert not same_fingerprint(fingerprint(x), fingerprint(x[::-1]))
 
 
-def test_rounding_is_no_difference_and_one_large_element_is():
+def test_rounding_is_no_difference_and_one_large_element_or_another_key_is():
     x = jnp.asarray(samples(np.float32))
     assert same_fingerprint(fingerprint(x), fingerprint(x * (1 + 1e-6)))
     assert not same_fingerprint(fingerprint(x), fingerprint(x.at[3].set(30.0)))
-
-
-def test_random_keys_have_fingerprints():
-    a, b = fingerprint(jax.random.key(0)), fingerprint(jax.random.key(1))
-    assert not same_fingerprint(a, b)
+    assert not same_fingerprint(*(fingerprint(jax.random.key(i)) for i in range(2)))

@@ -74,10 +74,6 @@ def clipped_by(clip, w, x):
     return jnp.sum(h * clip(h) @ w)
 
 
-def masked(w, x, mask):
-    return jnp.sum(jnp.where(mask, x @ w, 0.0) @ w)
-
-
 def in_loop(act, w, x):
     def cell(h, _):
         return act(h @ w), None
@@ -111,10 +107,6 @@ def shared_policy(names, w, x):
     first = jax.checkpoint(lambda x: jnp.sin(checkpoint_name(jnp.sin(x @ w), "a")), policy=policy)
     second = jax.checkpoint(lambda x: jnp.sin(checkpoint_name(jnp.sin(x @ w), "b")), policy=policy)
     return jnp.sum(second(first(x)))
-
-
-def scaled(scale, s, x):
-    return jnp.sum(scale(s, jnp.sin(x)))
 
 
 def scaled_twice(scale, s, x):
@@ -176,26 +168,6 @@ def custom(fwd, bwd):
     return lambda x: jnp.sum(f(x, X))
 
 
-def keeps_both(x, y):
-    return jnp.sin(x) * y, (jnp.cos(x), jnp.exp(y))
-
-
-def keeps_one(x, y):
-    return jnp.sin(x) * y, (jnp.cos(x),)
-
-
-def reads_first(saved, ct):
-    return saved[0] * ct, None
-
-
-def reads_both(saved, ct):
-    return saved[0] * ct * saved[1], None
-
-
-def gram(y):
-    return y @ y.T
-
-
 def two_results(x):
     y = jnp.sin(x)
     return y, y
@@ -207,26 +179,18 @@ def squares(results, x):
 
 
 IDS = jnp.arange(64) % 7
-
-
-def embed(rows, w):
-    return jnp.sum(jnp.sin(rows(IDS, w)))
-
-
-def rows_by_product(ids, w):
-    return jax.nn.one_hot(ids, 64) @ w
-
-
-def of_label(chosen, x):
-    return jnp.sum(chosen(jnp.exp(x)))
-
-
-def compared(y):
-    return jnp.sum((IDS[:, None] == jnp.arange(64)).astype(y.dtype) * y, -1)
-
-
-def indexed(y):
-    return jnp.take_along_axis(y, IDS[:, None], -1)
+gram = lambda y: y @ y.T
+keeps_both = lambda x, y: (jnp.sin(x) * y, (jnp.cos(x), jnp.exp(y)))
+keeps_one = lambda x, y: (jnp.sin(x) * y, (jnp.cos(x),))
+reads_first = lambda saved, ct: (saved[0] * ct, None)
+reads_both = lambda saved, ct: (saved[0] * ct * saved[1], None)
+embed = lambda rows, w: jnp.sum(jnp.sin(rows(IDS, w)))
+rows_by_product = lambda ids, w: jax.nn.one_hot(ids, 64) @ w
+of_label = lambda chosen, x: jnp.sum(chosen(jnp.exp(x)))
+compared = lambda y: jnp.sum((IDS[:, None] == jnp.arange(64)).astype(y.dtype) * y, -1)
+indexed = lambda y: jnp.take_along_axis(y, IDS[:, None], -1)
+scaled = lambda scale, s, x: jnp.sum(scale(s, jnp.sin(x)))
+masked = lambda w, x, mask: jnp.sum(jnp.where(mask, x @ w, 0.0) @ w)
 
 
 def embedded_in_loop(rows, w, ids):

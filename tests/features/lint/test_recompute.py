@@ -1,4 +1,6 @@
-"""What checkpoints would save, estimated from a function without them, compared with what JAX saves with the checkpoints added."""
+"""What checkpoints would save, estimated from a function without them, compared with what JAX saves with the checkpoints added.
+
+The lines to put into a checkpoint are a transcript."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -122,128 +124,10 @@ def test_of_models(model):
         assert before - held_by_jax(with_checkpoints(d.primal, c.runs), d.nonzeros) == c.saving.nbytes
 
 
-# --- the lines --------------------------------------------------------------------------------------------------------
-
-
-def lines_of(f, *args):
-    """The candidates: their lines relative to the function's first, how often they run, and whether each is a function."""
-    start = f.__code__.co_firstlineno
-    return [
-        (c.first.line - start, c.last.line - start, len(c.runs), c.is_function)
-        for c in candidates(SavedValues(flat(f, *args)))
-    ]
-
-
-W = jnp.ones((3, 3))
-
-
-def test_lines_between_costly_ones():
-    def f(w, x):
-        x = x @ w
-        y = jnp.sin(x)
-        y = y * y * jnp.cos(x)
-        return jnp.sum(y @ w)
-
-    assert lines_of(f, W, X) == [(2, 3, 1, False)]
-
-
-def test_a_loop_in_python_is_gone_through_more_than_once():
-    def f(x):
-        for _ in range(4):
-            y = jnp.exp(x) * x
-            x = jax.nn.gelu(y) * y
-        return jnp.sum(x @ W)
-
-    assert lines_of(f, X) == [(2, 3, 4, False)]
-
-
-def test_a_loop_in_a_function_is_part_of_it():
-    def act(x):
-        for _ in range(4):
-            x = jax.nn.gelu(jnp.exp(x) * x)
-        return x * 2.0
-
-    def f(x):
-        return jnp.sum(act(x @ W) @ W)
-
-    (c,) = candidates(SavedValues(flat(f, X)))
-    assert (len(c.runs), c.is_function) == (1, True)
-
-
-def test_a_loop_of_one_instruction():
-    def f(x):
-        for _ in range(4):
-            x = jax.nn.gelu(x)
-        return jnp.sum(x @ W)
-
-    assert lines_of(f, X) == [(2, 2, 4, False)]
-
-
-def test_operations_that_repeat_in_a_library_are_no_loop():
-    def noise(x):
-        keep = jax.random.bernoulli(jax.random.key(0), 0.5, x.shape)
-        return jnp.where(keep, x / 0.5, 0.0)
-
-    def f(x):
-        return jnp.sum(noise(x @ W) @ W)
-
-    (c,) = candidates(SavedValues(flat(f, X)))
-    assert c.is_function
-    assert len(c.runs) == 1
-    assert c.first.line == noise.__code__.co_firstlineno + 1
-
-
-def test_each_call_of_a_function_is_a_time_of_its_own():
-    def act(x):
-        return jnp.sin(jnp.cos(jnp.exp(x)))
-
-    def f(x):
-        return jnp.sum(act(act(x)) @ W)
-
-    (c,) = candidates(SavedValues(flat(f, X)))
-    assert (len(c.runs), c.is_function) == (2, True)
-    assert [len(run) for run in c.runs] == [3, 3]
-
-
-def test_of_a_function_that_calls_a_costly_one_only_lines():
-    def product(x):
-        return x @ W
-
-    def f(x):
-        y = jnp.sin(jnp.cos(jnp.exp(x)))
-        return jnp.sum(jnp.sin(product(y)))
-
-    assert [c.is_function for c in candidates(SavedValues(flat(f, X)))] == [False]
-
-
 def test_nothing_costly_is_computed_again():
     for d in (flat(c.fun, *c.args) for c in CASES[1::4]):
         for c in candidates(SavedValues(d)):
             assert all(is_cheap(e) for run in c.runs for e in run)
-
-
-@pytest.mark.parametrize(
-    ("f", "cheap"),
-    [
-        (jnp.tanh, True),
-        (jax.nn.relu, True),
-        (lambda x: x.sum(0), True),
-        (lambda x: jax.random.bits(jax.random.key(0), x.shape), True),
-        (lambda x: x @ W, False),
-        (lambda x: jnp.sort(x), False),
-        (jax.checkpoint(jnp.tanh), False),
-        (lambda x: lax.scan(lambda c, _: (jnp.sin(c), None), x, None, length=2)[0], False),
-        (lambda x: lax.cond(x[0, 0] > 0, jnp.sin, jnp.cos, x), False),
-        (jax.jit(lambda x: jnp.sin(x) @ W), False),
-        (jax.jit(lambda x: jnp.sin(x) * 2.0), True),
-        (lambda x: jax.pure_callback(lambda x: x, x, x), False),
-        (lambda x: jax.lax.lgamma(x), True),
-        (lambda x: jax.scipy.special.gammainc(x, x), False),
-    ],
-)
-def test_what_is_cheap(f, cheap):
-    program = jaxviz.trace(f)(X)
-    assert all(map(is_cheap, program.equations)) == cheap
 
 
 PLACES = jnp.array([0, 1, 2, 1])

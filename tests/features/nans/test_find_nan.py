@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,153 +18,116 @@ import jaxviz
 from jaxviz.features.nans import find as finding
 from jaxviz.features.nans import run as running
 
-CASES = {}
+
+class Case(NamedTuple):
+    """A function, of one line or with a line that is marked `here`, and what its report has to say of that line."""
+
+    primitive: str
+    cause: str
+    fun: Any
+    x: Any
+    phase: str = "forward"
+    iterations: tuple[int, ...] = ()
+    devices: tuple[tuple[int, ...], ...] = ()
+    gradient: bool | None = None
 
 
-def case(*args, primitive, cause, phase="forward", iterations=(), devices=(), **options):
-    """Registers a function with a line that is marked `here`."""
+X = jnp.array([1.0, 0.0, 2.0])
+ONES_AND_ZERO = jnp.ones((30, 4)).at[17].set(0.0)
+CASES = {
+    "norm_of_zeros": Case("div", "slope-of-norm-at-zero", lambda x: jnp.linalg.norm(x), jnp.zeros(3)),
+    "root_at_zero": Case("div", "slope-of-sqrt", lambda x: jnp.sum(jnp.sqrt(x)), X),
+    "deviation_of_equals": Case("div", "slope-of-std-at-zero", lambda x: jnp.std(x), jnp.ones(4)),
+    "division": Case("div", "division-by-zero", lambda x: jnp.sum(1.0 / x), X),
+    "scaled_by_its_range": Case(
+        "div", "zero-by-zero", lambda x: jnp.sum((x - x.min()) / (x.max() - x.min())), jnp.ones(3)
+    ),
+    "arccos": Case("rsqrt", "slope-of-arccos", lambda x: jnp.sum(jnp.arccos(x)), jnp.array([1.0, 0.3])),
+    "arccos_outside": Case("acos", "outside-of-domain", lambda x: jnp.sum(jnp.arccos(x)), jnp.array([1.5, 0.3])),
+    "exp": Case("exp", "overflow-of-exp", lambda x: jnp.sum(jnp.exp(x)), jnp.array([100.0, 1.0])),
+    "half": Case("mul", "overflow-of-float16", lambda x: jnp.sum(x * x), jnp.array([300.0, 1.0], jnp.float16)),
+    "cast": Case("convert_element_type", "overflow-of-cast", lambda x: x.astype(jnp.float16), jnp.array([1e38, 1e38])),
+    "long_sum": Case(
+        "reduce_sum",
+        "overflow-of-float16",
+        lambda x: lax.reduce(x, np.float16(0), lax.add, (0,)),
+        jnp.full(70_000, 1.0, jnp.float16),
+    ),
+    "power": Case("pow", "power-of-negative", lambda x: jnp.sum(x**0.5), jnp.array([-1.0, 4.0])),
+    "all_masked": Case(
+        "log", "all-masked", lambda x: jax.scipy.special.logsumexp(jnp.where(x > 5, x, -jnp.inf)), jnp.ones(3)
+    ),
+    "eigenvectors": Case(
+        "integer_pow", "repeated-values-of-eigh", lambda x: jnp.sum(jnp.linalg.eigh(x)[1]), jnp.eye(3)
+    ),
+    "factor": Case(
+        "cholesky", "not-positive-definite", lambda x: jnp.sum(jnp.linalg.cholesky(x)), -jnp.eye(2), gradient=False
+    ),
+    "zero_times_infinity": Case("mul", "zero-times-infinity", lambda x: jnp.sum(x * jnp.inf), jnp.array([0.0, 1.0])),
+    "complex_log": Case("log", "log-of-zero", lambda x: jnp.abs(jnp.sum(jnp.log(x + 0j))), jnp.array([0.0, 1.0])),
+    "overflow_of_both_signs": Case(
+        "dot_general",
+        "overflow",
+        lambda x: x @ jnp.full(4, 1e30),
+        jnp.array([1e38, 1e38, -1e38, -1e38]),
+        gradient=False,
+    ),
+    "singular": Case(
+        "triangular_solve", "singular-matrix", lambda x: jnp.sum(jnp.linalg.inv(x)), jnp.zeros((3, 3)), gradient=False
+    ),
+    "functions_in_the_result": Case(
+        "log", "log-of-zero", lambda x: {"activation": jnp.tanh, "name": "mlp", "logs": jnp.log(x)}, X
+    ),
+    "jitted": Case("log", "log-of-zero", jax.jit(lambda x: {"loss": jnp.log(x), "other": x}), X),
+    "mapped": Case("log", "log-of-zero", lambda x: jax.vmap(lambda y: jnp.sum(jnp.log(y)))(x), X[:, None]),
+    "by_pmap": Case(
+        "log", "log-of-zero", lambda x: jnp.sum(jax.pmap(jnp.log)(x)), jnp.ones((8, 2)).at[5].set(0.0), devices=((5,),)
+    ),
+}
+
+
+def case(primitive, cause, x, transform=lambda fun: fun, name="", **expected):
+    """Adds a function to the cases, or the transformed one."""
 
     def enter(fun):
-        CASES[fun.__name__] = (fun, args, primitive, cause, phase, iterations, devices, options)
+        CASES[name or fun.__name__] = Case(primitive, cause, transform(fun), x, **expected)
         return fun
 
     return enter
 
 
-X = jnp.array([1.0, 0.0, 2.0])
-
-
-@case(X, primitive="log", cause="log-of-zero")
+@case("log", "log-of-zero", X)
 def log_of_zero(x):
     y = jnp.log(x)  # here
     return jnp.sum(y)
 
 
-@case(X - 0.5, primitive="log", cause="log-of-negative")
+@case("log", "log-of-negative", X - 0.5)
 def log_of_negative(x):
     return jnp.sum(jnp.log(x))  # here
 
 
-@case(X, primitive="div", cause="unsafe-where", phase="backward")
+@case("div", "unsafe-where", X, phase="backward")
 def unsafe_log(x):
     safe = jnp.log(x)  # here
     return jnp.sum(jnp.where(x > 0, safe, 0.0))
 
 
-@case(X, primitive="div", cause="unsafe-where")
+@case("div", "unsafe-where", X)
+@case("div", "unsafe-where", X, name="unsafe_sqrt_by_jax", transform=jax.grad)
+@case("div", "unsafe-where", X, name="unsafe_sqrt_by_jaxviz", transform=jaxviz.grad)
 def unsafe_sqrt(x):
     root = jnp.sqrt(x)  # here
     return jnp.sum(jnp.where(x > 0, root, 0.0))
 
 
-@case(X, primitive="div", cause="unsafe-where")
-def unsafe_sqrt_by_jax(x):
-    def loss(x):
-        root = jnp.sqrt(x)  # here
-        return jnp.sum(jnp.where(x > 0, root, 0.0))
-
-    return jax.grad(loss)(x)
-
-
-@case(X, primitive="div", cause="unsafe-where")
-def unsafe_sqrt_by_jaxviz(x):
-    def loss(x):
-        root = jnp.sqrt(x)  # here
-        return jnp.sum(jnp.where(x > 0, root, 0.0))
-
-    return jaxviz.grad(loss)(x)
-
-
-@case(jnp.zeros(3), primitive="div", cause="slope-of-norm-at-zero")
-def norm_of_zeros(x):
-    return jnp.linalg.norm(x)  # here
-
-
-@case(X, primitive="div", cause="slope-of-sqrt")
-def root_at_zero(x):
-    return jnp.sum(jnp.sqrt(x))  # here
-
-
-@case(jnp.ones(4), primitive="div", cause="slope-of-std-at-zero")
-def deviation_of_equals(x):
-    return jnp.std(x)  # here
-
-
-@case(X, primitive="div", cause="division-by-zero")
-def division(x):
-    return jnp.sum(1.0 / x)  # here
-
-
-@case(jnp.ones(3), primitive="div", cause="zero-by-zero")
-def scaled_by_its_range(x):
-    return jnp.sum((x - x.min()) / (x.max() - x.min()))  # here
-
-
-@case(jnp.array([1.0, 0.3]), primitive="rsqrt", cause="slope-of-arccos", phase="forward")
-def arccos(x):
-    return jnp.sum(jnp.arccos(x))  # here
-
-
-@case(jnp.array([1.5, 0.3]), primitive="acos", cause="outside-of-domain")
-def arccos_outside(x):
-    return jnp.sum(jnp.arccos(x))  # here
-
-
-@case(jnp.array([100.0, 1.0]), primitive="exp", cause="overflow-of-exp")
-def exp(x):
-    return jnp.sum(jnp.exp(x))  # here
-
-
-@case(jnp.array([300.0, 1.0], jnp.float16), primitive="mul", cause="overflow-of-float16")
-def half(x):
-    return jnp.sum(x * x)  # here
-
-
-@case(jnp.array([1e38, 1e38]), primitive="convert_element_type", cause="overflow-of-cast")
-def cast(x):
-    return x.astype(jnp.float16)  # here
-
-
-@case(jnp.full(70_000, 1.0, jnp.float16), primitive="reduce_sum", cause="overflow-of-float16")
-def long_sum(x):
-    return lax.reduce(x, np.float16(0), lax.add, (0,))  # here
-
-
-@case(jnp.array([-1.0, 4.0]), primitive="pow", cause="power-of-negative")
-def power(x):
-    return jnp.sum(x**0.5)  # here
-
-
-@case(X, primitive="sub", cause="all-masked")
+@case("sub", "all-masked", X)
 def masked(x):
     scores = jnp.where(jnp.arange(3) > 5, x, -jnp.inf)
     return jnp.sum(jax.nn.softmax(scores))  # here
 
 
-@case(jnp.ones(3), primitive="log", cause="all-masked")
-def all_masked(x):
-    return jax.scipy.special.logsumexp(jnp.where(x > 5, x, -jnp.inf))  # here
-
-
-@case(
-    jnp.zeros((4, 4)),
-    jnp.ones((30, 4)).at[17].set(0.0),
-    primitive="div",
-    cause="slope-of-norm-at-zero",
-    iterations=(17,),
-)
-def recurrent_by_jax(w, xs):
-    def loss(xs):
-        def step(h, x):
-            h = jnp.tanh(h @ w + x)
-            return h, jnp.linalg.norm(h)  # here
-
-        return jnp.mean(lax.scan(step, jnp.zeros(4), xs)[1])
-
-    return jax.grad(loss)(xs)
-
-
-@case(jnp.ones((3, 2)).at[1, 0].set(0.0), primitive="integer_pow", cause="unsafe-where", iterations=(1,))
+@case("integer_pow", "unsafe-where", jnp.ones((3, 2)).at[1, 0].set(0.0), iterations=(1,))
 def unsafe_division(x):
     def step(c, y):
         quotient = y[1] / y[0]  # here
@@ -172,31 +136,25 @@ def unsafe_division(x):
     return lax.scan(step, 0.0, x)[0]
 
 
-@case(jnp.eye(3), primitive="integer_pow", cause="repeated-values-of-eigh")
-def eigenvectors(x):
-    return jnp.sum(jnp.linalg.eigh(x)[1])  # here
-
-
-@case(-jnp.eye(2), primitive="cholesky", cause="not-positive-definite", gradient=False)
-def factor(x):
-    return jnp.sum(jnp.linalg.cholesky(x))  # here
-
-
-@case(jnp.array([0.0, 1.0]), primitive="mul", cause="zero-times-infinity")
-def zero_times_infinity(x):
-    return jnp.sum(x * jnp.inf)  # here
-
-
-@case(jnp.zeros((4, 4)), jnp.ones((30, 4)).at[17].set(0.0), primitive="div", cause="slope-of-sqrt", iterations=(17,))
-def recurrent(w, xs):
+def recurrent(make, xs):
     def step(h, x):
-        h = jnp.tanh(h @ w + x)
-        return h, jnp.sum(jnp.sqrt(jnp.abs(h)))  # here
+        h = jnp.tanh(h @ jnp.zeros((4, 4)) + x)
+        return h, make(h)
 
     return jnp.mean(lax.scan(step, jnp.zeros(4), xs)[1])
 
 
-@case(jnp.array(3.0), primitive="mul", cause="overflow", iterations=(6,))
+@case("div", "slope-of-sqrt", ONES_AND_ZERO, iterations=(17,))
+def roots_in_a_scan(xs):
+    return recurrent(lambda h: jnp.sum(jnp.sqrt(jnp.abs(h))), xs)  # here
+
+
+@case("div", "slope-of-norm-at-zero", ONES_AND_ZERO, iterations=(17,), transform=jax.grad)
+def norms_in_a_scan(xs):
+    return recurrent(lambda h: jnp.linalg.norm(h), xs)  # here
+
+
+@case("mul", "overflow", jnp.array(3.0), iterations=(6,))
 def growing(x):
     def step(c, _):
         return c * c, c  # here
@@ -204,7 +162,7 @@ def growing(x):
     return lax.scan(step, x, None, length=20)[0]
 
 
-@case(jnp.array(1.0), primitive="exp", cause="overflow-of-exp", iterations=(3,))
+@case("exp", "overflow-of-exp", jnp.array(1.0), iterations=(3,))
 def growing_while(x):
     def body(c):
         return c[0] + 1, jnp.exp(c[1])  # here
@@ -212,7 +170,7 @@ def growing_while(x):
     return lax.while_loop(lambda c: c[0] < 9, body, (0, x))[1]
 
 
-@case(jnp.ones((3, 4)).at[2, 1].set(0.0), primitive="log", cause="log-of-zero", iterations=(2, 1))
+@case("log", "log-of-zero", jnp.ones((3, 4)).at[2, 1].set(0.0), iterations=(2, 1))
 def nested_loops(x):
     def inner(c, y):
         return c + jnp.log(y), None  # here
@@ -220,7 +178,7 @@ def nested_loops(x):
     return lax.scan(lambda c, ys: (lax.scan(inner, c, ys)[0], None), 0.0, x)[0]
 
 
-@case(jnp.ones((3, 2)).at[1, 0].set(-1.0), primitive="sqrt", cause="sqrt-of-negative", iterations=(1,))
+@case("sqrt", "sqrt-of-negative", jnp.ones((3, 2)).at[1, 0].set(-1.0), iterations=(1,))
 def branch(x):
     def step(c, y):
         return c + lax.cond(y[0] < 0, jnp.sqrt, jnp.abs, y).sum(), None  # here
@@ -228,7 +186,7 @@ def branch(x):
     return lax.scan(step, 0.0, x)[0]
 
 
-@case(jnp.array([jnp.pi / 2, 0.3]), primitive="rsqrt", cause="slope-of-arccos", phase="backward")
+@case("rsqrt", "slope-of-arccos", jnp.array([jnp.pi / 2, 0.3]), phase="backward")
 def checkpointed(x):
     @jax.checkpoint
     def f(x):
@@ -237,36 +195,7 @@ def checkpointed(x):
     return jnp.sum(f(x))
 
 
-@case(jnp.array([0.0, 1.0]), primitive="log", cause="log-of-zero")
-def complex_log(x):
-    return jnp.abs(jnp.sum(jnp.log(x + 0j)))  # here
-
-
-@case(jnp.array([1e38, 1e38, -1e38, -1e38]), primitive="dot_general", cause="overflow", gradient=False)
-def overflow_of_both_signs(x):
-    return x @ jnp.full(4, 1e30)  # here
-
-
-@case(jnp.zeros((3, 3)), primitive="triangular_solve", cause="singular-matrix", gradient=False)
-def singular(x):
-    return jnp.sum(jnp.linalg.inv(x))  # here
-
-
-@case(X, primitive="log", cause="log-of-zero")
-def gives_a_function_too(x):
-    return {"activation": jnp.tanh, "name": "mlp", "logs": jnp.log(x)}  # here
-
-
-@case(X, primitive="log", cause="log-of-zero")
-def jitted(x):
-    @jax.jit
-    def step(x):
-        return {"loss": jnp.log(x), "other": x}  # here
-
-    return step(x)
-
-
-@case(X, primitive="log", cause="log-of-zero")
+@case("log", "log-of-zero", X)
 def custom(x):
     @jax.custom_vjp
     def f(x):
@@ -276,9 +205,13 @@ def custom(x):
     return jnp.sum(f(x))
 
 
-@case(X[:, None], primitive="log", cause="log-of-zero")
-def mapped(x):
-    return jax.vmap(lambda y: jnp.sum(jnp.log(y)))(x)  # here
+@case("log", "log-of-negative", jnp.array([1.0, 5.0, -1.0]), iterations=(0,))
+def mapped_while(x):
+    def until_three(x):
+        step = lambda s: (s[0] + 1.0, jnp.log(s[1] - s[0]))  # here
+        return lax.while_loop(lambda s: s[0] < 3.0, step, (x, 2.0 * x))[1]
+
+    return jax.vmap(until_three)(x)
 
 
 def over_devices(*shape, out=None, check_vma=True):
@@ -291,53 +224,51 @@ def over_devices(*shape, out=None, check_vma=True):
 SHARDED = jnp.ones(16).at[7].set(0.0).at[13].set(0.0)
 
 
-@case(SHARDED, primitive="log", cause="log-of-zero", devices=((3,), (6,)))
+@case("log", "log-of-zero", SHARDED, devices=((3,), (6,)), transform=over_devices(8))
+@case(
+    "log",
+    "log-of-zero",
+    SHARDED,
+    devices=((3,), (6,)),
+    transform=over_devices(8, check_vma=False),
+    name="on_untyped_devices",
+)
 def on_devices(x):
-    def body(x):
-        y = jnp.log(x)  # here
-        return lax.psum(jnp.sum(y), "i")
-
-    return over_devices(8)(body)(x)
+    y = jnp.log(x)  # here
+    return lax.psum(jnp.sum(y), "i")
 
 
-@case(SHARDED, primitive="log", cause="log-of-zero", devices=((3,), (6,)))
-def on_untyped_devices(x):
-    def body(x):
-        y = jnp.log(x)  # here
-        return lax.psum(jnp.sum(y), "i")
-
-    return over_devices(8, check_vma=False)(body)(x)
-
-
-@case(jnp.ones((8, 4)).at[6, 3].set(0.0), primitive="div", cause="unsafe-where", iterations=(2,), devices=((1, 3),))
+@case(
+    "div",
+    "unsafe-where",
+    jnp.ones((8, 4)).at[6, 3].set(0.0),
+    iterations=(2,),
+    devices=((1, 3),),
+    transform=over_devices(2, 4),
+)
 def in_a_loop_on_devices(x):
-    def body(x):
-        def step(c, y):
-            root = jnp.sqrt(y)  # here
-            return c + jnp.sum(jnp.where(y > 0, root, 0.0)), root
+    def step(c, y):
+        root = jnp.sqrt(y)  # here
+        return c + jnp.sum(jnp.where(y > 0, root, 0.0)), root
 
-        start = lax.pcast(0.0, ("i", "j"), to="varying")
-        return lax.psum(lax.scan(step, start, x)[0], ("i", "j"))
-
-    return over_devices(2, 4)(body)(x)
+    start = lax.pcast(0.0, ("i", "j"), to="varying")
+    return lax.psum(lax.scan(step, start, x)[0], ("i", "j"))
 
 
-@case(jnp.ones((3, 8)).at[2, 5].set(-1.0), primitive="sqrt", cause="sqrt-of-negative", iterations=(2,), devices=((5,),))
+@case("sqrt", "sqrt-of-negative", jnp.ones((3, 8)).at[2, 5].set(-1.0), iterations=(2,), devices=((5,),))
 def on_devices_in_a_loop(x):
     def body(x):
         return lax.psum(lax.cond(x[0] < 0, jnp.sqrt, jnp.abs, x).sum(), "i")  # here
 
-    step = lambda c, y: (c + over_devices(8)(body)(y), None)
-    return lax.scan(step, 0.0, x)[0]
+    return lax.scan(lambda c, y: (c + over_devices(8)(body)(y), None), 0.0, x)[0]
 
 
-@case(jnp.full(8, 1e38), primitive="psum_invariant", cause="overflow", devices=tuple((i,) for i in range(8)))
+@case("psum_invariant", "overflow", jnp.full(8, 1e38), devices=tuple((i,) for i in range(8)), transform=over_devices(8))
 def sum_over_devices(x):
-    body = lambda x: lax.psum(jnp.sum(x), "i")  # here
-    return over_devices(8)(body)(x)
+    return lax.psum(jnp.sum(x), "i")  # here
 
 
-@case(jnp.ones(8).at[5].set(0.0), primitive="log", cause="log-of-zero", devices=((5,),))
+@case("log", "log-of-zero", jnp.ones(8).at[5].set(0.0), devices=((5,),))
 def passed_round_devices(x):
     def body(x):
         y = jnp.log(x)  # here
@@ -346,52 +277,41 @@ def passed_round_devices(x):
     return jnp.sum(over_devices(8, out=P("i"))(body)(x))
 
 
-@case(jnp.ones((8, 2)).at[5].set(0.0), primitive="log", cause="log-of-zero", devices=((5,),))
-def by_pmap(x):
-    return jnp.sum(jax.pmap(lambda x: jnp.log(x))(x))  # here
-
-
-@case(jnp.array([1.0, 5.0, -1.0]), primitive="log", cause="log-of-negative", iterations=(0,))
-def mapped_while(x):
-    def until_three(x):
-        step = lambda s: (s[0] + 1.0, jnp.log(s[1] - s[0]))  # here
-        return lax.while_loop(lambda s: s[0] < 3.0, step, (x, 2.0 * x))[1]
-
-    return jax.vmap(until_three)(x)
-
-
 def line_of(fun):
     lines, start = inspect.getsourcelines(fun)
-    return start + next(k for k, line in enumerate(lines) if "# here" in line)
+    return start + next((k for k, line in enumerate(lines) if "# here" in line), 0)
+
+
+def found(born):
+    """What the cases say of a report."""
+    devices = tuple(at for d in born.devices for at in (d.index, *d.alike))
+    return born.primitive, born.cause.id, born.phase, tuple(i.index for i in born.iterations), devices
+
+
+def expected(case):
+    return case.primitive, case.cause, case.phase, case.iterations, case.devices
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", short(list(CASES), 2))
 def test_the_first_equation_is_named(name):
-    fun, args, primitive, cause, phase, iterations, devices, options = CASES[name]
-    report = jaxviz.find_nan(fun, *args, **options)
-    born = report.born
-    assert born.location.file == __file__
-    assert born.location.line == line_of(fun)
-    assert (born.primitive, born.cause.id, born.phase) == (primitive, cause, phase)
-    assert tuple(i.index for i in born.iterations) == iterations
-    assert tuple(at for d in born.devices for at in (d.index, *d.alike)) == devices
+    case = CASES[name]
+    report = jaxviz.find_nan(case.fun, case.x, gradient=case.gradient)
+    born, line = report.born, line_of(case.fun)
+    assert (born.location.file, born.location.line) == (__file__, line)
+    assert found(born) == expected(case)
     assert born.is_exact
-    assert f"{__file__}:{line_of(fun)}" in str(report).replace("\n", "")
+    assert f"{__file__}:{line}" in str(report).replace("\n", "")
     assert not any(o.is_finite for o in born.outputs if o.low is not None or o.n_nan or o.n_inf)
     assert report.chain
 
 
-ON_DEVICES = [name for name, (*_, devices, _) in CASES.items() if devices]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", short([name for name in CASES if name not in ON_DEVICES], 2)
-)  # it does not step into a shard_map
+@pytest.mark.parametrize("name", short([name for name, case in CASES.items() if not case.devices], 2))
 def test_stepping_finds_the_same(name):
-    fun, args, *_, options = CASES[name]
-    subject = finding._subject(fun, args, {}, 0, options.get("gradient"))
+    """It does not step into a `shard_map`."""
+    case = CASES[name]
+    subject = finding._subject(case.fun, (case.x,), {}, 0, case.gradient)
     bad = [k for k, (infinite, _) in enumerate(subject.run.kinds) if infinite]
     by_flags, by_steps = finding._find_by_flags(subject, bad), finding._find_by_stepping(subject)
     what = lambda r: (r.born.equation, r.born.location, r.born.iterations, r.born.branch, r.born.phase)
@@ -433,27 +353,21 @@ def test_what_the_compiled_program_alone_shows_is_said(monkeypatch):
     "name", ["unsafe_log", "norm_of_zeros", "nested_loops", "growing_while", "branch", "cast", "complex_log"]
 )
 def test_it_works_in_64_bits(name):
-    fun, args, primitive, cause, phase, iterations, _, options = CASES[name]
+    case = CASES[name]
     with jax.enable_x64(True):
-        args = [x.astype("float64") for x in args]
-        born = jaxviz.find_nan(fun, *args, **options).born
-        assert (born.primitive, born.cause.id, born.phase, born.location.line) == (
-            primitive,
-            cause,
-            phase,
-            line_of(fun),
-        )
-        assert tuple(i.index for i in born.iterations) == iterations
-        assert jaxviz.find_nan(fun, *args, harmless=True, **options).born.primitive == primitive
+        x = case.x.astype("float64")
+        born = jaxviz.find_nan(case.fun, x).born
+        assert (found(born), born.location.line) == (expected(case), line_of(case.fun))
+        assert jaxviz.find_nan(case.fun, x, harmless=True).born.primitive == case.primitive
         assert jaxviz.find_nan(lambda x: jnp.sum(x**2), jnp.arange(3.0, dtype="float64")) is None
 
 
-@pytest.mark.parametrize("f", [log_of_zero, jax.grad(log_of_zero), recurrent_by_jax], ids=lambda f: f.__name__)
-def test_it_works_where_jit_is_disabled(f):
-    args = CASES["recurrent_by_jax"][1] if f is recurrent_by_jax else (X,)
-    compiled = jaxviz.find_nan(f, *args)
+@pytest.mark.parametrize("name", ["log_of_zero", "unsafe_sqrt_by_jax", "norms_in_a_scan"])
+def test_it_works_where_jit_is_disabled(name):
+    case = CASES[name]
+    compiled = jaxviz.find_nan(case.fun, case.x)
     with jax.disable_jit():
-        report = jaxviz.find_nan(f, *args)
+        report = jaxviz.find_nan(case.fun, case.x)
         assert jaxviz.find_nan(jnp.sum, X) is None
     what = lambda r: (r.results, r.born.location, r.born.primitive, r.born.phase)
     assert what(report) == what(compiled)

@@ -15,24 +15,8 @@ from jaxviz.features.probes import widget as live
 from jaxviz.features.probes.widget import thinned
 
 
-def told(w, *values):
-    with w:
-        for x in values:
-            w.step()
-            jaxviz.probe(jnp.asarray(x), "h")
-
-
 def shown(plot):
     return json.loads(plot.shown)
-
-
-def test_it_has_what_was_told_before_it_was_made():
-    w = jaxviz.watch("h")
-    told(w, 1.0, 2.5)
-    (line,) = shown(w.live())["lines"]
-    assert (line["name"], line["kind"], line["drawn"]) == ("h", "value", "value")
-    assert (line["x"], line["y"], line["count"]) == ([0, 1], [1.0, 2.5], 2)
-    assert line["last"] == "2.5 at step 1"
 
 
 def test_it_follows_while_the_program_runs_and_knows_the_end():
@@ -79,25 +63,9 @@ def test_nothing_holds_a_plot_that_is_closed():
     del plot
     gc.collect()
     assert held() is None
-    told(w, 1.0)
-    assert w["h"].count == 1
-
-
-def test_what_is_not_finite_is_no_number_in_json():
-    w = jaxviz.watch("h")
-    told(w, 1.0, np.nan, np.inf)
-    (line,) = shown(w.live())["lines"]
-    assert line["y"] == [1.0, None, None]
-
-
-def test_many_series_and_many_points_are_bounded():
-    w = jaxviz.watch("*")
     with w:
-        for i in range(live.MOST_LINES + 5):
-            jaxviz.probe(1.0, f"h{i}")
-    state = shown(w.live())
-    assert len(state["lines"]) == live.MOST_LINES
-    assert state["more"] == 5
+        jaxviz.probe(1.0, "h")
+    assert w["h"].count == 1
 
 
 @pytest.mark.parametrize("n", [1, 10, 400, 401, 5000])
@@ -117,7 +85,8 @@ def test_thinning_keeps_what_stands_out(n):
 
 def test_a_notebook_shows_the_plot_the_table_and_the_text():
     w = jaxviz.watch("h")
-    told(w, 1.0)
+    with w:
+        jaxviz.probe(1.0, "h")
     shown_as = w._repr_mimebundle_()
     bundle = shown_as[0] if isinstance(shown_as, tuple) else shown_as
     assert "application/vnd.jupyter.widget-view+json" in bundle

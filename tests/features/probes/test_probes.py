@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import transcripts
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxviz
 from jaxviz.features.probes import probes
+from jaxviz.features.probes import series as series_module
 
 X = jnp.linspace(-1.0, 2.0, 3)
 XS = jnp.linspace(-1.0, 2.0, 6).reshape(2, 3)
@@ -68,7 +70,14 @@ def told(fun, *args, what="value", names=("h",)):
 
 same = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
 
-ONE = {
+
+def _with_jvp(f):
+    made = jax.custom_jvp(f)
+    made.defjvp(lambda primals, tangents: (f(*primals), tangents[0].sum()))
+    return made
+
+
+FORWARD = {
     "eager": lambda f: f,
     "jit": jax.jit,
     "jit_jit": lambda f: jax.jit(lambda x: jax.jit(f)(x)),
@@ -81,22 +90,6 @@ ONE = {
     "jaxviz_jit": lambda f: jaxviz.jit(f),
     "jaxviz_jvp": lambda f: lambda x: jaxviz.jvp(f, (x,), (x,))[0],
 }
-
-
-def _with_jvp(f):
-    made = jax.custom_jvp(f)
-    made.defjvp(lambda primals, tangents: (f(*primals), tangents[0].sum()))
-    return made
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("transform", ONE.values(), ids=ONE.keys())
-def test_a_value_is_told_once(transform):
-    w = told(transform(probed), X)
-    same(w["h"].values, value(X)[None])
-    assert w["h"].count == 1
-    assert w["h"].cotangents.count == 0
-
 
 BACKWARD = {
     "grad": jax.grad,
@@ -117,17 +110,7 @@ BACKWARD = {
     "jaxviz_grad_jit": lambda f: jaxviz.grad(jax.jit(f)),
     "jaxviz_checkpoint": lambda f: jaxviz.grad(jax.checkpoint(f)),
     "jaxviz_policy": lambda f: jaxviz.grad(jax.checkpoint(f, policy=jax.checkpoint_policies.dots_saveable)),
-}  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("transform", BACKWARD.values(), ids=BACKWARD.keys())
-def test_a_cotangent_is_told_once(transform):
-    w = told(transform(probed), X)
-    assert (w["h"].count, w["h"].cotangents.count) == (1, 1)
-    same(w["h"].values, value(X)[None])
-    same(w["h"].cotangents.values, cotangent(X)[None])
-
+}
 
 MAPPED = {
     "vmap_grad": lambda f: jax.vmap(jax.grad(f)),
@@ -139,19 +122,23 @@ MAPPED = {
     "jaxviz_vmap": lambda f: jaxviz.vmap(jaxviz.grad(f)),
     "jit_jaxviz_vmap": lambda f: jax.jit(jaxviz.vmap(jaxviz.grad(f))),
 }
+EACH = [pytest.param(f, X, n, id=name) for n, table in enumerate((FORWARD, BACKWARD)) for name, f in table.items()]
+EACH += [pytest.param(f, XS, 1, id=f"mapped-{name}") for name, f in MAPPED.items()]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transform", MAPPED.values(), ids=MAPPED.keys())
-def test_examples_lead(transform):
-    w = told(transform(probed), XS)
-    assert (w["h"].count, w["h"].cotangents.count) == (1, 1)
-    same(w["h"].values[0], jax.vmap(value)(XS))
-    same(w["h"].cotangents.values[0], jax.vmap(cotangent)(XS))
-    assert w["h"].records[0].axes == 1
-    summary = told(transform(probed), XS, what="summary")
-    same(summary["h"].norm[0], jnp.linalg.norm(jax.vmap(value)(XS), axis=1))
-    same(summary["h"].cotangents.max[0], jax.vmap(cotangent)(XS).max(1))
+@pytest.mark.parametrize(("transform", "x", "n_cotangents"), EACH)
+def test_a_value_and_its_cotangent_are_reported_once(transform, x, n_cotangents):
+    h = told(transform(probed), x)["h"]
+    each = jax.vmap if x is XS else lambda f: f
+    assert (h.count, h.cotangents.count, h.records[0].axes) == (1, n_cotangents, int(x is XS))
+    same(h.values[0], each(value)(x))
+    if n_cotangents:
+        same(h.cotangents.values[0], each(cotangent)(x))
+    if x is XS:  # examples lead
+        summary = told(transform(probed), x, what="summary")["h"]
+        same(summary.norm[0], jnp.linalg.norm(each(value)(x), axis=1))
+        same(summary.cotangents.max[0], each(cotangent)(x).max(1))
 
 
 def test_examples_of_examples_and_along_another_dimension():
@@ -199,12 +186,6 @@ def test_scans_under_vmap_and_an_index_of_the_programs_own():
     same(mapped["h"].values, np.moveaxis(hs, 0, 1))
 
 
-def test_a_while_loop_tells_of_each_iteration():
-    fun = lambda x: jax.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, jaxviz.probe(c[1] * 2, "h")), (0, x))[1]
-    for f in (fun, jax.jit(fun)):
-        same(told(f, X)["h"].values, jnp.stack([X * 2, X * 4, X * 8]))
-
-
 @pytest.mark.slow
 def test_each_device_of_a_shard_map_tells_of_its_part():
     x = jnp.arange(16.0)
@@ -225,16 +206,6 @@ def test_a_value_laid_out_over_devices_is_told_whole():
         same(told(fun, x)["h"].values, [np.arange(8.0) * 2])
 
 
-def test_some_axes_of_a_mesh_are_refused():
-    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("i", "j"))
-    fun = jax.jit(
-        jax.shard_map(lambda x: jaxviz.probe(x, "h"), mesh=mesh, in_specs=P("i"), out_specs=P("i"), axis_names={"i"})
-    )
-    fun(jnp.arange(8.0))
-    with jaxviz.watch("h"), pytest.raises(NotImplementedError, match="this one leaves j to the compiler"):
-        fun(jnp.arange(8.0))
-
-
 def test_nothing_is_in_the_program_unless_it_is_watched():
     plain, with_probe = (str(jax.make_jaxpr(f)(X)) for f in (lambda x: rest(jnp.sin(x) * x), probed))
     assert plain == with_probe
@@ -253,36 +224,6 @@ def test_the_value_is_lowered_to_what_it_would_be_but_for_the_call():
     assert text.count("xla_ffi_python_cpu_callback") == 2
 
 
-def test_watches_that_ask_for_the_same_share_what_is_compiled():
-    traced = []
-
-    @jax.jit
-    def fun(x):
-        traced.append(None)
-        return probed(x)
-
-    for _ in range(3):
-        fun(X)
-        with jaxviz.watch("h") as w:
-            fun(X)
-            fun(X + 1)
-        assert w["h"].count == 2
-    assert len(traced) == 2
-    with jaxviz.watch("h", what="value"):
-        fun(X)
-    assert len(traced) == 3
-
-
-def test_watches_within_each_other_each_get_their_own():
-    fun = jax.jit(lambda x: jaxviz.probe(probed(x), "loss"))
-    with jaxviz.watch("*", what="value") as outer:
-        with jaxviz.watch("h") as inner:
-            fun(X)
-        fun(X)
-    assert (outer["h"].count, outer["loss"].count, inner["h"].count) == (2, 2, 1)
-    assert "loss" not in inner
-
-
 def test_a_program_of_another_thread_is_watched():
     fun = jax.jit(probed)
     with jaxviz.watch("h") as w:
@@ -290,35 +231,6 @@ def test_a_program_of_another_thread_is_watched():
         thread.start()
         thread.join()
     assert w["h"].count == 1
-
-
-def test_places_that_share_a_name_are_told_apart():
-    def fun(x):
-        for i in range(4):
-            x = jaxviz.probe(x * (i + 2), "h")
-        return x.sum()
-
-    w = told(jax.jit(jax.grad(fun)), X)
-    same(w["h"].values[np.argsort(w["h"].places)], jnp.stack([X * 2, X * 6, X * 24, X * 120]))
-    cts = w["h"].cotangents
-    same(cts.values[np.argsort(cts.places), 0], [60, 20, 5, 1])
-    assert cts.positions.tolist() == [0] * 4
-
-
-def test_pytrees_have_a_name_for_each_array():
-    tree = {"w": X, "b": [X * 2, 3]}
-    found = {}
-
-    def fun(tree):
-        found["out"] = jaxviz.probe(tree, "p")
-        return found["out"]["w"].sum()
-
-    with jaxviz.watch("p.b.*", what="value") as w:
-        fun(tree)
-    assert set(w) == {"p.b.0", "p.b.1"}
-    assert found["out"]["b"][1] == 3
-    assert isinstance(found["out"]["b"][1], int)
-    same(w["p.b.0"].values[0], X * 2)
 
 
 @pytest.mark.slow
@@ -334,52 +246,6 @@ def test_summaries_are_those_of_jnp(dtype):
         same(found.min, [wide.min()])
         same(found.max, [wide.max()])
     np.testing.assert_array_equal(values["h"].values[0], x)
-
-
-@pytest.mark.slow
-def test_what_is_not_finite_is_counted_exactly():
-    x = jnp.zeros((300, 300)).at[:250].set(jnp.nan).at[299].set(-jnp.inf)
-    w = told(jax.jit(lambda x: jaxviz.probe(x, "h")), x, what="summary")
-    assert (w["h"].nans.tolist(), w["h"].infs.tolist()) == ([75_000], [300])
-    assert np.isnan(w["h"].norm[0])
-    empty = told(jax.jit(lambda x: jaxviz.probe(x, "h")), jnp.zeros((0, 3)), what="summary")
-    assert empty["h"].norm.tolist() == [0.0]
-    assert np.isnan(empty["h"].mean[0])
-
-
-def test_keys_have_values_but_no_cotangent():
-    fun = lambda key, x: jax.random.normal(jaxviz.probe(key, "key"), (3,)) @ jaxviz.probe(x, "x")
-    w = told(jax.jit(jax.grad(fun, argnums=1)), jax.random.key(7), X, names=("*",))
-    same(w["key"].values[0], jax.random.key_data(jax.random.key(7)))
-    assert w["key"].cotangents.count == 0
-    assert w["x"].cotangents.count == 1
-
-
-def test_a_branch_tells_where_it_is_taken():
-    fun = jax.jit(
-        jax.grad(
-            lambda x: jax.lax.cond(
-                x[0] > 0, lambda x: jaxviz.probe(x * 2, "a").sum(), lambda x: jaxviz.probe(x * 3, "b").sum(), x
-            )
-        )
-    )
-    assert set(told(fun, X, names=("*",))) == {"b"}
-    assert set(told(fun, X + 5, names=("*",))) == {"a"}
-
-
-def test_rules_of_the_users_own_tell_of_what_they_compute():
-    @jax.custom_vjp
-    def fun(x):
-        return jnp.sin(x).sum()
-
-    fun.defvjp(
-        lambda x: (jaxviz.probe(jnp.sin(x), "forward").sum(), x),
-        lambda x, ct: (jaxviz.probe(ct * jnp.cos(x), "backward"),),
-    )
-    for grad in (jax.grad, jaxviz.grad):
-        w = told(jax.jit(grad(fun)), X, names=("*",))
-        same(w["forward"].values[0], jnp.sin(X))
-        same(w["backward"].values[0], jnp.cos(X))
 
 
 def test_errors_of_the_program_come_through():
@@ -419,3 +285,19 @@ def test_a_watch_that_is_over_holds_nothing():
     with jaxviz.watch("h") as again:
         fun(X)
     assert again["h"].count == 1
+
+
+def test_whole_values_are_bounded_by_bytes(monkeypatch):
+    monkeypatch.setattr(series_module, "MOST_BYTES", 100)
+    f = jax.jit(lambda x: jaxviz.probe(x, "h"))
+    with jaxviz.watch("h", what="value") as w:
+        for x in w.steps(range(40)):
+            f(jnp.full(3, float(x)))
+    assert 0 < sum(r.values.nbytes for r in w["h"].records) <= 100
+    assert w["h"].values.shape[1:] == (3,)
+
+
+@pytest.mark.slow
+@transcripts.of("probes")
+def test_transcript(transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path)

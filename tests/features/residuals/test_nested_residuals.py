@@ -18,11 +18,6 @@ from jaxviz.report.tables import nbytes
 X = jnp.linspace(0.5, 1.5, 3)
 
 
-def only(residuals, **attributes):
-    (found,) = [r for r in residuals if all(getattr(r, k) == v for k, v in attributes.items())]
-    return found
-
-
 # --- branches ---------------------------------------------------------------------------------------------------------
 
 
@@ -125,14 +120,3 @@ def test_a_recomputed_equation_leads_to_the_one_it_repeats():
         while ancestor.origin is not None and ancestor.origin.equation is not None:
             ancestor = ancestor.origin.equation
         assert ancestor in originals
-
-
-def test_the_reports_are_plain_data_and_fit_the_page():
-    f = jax.checkpoint(block, policy=jax.checkpoint_policies.dots_saveable)
-    found = jaxviz.residuals(lambda w, x: branching(f(w, x)), jnp.eye(3), X)
-    assert all(len(line) <= 100 for line in str(found).splitlines())
-    data = found.to_dict()
-    assert {"dummy_nbytes", "notes", "checkpoints"} <= set(data)
-    assert data["checkpoints"][0]["policy"] == "dots_saveable"
-    assert "<table" in found._repr_html_()
-    assert "<table" in found.checkpoints[0]._repr_html_()

@@ -138,64 +138,52 @@ def test_a_gradient_in_the_layout_of_the_argument_takes_less():
     assert compiled.memory_analysis().output_size_in_bytes == gradient.split_nbytes
 
 
-def tensor_parallel(check):
-    """The result of the sum is only combined with what is the same on all devices."""
-
-    @partial(jax.shard_map, mesh=DATA, in_specs=(P(None, "data"), P("data"), P()), out_specs=P(), check_vma=check)
-    def f(up, down, x):
-        return jnp.mean(lax.psum(jnp.tanh(x @ up) @ down, "data") ** 2)
-
-    return f, (on_data(32, 64, spec=(None, "data")), on_data(64, 32, spec=("data",)), on_data(16, 32))
+def normalized(w, x):
+    h = x @ w
+    return lax.pmean(jnp.mean((h - lax.pmean(h.mean(0), "data")) ** 4), "data")
 
 
-def normalized(check):
-    """The means are combined with values that differ, and the loss is not."""
-
-    @partial(jax.shard_map, mesh=DATA, in_specs=(P(), P("data")), out_specs=P(), check_vma=check)
-    def f(w, x):
-        h = x @ w
-        return lax.pmean(jnp.mean((h - lax.pmean(h.mean(0), "data")) ** 4), "data")
-
-    return f, (on_data(32, 32), on_data(64, 32, spec=("data",)))
+def in_each_layer(up, down, x):
+    for _ in range(2):
+        x = lax.psum(jnp.tanh(x @ up) @ down, "data")
+    return jnp.mean(x**2)
 
 
-def of_what_is_the_same(check):
-    """What is summed is the same on all devices already."""
-
-    @partial(jax.shard_map, mesh=DATA, in_specs=(P(), P("data")), out_specs=P("data"), check_vma=check)
-    def f(w, x):
-        return x * lax.psum(jnp.sin(w), "data")
-
-    return lambda w, x: jnp.sum(f(w, x)), (on_data(32), on_data(64, 32, spec=("data",)))
-
-
-def in_each_layer(check):
-    """The result is combined with the next layer's weights, which differ."""
-
-    @partial(jax.shard_map, mesh=DATA, in_specs=(P(None, "data"), P("data"), P()), out_specs=P(), check_vma=check)
-    def f(up, down, x):
-        for _ in range(2):
-            x = lax.psum(jnp.tanh(x @ up) @ down, "data")
-        return jnp.mean(x**2)
-
-    return f, tensor_parallel(check)[1]
+UP_DOWN = (on_data(32, 64, spec=(None, "data")), on_data(64, 32, spec=("data",)), on_data(16, 32))
+SUMS = {
+    "combined with what is the same on all devices": (
+        lambda up, down, x: jnp.mean(lax.psum(jnp.tanh(x @ up) @ down, "data") ** 2), UP_DOWN, P(),
+    ),
+    "means combined with values that differ, and a loss that is not": (
+        normalized, (on_data(32, 32), on_data(64, 32, spec=("data",))), P(),
+    ),
+    "of what is the same on all devices already": (
+        lambda w, x: x * lax.psum(jnp.sin(w), "data"), (on_data(32), on_data(64, 32, spec=("data",))), P("data"),
+    ),
+    "combined with the next layer's weights, which differ": (in_each_layer, UP_DOWN, P()),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("program", [tensor_parallel, normalized, of_what_is_the_same, in_each_layer])
-def test_with_check_vma_the_transpose_of_a_sum_exchanges_nothing_if_the_report_says_so(program):
-    (f, args), (checked, _) = program(False), program(True)
-    before, after = jaxviz.collectives(f, *args), jaxviz.collectives(checked, *args)
+def collectives_of(name, check_vma):
+    f, args, out = SUMS[name]
+    specs = tuple(x.sharding.spec for x in args)
+    mapped = jax.shard_map(f, mesh=DATA, in_specs=specs, out_specs=out, check_vma=check_vma)
+    return jaxviz.collectives(mapped if out == P() else lambda *args: jnp.sum(mapped(*args)), *args)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_with_check_vma_the_transpose_of_a_sum_exchanges_nothing_if_the_report_says_so(name):
+    before, after = (collectives_of(name, check_vma) for check_vma in (False, True))
     assert all(c.cause for c in before.compiled)
     n_backward = lambda report: sum(w.count for w in report.written if w.stage == "backward")
     n_said = sum(c.count for c in advised(before, "with `check_vma=True` in `jax.shard_map`"))
     assert n_said == n_backward(before) - n_backward(after)
     assert not advised(after, "check_vma")
-
-
-def test_a_cotangent_that_is_summed_because_types_do_not_say_what_differs_has_the_name_of_its_argument():
-    f, args = normalized(False)
-    (summed,) = of_kind(jaxviz.collectives(f, *args), "all-reduce", "backward")[:1]
-    assert summed.cause.startswith("`w` is the same on all devices of `data`: each device has a part of its cotangent")
+    if SUMS[name][0] is normalized:  # types do not say what differs, and the cotangent has the name of its argument
+        (summed,) = of_kind(before, "all-reduce", "backward")[:1]
+        assert summed.cause.startswith(
+            "`w` is the same on all devices of `data`: each device has a part of its cotangent"
+        )
 
 
 def test_an_axis_that_is_divided_in_parts():

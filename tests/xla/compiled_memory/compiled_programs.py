@@ -1,6 +1,6 @@
-"""Programs with attributed compiled memory: loops, branches, library calls, several devices, training steps."""
+"""Programs with attributed compiled memory: loops, branches, library calls, several devices, training steps, versions of them."""
 
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,8 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+
+import jaxviz
 
 
 def shape(*dims, dtype=jnp.float32, sharding=None):
@@ -122,19 +124,32 @@ def accumulated(w, xs):
 
 
 EVERYWHERE, OVER = NamedSharding(LINE, P()), NamedSharding(LINE, P("i"))
-PROGRAMS = {
+ARGS = {
     unrolled: (LAYERS, X), unrolled_checkpoints: (LAYERS, X), scanned: (STACK, X), scanned_checkpoints: (STACK, X),
     nested_scans: (STACK, X), recurrent: ({"in": W, "back": W}, shape(8, 32, 64)), branches: (LAYERS, X),
     convolutions: (shape(3, 3, 16, 16), shape(4, 16, 16, 16)), attention: ([[W] * 4] * 2, shape(4, 32, 64)),
-    factorized: (W, shape(64, 8)), embedded: (shape(1000, 64), shape(256, dtype=jnp.int32)), ordered: (X, X), mapped: (W, X),
-    divided: (shape(64, 64, sharding=EVERYWHERE), shape(256, 64, sharding=OVER)), training_step: (W, W, X),
-    accumulated: (W, shape(4, 256, 64)),
+    factorized: (W, shape(64, 8)), embedded: (shape(1000, 64), shape(256, dtype=jnp.int32)), ordered: (X, X),
+    mapped: (W, X), training_step: (W, W, X), accumulated: (W, shape(4, 256, 64)),
+    divided: (shape(64, 64, sharding=EVERYWHERE), shape(256, 64, sharding=OVER)),
 }  # fmt: skip
-STEPS = (training_step, accumulated)
+PROGRAMS = {f.__name__: (f, *args) for f, args in ARGS.items()}
+"""By name, each with its arguments."""
+STEPS = ("training_step", "accumulated")
+
+
+@cache
+def compiled(name):
+    return jaxviz.compiled_memory(*PROGRAMS[name])
+
+
+def lowered(name):
+    """What JAX itself lowers: a training step, or the gradient of a loss."""
+    f, *args = PROGRAMS[name]
+    return (f if name in STEPS else jax.jit(jax.value_and_grad(f))).lower(*args)
 
 
 def named(saved, scan):
-    """A loss of six checkpointed blocks that save the values with these names."""
+    """A loss of six checkpointed blocks that save the values with these names, and its arguments."""
 
     @partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names(*saved))
     def block(x, w):
@@ -149,7 +164,7 @@ def named(saved, scan):
             x = block(x, w)
         return jnp.sum(x**2)
 
-    return loss, {k: shape(6, 64, 64) for k in "abc"} if scan else [dict.fromkeys("abc", W)] * 6
+    return loss, {k: shape(6, 64, 64) for k in "abc"} if scan else [dict.fromkeys("abc", W)] * 6, X
 
 
 def read_or_refused(read, path):
@@ -160,3 +175,85 @@ def read_or_refused(read, path):
         if str(path) not in str(error):
             raise
         return None
+
+
+# --- an upgrade changes how a mixture of experts multiplies its groups: each token with its expert's matrix -----------
+
+EXPERTS, TOKENS, WIDTH = 8, 256, 64
+
+
+@jax.custom_vjp
+def by_blocks(x, w, sizes):
+    """Block by block, like a kernel; here all experts have equally many tokens."""
+    return jnp.einsum("etd,edf->etf", x.reshape(len(w), -1, x.shape[1]), w).reshape(len(x), -1)
+
+
+def _forward(x, w, sizes):
+    return by_blocks(x, w, sizes), (x, w)
+
+
+def _backward(kept, g):
+    x, w = kept
+    parts = lambda a: a.reshape(len(w), -1, a.shape[1])
+    return (
+        jnp.einsum("etf,edf->etd", parts(g), w).reshape(x.shape),
+        jnp.einsum("etd,etf->edf", parts(x), parts(g)),
+        None,
+    )
+
+
+by_blocks.defvjp(_forward, _backward)
+
+
+def masked(x, w, sizes):
+    """For each expert, the tokens of others are set to zero, and all are multiplied."""
+    ends = jnp.cumsum(sizes)
+    rows = jnp.arange(len(x))
+    own = (rows >= (ends - sizes)[:, None]) & (rows < ends[:, None])
+    return jnp.einsum("etd,edf->tf", jnp.where(own[:, :, None], x, 0.0), w)
+
+
+def experts(grouped_dot):
+    def loss(w, x, sizes):
+        hidden = jax.nn.silu(grouped_dot(x, w["up"], sizes))
+        return jnp.sum(grouped_dot(hidden, w["down"], sizes) ** 2)
+
+    return loss
+
+
+EXPERTS_ARGS = (
+    {"up": shape(EXPERTS, WIDTH, WIDTH), "down": shape(EXPERTS, WIDTH, WIDTH)}, shape(TOKENS, WIDTH), shape(EXPERTS, dtype=jnp.int32),
+)  # fmt: skip
+
+# --- gradient accumulation --------------------------------------------------------------------------------------------
+
+
+def error_in_16_bits(params, x):
+    for w in params:
+        x = jnp.tanh(x @ w)
+    return jnp.mean(x.astype(jnp.float32) ** 2)
+
+
+@partial(jax.jit, donate_argnums=0)
+def step(params, x):
+    gradient = jax.grad(error_in_16_bits)(params, x)
+    return jax.tree.map(lambda w, g: w - 0.1 * g.astype(w.dtype), params, gradient), jnp.zeros(())
+
+
+def accumulating(dtype):
+    @partial(jax.jit, donate_argnums=0)
+    def step(params, xs):
+        def add(total, x):
+            gradient = jax.grad(error_in_16_bits)(params, x)
+            return jax.tree.map(lambda t, g: t + g.astype(dtype), total, gradient), None
+
+        zeros = jax.tree.map(lambda w: jnp.zeros(w.shape, dtype), params)
+        total, _ = lax.scan(add, zeros, xs)
+        return jax.tree.map(lambda w, t: w - 0.1 * t.astype(w.dtype), params, total), jnp.zeros(())
+
+    return step
+
+
+PARAMS = [shape(256, 256, dtype=jnp.bfloat16)] * 3
+BATCH = shape(32, 256, dtype=jnp.bfloat16)
+BATCHES = shape(4, 32, 256, dtype=jnp.bfloat16)

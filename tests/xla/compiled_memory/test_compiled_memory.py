@@ -1,6 +1,5 @@
 """The memory of compiled programs: XLA's own figures, with every byte attributed to a value."""
 
-import json
 import shutil
 from collections import Counter
 from types import SimpleNamespace
@@ -8,21 +7,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import pytest
-from compiled_programs import (
-    LAYERS,
-    PROGRAMS,
-    STACK,
-    STEPS,
-    W,
-    X,
-    attention,
-    convolutions,
-    divided,
-    named,
-    scanned,
-    training_step,
-    unrolled,
-)
+from compiled_programs import PROGRAMS, W, X, compiled, divided, lowered, named, scanned
 
 import jaxviz
 from jaxviz.xla.compiled_memory import compiled_program
@@ -31,26 +16,23 @@ from jaxviz.xla.compiled_memory.messages import DecodeError, message
 from jaxviz.xla.compiled_memory.places import Places
 
 
-def of_jax(f, args):
-    """XLA's figures for the program that JAX itself compiles."""
-    jitted = f if f in STEPS else jax.jit(jax.value_and_grad(f))
-    return jitted.lower(*args).compile().memory_analysis()
-
-
 def bytes_of(report, kind):
     return {h.what: h.nbytes for h in report.at_peak if h.kind == kind}
 
 
-@pytest.mark.parametrize("f", PROGRAMS, ids=lambda f: f.__name__)
-def test_the_bytes_are_those_of_xla_and_have_lines(f):
-    args = PROGRAMS[f]
-    report, xla = jaxviz.compiled_memory(f, *args), of_jax(f, args)
+@pytest.mark.parametrize("has_function", [True, False], ids=["its function", "what is lowered"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_bytes_are_those_of_xla_and_have_lines(name, has_function):
+    stage = lowered(name)
+    report = compiled(name) if has_function else jaxviz.compiled_memory(stage)
+    xla = stage.compile().memory_analysis()
     # JAX 0.12 orders some equations of a loop differently.
-    assert report.temp_nbytes == pytest.approx(xla.temp_size_in_bytes, rel=0.02)
+    assert report.temp_nbytes == pytest.approx(xla.temp_size_in_bytes, rel=0.02 * has_function)
     assert report.argument_nbytes == xla.argument_size_in_bytes
     assert report.result_nbytes == xla.output_size_in_bytes - xla.alias_size_in_bytes
     assert sum(h.nbytes for h in report.temporaries) == report.temp_nbytes
     assert report.attributed >= 0.95
+    assert report.function == name
     in_use = sum(h.nbytes for h in report.temporaries if h.kind != "unused")
     assert in_use >= 0.98 * report.temp_nbytes
     assert report.peak_nbytes == sum(h.nbytes for h in report.at_peak if h.kind != "unused")
@@ -60,24 +42,15 @@ def test_the_bytes_are_those_of_xla_and_have_lines(f):
 @pytest.mark.slow
 @pytest.mark.parametrize("scan", [True, False], ids=["scanned", "unrolled"])
 def test_a_group_that_is_no_longer_saved_takes_exactly_its_bytes_along(scan):
-    found = {}
-    for saved in ("ab", "a"):
-        loss, ws = named(saved, scan)
-        found[saved] = jaxviz.compiled_memory(loss, ws, X), jaxviz.residuals(loss, ws, X)
-    (with_b, kept), (without, _) = found["ab"], found["a"]
-    (b,) = (g for g in kept.groups if g.label.startswith("checkpoint_name 'b'"))
-    before, after = bytes_of(with_b, "residual"), bytes_of(without, "residual")
-    gone = set(before) - set(after)
-    assert gone == {b.label}
-    assert before[b.label] == b.nbytes
-    assert {what: n for what, n in before.items() if what not in gone} == after
+    (b,) = (g for g in jaxviz.residuals(*named("ab", scan)).groups if g.label.startswith("checkpoint_name 'b'"))
+    before, after = (bytes_of(jaxviz.compiled_memory(*named(saved, scan)), "residual") for saved in ("ab", "a"))
+    assert before == {b.label: b.nbytes} | after
+    assert b.label not in after
 
 
 @pytest.mark.slow
 def test_what_xla_merged_with_the_forward_pass_is_said():
-    loss, ws = named("", scan=False)
-    plain, _ = named("abc", scan=False)
-    report, saved = jaxviz.compiled_memory(loss, ws, X), jaxviz.compiled_memory(plain, ws, X)
+    report, saved = (jaxviz.compiled_memory(*named(names, scan=False)) for names in ("", "abc"))
     merged = sum(bytes_of(report, "merged").values())
     if report.temp_nbytes == saved.temp_nbytes:  # as XLA does with JAX 0.10
         assert merged >= 3 * 5 * X.size * 4
@@ -87,54 +60,54 @@ def test_what_xla_merged_with_the_forward_pass_is_said():
 
 
 def test_what_a_loop_stacks_is_the_residual_that_it_is():
-    report, kept = jaxviz.compiled_memory(scanned, STACK, X), jaxviz.residuals(scanned, STACK, X)
-    stacks = {g.label.rpartition(" = ")[2]: g for g in kept.groups if g.residuals[0].lengths}
+    report = compiled("scanned")
+    groups = jaxviz.residuals(*PROGRAMS["scanned"]).groups
+    stacks = {g.label.rpartition(" = ")[2]: g for g in groups if g.residuals[0].lengths}
     assert len(stacks) >= 4
     rows = {h.what: h for h in report.at_peak if h.kind == "residual"}
     for label, group in stacks.items():
-        assert (rows[label].nbytes, rows[label].location) == (group.nbytes, group.location)
-        assert group.residuals[0].why == rows[label].why
+        row = rows[label]
+        assert (row.nbytes, row.location, row.why) == (group.nbytes, group.location, group.residuals[0].why)
     assert any(h.kind == "copy" and h.what.startswith("a slice of") for h in report.at_peak)
 
 
 def test_a_chain_counted_by_hand():
-    """`x @ w` is kept for its cosine."""
+    """`x @ w` is saved for its cosine."""
     report = jaxviz.compiled_memory(lambda w, x: jnp.sum(jnp.sin(x @ w)), W, X)
     of_x, of_w = 256 * 64 * 4, 64 * 64 * 4
-    held = [(h.nbytes, h.location.file) for h in report.temporaries]
-    assert held in ([(of_x, __file__)], [(of_x, __file__)] * 2)  # its sine is summed as it is computed, or beside
+    rows = [(h.nbytes, h.location.file) for h in report.temporaries]
+    assert rows in ([(of_x, __file__)], [(of_x, __file__)] * 2)  # its sine is summed as it is computed, or beside
     results = of_w + 4 + 2 * 8  # the gradient, the value, and the table of pointers to them
     assert (report.argument_nbytes, report.result_nbytes) == (of_x + of_w, results)
-    assert report.peak_nbytes == report.reserved_nbytes == len(held) * of_x + (of_x + of_w) + results
+    assert report.peak_nbytes == report.reserved_nbytes == len(rows) * of_x + (of_x + of_w) + results
 
 
-@pytest.mark.parametrize("f", [unrolled, attention, convolutions], ids=lambda f: f.__name__)
-def test_no_residual_has_more_bytes_than_it_is(f):
+@pytest.mark.parametrize("name", ["unrolled", "attention", "convolutions"])
+def test_no_residual_has_more_bytes_than_it_is(name):
     """Intermediate buffers of XLA, such as a broadcast for a quotient, are XLA's own."""
-    report, kept = jaxviz.compiled_memory(f, *PROGRAMS[f]), jaxviz.residuals(f, *PROGRAMS[f])
-    sizes, held = Counter(), Counter()
-    for group in kept.groups:
+    sizes, in_memory = Counter(), Counter()
+    for group in jaxviz.residuals(*PROGRAMS[name]).groups:
         sizes[group.label.rpartition(" = ")[2]] += group.nbytes
-    for row in report.at_peak:
-        held[row.what] += row.nbytes * (row.kind == "residual")
-    assert held.total() > 0
-    assert held <= sizes
+    for row in compiled(name).at_peak:
+        in_memory[row.what] += row.nbytes * (row.kind == "residual")
+    assert in_memory.total() > 0
+    assert in_memory <= sizes
 
 
 def test_a_donated_argument_holds_the_result():
-    report = jaxviz.compiled_memory(training_step, *PROGRAMS[training_step])
+    report = compiled("training_step")
     arguments = {h.what: h.why for h in report.at_peak if h.kind == "argument"}
-    assert arguments["w"] == "donated: result 0 reuses its memory"
-    assert arguments["x"] == ""
+    assert (arguments["w"], arguments["x"]) == ("donated: result 0 reuses its memory", "")
     assert report.reused_nbytes == 2 * 64 * 64 * 4
     assert "training step" in report.summary
 
 
 def test_bytes_are_those_of_one_device():
-    report = jaxviz.compiled_memory(divided, *PROGRAMS[divided])
+    report, without = compiled("divided"), jaxviz.compiled_memory(jax.jit(divided).lower(*PROGRAMS["divided"][1:]))
     (x,) = (h for h in report.at_peak if h.kind == "argument" and h.what == "x")
     assert (report.n_devices, x.nbytes, x.type) == (8, 256 * 64 * 4 // 8, "f32[32,64]")
-    assert "on each of 8 devices" in report.summary
+    assert (without.n_devices, bytes_of(without, "residual")) == (8, {})
+    assert all("on each of 8 devices" in r.summary for r in (report, without))
 
 
 def test_a_function_without_a_gradient():
@@ -144,58 +117,58 @@ def test_a_function_without_a_gradient():
 
 
 def test_as_a_report():
-    report = jaxviz.compiled_memory(unrolled, LAYERS, X)
-    text = str(report)
+    report = compiled("unrolled")
+    text = " ".join(str(report).split())
     assert text.startswith("compiled gradient of `unrolled` in `ws` on cpu: peak ")
-    assert "100.0% of the temporaries have a line" in " ".join(text.split())
-    assert "jnp.tanh(h @ w)" in text
-    assert "tanh's derivative multiplies the tangent by it" in " ".join(text.split())
+    for words in ("100.0% of the temporaries have a line", "tanh's derivative multiplies the tangent by it"):
+        assert words in text
     assert "<svg" in report._repr_html_()
-    data = json.loads(json.dumps(report.to_dict()))
-    assert data["peak_nbytes"] == report.peak_nbytes
-    assert data["kinds"] == list(KINDS)
+    assert (report.to_dict()["peak_nbytes"], report.to_dict()["kinds"]) == (report.peak_nbytes, list(KINDS))
     assert report.plot().axes[0].get_title(loc="left") == f"bytes alive in the compiled {report.about}"
     assert sum(report.by_kind().values()) == sum(h.nbytes for h in report.at_peak)
 
 
 def test_what_is_not_known_is_not_guessed(monkeypatch):
     monkeypatch.setattr(Places, "numbers", lambda self, instruction: ())
-    report = jaxviz.compiled_memory(unrolled, LAYERS, X)
+    report = jaxviz.compiled_memory(*PROGRAMS["unrolled"])
     assert report.attributed == 0.0
     assert {h.kind for h in report.temporaries} == {"not attributed"}
     assert "not attributed" in report.summary
 
 
-@pytest.mark.parametrize("program", [unrolled, training_step], ids=lambda f: f.__name__)
-def test_a_backend_that_does_not_say_dumps_it(program, monkeypatch):
-    """As on a GPU: the program is compiled with a dump, and what it says is the same."""
-    args = PROGRAMS[program]
-    expected = jaxviz.compiled_memory(program, *args)
+def silence(monkeypatch):
+    """The backend does not say where it stores values, like a GPU's."""
     monkeypatch.setattr(compiled_program, "serialized_assignment", lambda stats: b"")
     monkeypatch.setattr(compiled_program, "_silent", set())
-    assert jaxviz.compiled_memory(program, *args).to_dict() == expected.to_dict()
+
+
+@pytest.mark.parametrize("name", ["unrolled", "training_step"])
+def test_a_backend_that_does_not_say_dumps_it(name, monkeypatch):
+    """The program is compiled with a dump, and what it says is the same."""
+    expected = compiled(name).to_dict()
+    silence(monkeypatch)
+    assert jaxviz.compiled_memory(*PROGRAMS[name]).to_dict() == expected
     assert compiled_program._silent == {"cpu"}
     jaxviz.clear_caches()
-    assert jaxviz.compiled_memory(program, *args).to_dict() == expected.to_dict()  # compiled only once this time
+    assert jaxviz.compiled_memory(*PROGRAMS[name]).to_dict() == expected  # compiled only once this time
 
 
 def test_a_compiled_program_of_a_backend_that_does_not_say(monkeypatch):
-    lowered = jax.jit(jax.grad(unrolled)).lower(LAYERS, X)
-    expected = jaxviz.compiled_memory(lowered)
-    monkeypatch.setattr(compiled_program, "serialized_assignment", lambda stats: b"")
-    monkeypatch.setattr(compiled_program, "_silent", set())
+    stage = lowered("unrolled")
+    expected = jaxviz.compiled_memory(stage)
+    silence(monkeypatch)
     with pytest.raises(ValueError, match=r"cpu does not report where .*; give .* the result of jax\.jit\(f\)\.lower"):
-        jaxviz.compiled_memory(lowered.compile())
-    assert jaxviz.compiled_memory(lowered).to_dict() == expected.to_dict()
+        jaxviz.compiled_memory(stage.compile())
+    assert jaxviz.compiled_memory(stage).to_dict() == expected.to_dict()
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
     jaxviz.clear_caches()
     with pytest.raises(ValueError, match="No temporary folder has room for the program that XLA writes"):
-        jaxviz.compiled_memory(lowered)
+        jaxviz.compiled_memory(stage)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 40))
     monkeypatch.setattr(compiled_program, "DUMPED", "nothing.pb")
     jaxviz.clear_caches()
     with pytest.raises(ValueError, match="cpu neither reports nor dumps where"):
-        jaxviz.compiled_memory(lowered)
+        jaxviz.compiled_memory(stage)
 
 
 def test_messages_that_are_none():
@@ -203,18 +176,16 @@ def test_messages_that_are_none():
         message("Module", b"\xff\xff\xff")
 
 
-def test_what_xla_holds_in_another_type_is_said():
+def test_what_xla_stores_in_another_type_is_said():
     """On a CPU, XLA computes bfloat16 in float32, and may store it that way."""
-    ws, x = jax.ShapeDtypeStruct((4, 64, 64), jnp.bfloat16), jax.ShapeDtypeStruct((256, 64), jnp.bfloat16)
-    report = jaxviz.compiled_memory(scanned, ws, x)
-    kept = {
-        g.label.rpartition(" = ")[2].removesuffix(", carried"): g.nbytes
-        for g in jaxviz.residuals(scanned, ws, x).groups
-    }
-    otherwise = [h for h in (*report.at_peak, *report.values) if "XLA holds it as " in h.why]
+    program = scanned, *(jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((4, 64, 64), (256, 64)))
+    report, saved = jaxviz.compiled_memory(*program), jaxviz.residuals(*program)
+    sizes = {g.label.rpartition(" = ")[2].removesuffix(", carried"): g.nbytes for g in saved.groups}
+    rows = (*report.at_peak, *report.values)
+    otherwise = [h for h in rows if "XLA holds it as " in h.why]
     assert all(h.kind == "fusion" and h.type.startswith(h.why.split()[-1]) for h in otherwise)
-    saved = {h.what for h in otherwise if h.why.startswith("the gradient saves it, and ")}
-    assert saved <= {f"convert of {label}" for label in kept}
+    residuals = {h.what for h in otherwise if h.why.startswith("the gradient saves it, and ")}
+    assert residuals <= {f"convert of {label}" for label in sizes}
     # Each residual is stored as it is, or in another type.
-    held = {h.what.removeprefix("convert of ").removesuffix(", carried") for h in (*report.at_peak, *report.values)}
-    assert {label for label, size in kept.items() if size >= 4 * 256 * 64 * 2} <= held
+    stored = {h.what.removeprefix("convert of ").removesuffix(", carried") for h in rows}
+    assert {label for label, size in sizes.items() if size >= 4 * 256 * 64 * 2} <= stored

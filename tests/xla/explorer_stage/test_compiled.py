@@ -1,4 +1,4 @@
-"""The compiled program: links are correct, and the program is the one that JAX compiles."""
+"""The compiled program: links are correct, and the program is the one that JAX compiles. How texts are read is a transcript."""
 
 import collections
 import re
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import nested_programs  # noqa: F401  enters its programs into the table
 import programs
 import pytest
+import transcripts
 from jax import lax
 
 import jaxviz
@@ -15,7 +16,7 @@ from jaxviz.analysis import lowering
 from jaxviz.analysis.lowering import Tags, lower_gradient
 from jaxviz.ir.origin import locate
 from jaxviz.xla.explorer_stage import compiled as module
-from jaxviz.xla.explorer_stage.compiled import compiled, lower, lowered, read_hlo, read_stablehlo
+from jaxviz.xla.explorer_stage.compiled import compiled, lower, lowered
 from jaxviz.xla.explorer_stage.one_block import one_block_of
 
 X = jnp.linspace(0.1, 1.0, 6).reshape(2, 3)
@@ -23,14 +24,22 @@ W = jnp.ones((3, 3)) * 0.3
 CASES = {case.name: case for case in programs.CASES}
 
 
+@transcripts.of("explorer_stage")
+def test_transcript(transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path)
+
+
+def links_of(text):
+    """The lines of a text, each with the numbers of its equations."""
+    return list(zip(text["text"].split("\n"), text["links"], strict=True))
+
+
 def lines_of(derivation, which):
     """The lines of a text with the equations that each is linked to, as (stage, equation)."""
     made = compiled(lower(derivation))
     rows = [(stage, e) for stage, _ in made["stages"] for _, e in getattr(derivation, stage).walk()]
     assert len(rows) == sum(n for _, n in made["stages"])
-    text = made[which]
-    assert len(text["text"].split("\n")) == len(text["links"])
-    return [(line, [rows[i] for i in link]) for line, link in zip(text["text"].split("\n"), text["links"], strict=True)]
+    return [(line, [rows[i] for i in link]) for line, link in links_of(made[which])]
 
 
 def linked(lines, pattern):
@@ -46,14 +55,10 @@ def test_an_instruction_leads_to_its_equation_and_its_line(which):
 
     lines = lines_of(jaxviz.derive(loss, W, X), which)
     operation = {"stablehlo": r"stablehlo\.{}\b", "hlo": r"= \S+ {}\("}[which].format
-    for name, stage, primitive, offset in (
-        ("sine", "forward", "sin", 1),
-        ("cosine", "forward", "cos", 1),
-        ("log", "forward", "log", 2),
-    ):
+    for name, primitive, offset in (("sine", "sin", 1), ("cosine", "cos", 1), ("log", "log", 2)):
         # A fusion recomputes what it reads, so there may be several instructions for an equation.
-        (((found, equation),),) = {tuple(rows) for line, rows in lines if re.search(operation(name), line)}
-        assert (found, equation.primitive.name) == (stage, primitive)
+        (((stage, equation),),) = {tuple(rows) for line, rows in lines if re.search(operation(name), line)}
+        assert (stage, equation.primitive.name) == ("forward", primitive)
         assert locate(equation.source).line == loss.__code__.co_firstlineno + offset
     assert linked(lines, operation("dot(_general)?"))[0] == [("forward", "dot_general")]
 
@@ -64,12 +69,8 @@ def test_a_fusion_leads_to_all_that_it_holds():
     assert calls
     for name, rows in calls:
         start = next(i for i, (line, _) in enumerate(lines) if line.startswith(f"%{name} "))
-        inside = []
-        for line, there in lines[start + 1 :]:
-            if line == "}":
-                break
-            inside += there
-        assert set(inside) <= set(rows)
+        end = next(i for i, (line, _) in enumerate(lines) if i > start and line == "}")
+        assert {row for _, inside in lines[start + 1 : end] for row in inside} <= set(rows)
 
 
 def test_a_loops_body_leads_into_the_scan():
@@ -96,37 +97,26 @@ def test_what_a_checkpoint_computes_again_leads_to_the_backward_pass():
     assert [("backward", "sin")] in sines
 
 
+def numbers_of(derivation, name):
+    return [i for i, (_, e) in enumerate(derivation.forward.walk()) if e.primitive.name == name]
+
+
 def test_the_calls_of_one_function_are_told_apart():
     g = jax.jit(lambda x: jnp.exp(x) * 2.0)
     derivation = jaxviz.derive(lambda x: jnp.sum(g(jnp.sin(x)) + g(jnp.cos(x))), X)
-    made = compiled(lower(derivation))
-    calls = [i for i, (_, e) in enumerate(derivation.forward.walk()) if e.primitive.name == "jit"]
-    places = [i for i, (_, e) in enumerate(derivation.forward.walk()) if e.primitive.name == "exp"]
-    assert len(calls) == len(places) == 2
-    exps = [
-        link
-        for line, link in zip(made["hlo"]["text"].split("\n"), made["hlo"]["links"], strict=True)
-        if " exponential(" in line
-    ]
+    made, places = compiled(lower(derivation)), numbers_of(derivation, "exp")
+    assert len(numbers_of(derivation, "jit")) == len(places) == 2
+    exps = [link for line, link in links_of(made["hlo"]) if " exponential(" in line]
     assert sorted(map(tuple, exps)) == [(i,) for i in places]
     # StableHLO contains the function once, for both calls.
-    shared = [
-        link
-        for line, link in zip(made["stablehlo"]["text"].split("\n"), made["stablehlo"]["links"], strict=True)
-        if "stablehlo.exponential" in line
-    ]
-    assert shared == [places]
+    assert [link for line, link in links_of(made["stablehlo"]) if "stablehlo.exponential" in line] == [places]
 
 
 def test_what_xla_shares_has_no_line_of_its_own():
-    def loss(x):
-        return jnp.sum(jnp.sin(x) * jnp.exp(jnp.sin(x)))
-
-    derivation = jaxviz.derive(loss, X)
-    made = compiled(lower(derivation))
-    sines = [i for i, (_, e) in enumerate(derivation.forward.walk()) if e.primitive.name == "sin"]
-    assert len(sines) == 2
+    derivation = jaxviz.derive(lambda x: jnp.sum(jnp.sin(x) * jnp.exp(jnp.sin(x))), X)
+    made, sines = compiled(lower(derivation)), numbers_of(derivation, "sin")
     of = lambda which: {i for link in made[which]["links"] for i in link}
+    assert len(sines) == 2
     assert set(sines) <= of("stablehlo")
     assert len(set(sines) & of("hlo")) == 1
 
@@ -198,32 +188,9 @@ def test_no_tag_or_location_is_left_in_sight(name):
         assert not re.search(r"jaxviz\.\d|loc\(|#loc|metadata=|FileNames|stack_frame", made[which]["text"])
     # Everything computed is linked; parameters, constants and the like need not be.
     plumbing = r"parameter\(|constant|tuple|copy|bitcast|broadcast|= \S+ convert|iota"
-    bare = [
-        line
-        for line, link in zip(made["hlo"]["text"].split("\n"), made["hlo"]["links"], strict=True)
-        if " = " in line and not link and not re.search(plumbing, line)
-    ]
-    total = sum(" = " in line for line in made["hlo"]["text"].split("\n"))
-    assert len(bare) <= total // 20, bare
-
-
-def test_a_function_without_a_gradient_is_compiled_by_itself():
-    loop = jaxviz.derive(lambda x: lax.while_loop(lambda x: x < 9.0, lambda x: x * 2.0, x), 1.0)
-    made = compiled(lower(loop))
-    assert made["stages"] == [("primal", 3)]
-    assert made["notes"][0].startswith("The function alone, since it has no gradient: Reverse-mode")
-    assert linked(lines_of(loop, "hlo"), r"\bmultiply\(") == [[("primal", "mul")]]
-
-
-def test_one_path_says_so():
-    made = compiled(lower(jaxviz.derive(lambda x: x * 2.0 if x > 0 else x, 1.0)))
-    assert any(note.startswith("One path") for note in made["notes"])
-
-
-def test_too_large_a_program_is_refused_with_what_to_do(monkeypatch):
-    monkeypatch.setattr(module, "_LARGEST", 3)
-    with pytest.raises(ValueError, match=r"compiles programs of up to 3 equations.*as_text\(\)"):
-        compiled(lower(jaxviz.derive(lambda x: jnp.sum(jnp.sin(x) * x), X)))
+    lines = [(line, link) for line, link in links_of(made["hlo"]) if " = " in line]
+    bare = [line for line, link in lines if not link and not re.search(plumbing, line)]
+    assert len(bare) <= len(lines) // 20, bare
 
 
 def test_what_xla_refuses_is_shown_beside_what_it_was_given(monkeypatch):
@@ -235,91 +202,6 @@ def test_what_xla_refuses_is_shown_beside_what_it_was_given(monkeypatch):
     assert made["hlo"] is None
     assert made["error"].startswith("RuntimeError: INTERNAL: no kernel for this")
     assert "stablehlo.sine" in made["stablehlo"]["text"]
-
-
-def test_a_long_text_is_cut(monkeypatch):
-    monkeypatch.setattr(module, "_LONGEST", 5)
-    made = compiled(lower(jaxviz.derive(lambda x: jnp.sum(jnp.sin(x)), X)))
-    for which in ("stablehlo", "hlo"):
-        assert len(made[which]["text"].split("\n")) == len(made[which]["links"]) == 5
-        assert made[which]["cut"] > 0
-
-
-HLO = """HloModule jit_f, is_scheduled=true, input_output_alias={ {0}: (0, {}, may-alias) }, entry_computation_layout={(f32[3]{0})->f32[3]{0}}
-
-FileNames
-1 "/home/me/model.py"
-
-StackFrames
-1 {file_location_id=1 parent_frame_id=1}
-
-
-%fused (p.1: f32[8,4]) -> f32[8,4] {
-  %p.1 = f32[8,4]{1,0} parameter(0)
-  ROOT %sine.1 = f32[8,4]{0,1:T(8,128)} sine(%p.1), metadata={op_name="jit(f)/jaxviz.0/sin" source_file="a \\"}b.py" source_line=3 profile_type={1}}
-}
-
-ENTRY %main.3 (w.1: f32[8,4]) -> f32[8,4] {
-  %w.1 = f32[8,4]{1,0} parameter(0), metadata={op_name="params[\\'w\\']"}
-  ROOT %fusion = f32[8,4]{0,1} fusion(%w.1), kind=kInput, calls=%fused, metadata={op_name="jit(f)/jaxviz.1/mul"}, backend_config={"operation_queue_id":"0","fusion_backend_config":{"kind":"__triton"}}
-}
-"""  # fmt: skip
-
-
-def test_the_text_of_any_backend_is_read():
-    program = jaxviz.trace(lambda x: jnp.sin(x) * 2.0)(jnp.ones(3))
-    found = read_hlo(HLO, Tags([program]))
-    assert [(line, link) for line, link in zip(found.lines, found.links, strict=True) if line] == [
-        ("HloModule jit_f, input_output_alias={ {0}: (0, {}, may-alias) }", ()),
-        ("%fused (p.1: f32[8,4]) -> f32[8,4] {", ()),
-        ("  %p.1 = f32[8,4] parameter(0)", ()),
-        ("  ROOT %sine.1 = f32[8,4]{0,1:T(8,128)} sine(%p.1)", (0,)),
-        ("}", ()),
-        ("ENTRY %main.3 (w.1: f32[8,4]) -> f32[8,4] {", ()),
-        ("  %w.1 = f32[8,4] parameter(0)  // params['w']", ()),
-        ("  ROOT %fusion = f32[8,4]{0,1} fusion(%w.1), kind=kInput, calls=%fused, backend_config={…}", (1, 0)),
-        ("}", ()),
-    ]
-
-
-def test_an_operation_with_regions_is_linked_where_it_begins():
-    program = jaxviz.trace(lambda x: jnp.sin(x) * 2.0)(jnp.ones(3))
-    text = """module @jit_f {
-  func.func public @main(%arg0: tensor<3xf32> loc("x")) -> tensor<f32> {
-    %0 = stablehlo.reduce(%arg0 init: %c) across dimensions = [0] : (tensor<3xf32>, tensor<f32>) -> tensor<f32>
-     reducer(%arg1: tensor<f32> loc("r:"(#loc1)), %arg2: tensor<f32> loc(unknown))  {
-      %1 = stablehlo.add %arg1, %arg2 : tensor<f32> loc(#loc2)
-    } loc(#loc1)
-    %2 = "stablehlo.case"(%0) ({
-      stablehlo.return %0 : tensor<f32> loc(#loc)
-    }, {
-      stablehlo.return %0 : tensor<f32> loc(#loc)
-    }) : (tensor<f32>) -> tensor<f32> loc("jit(f)/jaxviz.1/case"(#loc))
-  } loc(#loc)
-} loc(#loc)
-#loc = loc(unknown)
-#loc1 = loc("jit(f)/jaxviz.0/reduce"(#loc))
-#loc2 = loc("jit(f)/jaxviz.1/add"(#loc))
-"""
-    found = read_stablehlo(text, Tags([program]))
-    assert [found.links[i] for i in range(len(found.lines))] == [
-        (), (), (0,), (), (1,), (), (1,), (), (), (), (), (), (),
-    ]  # fmt: skip
-    assert found.lines[3] == "     reducer(%arg1: tensor<f32>, %arg2: tensor<f32>)  {"
-
-
-def test_a_path_names_the_innermost_equation_of_the_right_call():
-    g = jax.jit(lambda x: jnp.exp(x))
-    program = jaxviz.trace(lambda x: g(x) + g(x * 2.0))(1.0)
-    names = [e.primitive.name for _, e in program.walk()]
-    tags = Tags([program])
-    first, second = (i for i, name in enumerate(names) if name == "jit")
-    assert collections.Counter(names)["exp"] == 2
-    carried = names.index("exp")
-    assert tags.named(f"jit(f)/jaxviz.{first}/jit(g)/jaxviz.{carried}/exp") == (first + 1,)
-    assert tags.named(f"jit(f)/jaxviz.{second}/jit(g)/jaxviz.{carried}/exp") == (second + 1,)
-    assert tags.named(f"jaxviz.{carried}/exp") == (first + 1, second + 1)
-    assert tags.named("jit(f)/my_jaxviz.1/exp") == tags.named("") == ()
 
 
 @pytest.mark.slow
