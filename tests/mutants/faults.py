@@ -117,9 +117,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "values that the policy saves are recomputed",
-        "jaxviz/transforms/partial_eval.py",
-        'if verdict == "recomputed":',
-        'if verdict in ("recomputed", "saved"):',
+        "jaxviz/transforms/policy.py",
+        'return Decision(known, "saved"), [known], None',
+        'return Decision(known, "saved"), [known], replace(equation, origin=_recomputation(known, transform))',
         "tests/test_matrix.py -k 'remat or checkpoint'",
     ),
     Fault(
