@@ -8,11 +8,11 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from jaxviz.analysis.repeats import Alike
+from jaxviz.analysis.repeats import Alike, Run
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import STAGES, Derivation
 from jaxviz.features.draw.canvas import MOST_BOXES, Before, Canvas, Given, Made, Script, Values
-from jaxviz.features.draw.folds import Fold, find_folds
+from jaxviz.features.draw.folds import find_folds
 from jaxviz.features.draw.graph import Graph
 from jaxviz.features.draw.labels import (
     body_name,
@@ -198,42 +198,41 @@ class _Builder:
     ) -> None:
         """Draws the equations of a program, with its repeated layers folded."""
         folds = find_folds(equations, self.same, within) if self.canvas.script is None else []
-        items: list[Equation | Fold] = []
+        items: list[Equation | Run] = []
         at = 0
         for fold in folds:
             items += [*equations[at : fold.start], fold]
             at = fold.stop
         items += equations[at:]
-        self.items(items, equations, env, frame, depth, within, 0)
+        self.items(items, env, frame, depth, within, 0)
 
     def items(
-        self, items: Sequence[Equation | Fold], equations: Sequence[Equation], env: dict[Var, Values], frame: int,
-        depth: int, within: tuple[Equation, ...], level: int,
+        self, items: Sequence[Equation | Run], env: dict[Var, Values], frame: int, depth: int,
+        within: tuple[Equation, ...], level: int,
     ) -> None:  # fmt: skip
         """Draws the items of a named scope, `level` scopes deep within its program; nested scopes are frames."""
 
-        def scope(item: Equation | Fold) -> str:
-            path = scopes_of(item, equations)
+        def scope(item: Equation | Run) -> str:
+            path = scopes_of(item)
             return path[level] if len(path) > level else ""
 
         for name, run in groupby(items, scope):
             inside = list(run)
-            plain = [e for i in inside for e in (equations[i.start : i.stop] if isinstance(i, Fold) else (i,))]
+            plain = [e for i in inside for e in (i.equations if isinstance(i, Run) else (i,))]
             if not name or len(plain) == 1:
                 for item in inside:
-                    self.item(item, equations, env, frame, depth, within)
+                    self.item(item, env, frame, depth, within)
             elif depth >= self.depth:
                 self.group(plain, env, frame, within, name, summary(plain))
             else:
                 inner = self.canvas.add_frame(frame, "scope", name)
-                self.items(inside, equations, env, inner, depth + 1, within, level + 1)
+                self.items(inside, env, inner, depth + 1, within, level + 1)
 
     def item(
-        self, item: Equation | Fold, equations: Sequence[Equation], env: dict[Var, Values], frame: int, depth: int,
-        within: tuple[Equation, ...],
-    ) -> None:  # fmt: skip
-        if isinstance(item, Fold):
-            self.fold(item, equations, env, frame, depth, within)
+        self, item: Equation | Run, env: dict[Var, Values], frame: int, depth: int, within: tuple[Equation, ...]
+    ) -> None:
+        if isinstance(item, Run):
+            self.fold(item, env, frame, depth, within)
         elif self.canvas.is_full():
             self.canvas.left_out += 1
         elif bodies(item):
@@ -275,19 +274,13 @@ class _Builder:
             self.canvas.read_all(e, e.invars, env, box, frame, place)
             self.canvas.bind(e.outvars, env, box, place)
 
-    def fold(
-        self, fold: Fold, equations: Sequence[Equation], env: dict[Var, Values], frame: int, depth: int,
-        within: tuple[Equation, ...],
-    ) -> None:  # fmt: skip
-        layers = [
-            equations[fold.start + r * fold.length : fold.start + (r + 1) * fold.length] for r in range(fold.count)
-        ]
+    def fold(self, fold: Run, env: dict[Var, Values], frame: int, depth: int, within: tuple[Equation, ...]) -> None:
+        layers = [fold.block(k) for k in range(fold.count)]
         (only, *others) = layers[0]
         name = common_function(layers[0]) if others else call_title(only)
         title = " ".join(filter(None, (name, f"× {fold.count}")))
         if depth >= self.depth:
-            whole = equations[fold.start : fold.stop]
-            self.group(whole, env, frame, within, title, f"each {summary(layers[0])}", fold.length)
+            self.group(fold.equations, env, frame, within, title, f"each {summary(layers[0])}", fold.length)
             return
         if self.canvas.is_full():
             self.canvas.left_out += fold.length * fold.count
@@ -297,7 +290,7 @@ class _Builder:
         inner = self.canvas.add_frame(frame, "fold", title)
         self.canvas.script = Script()
         for layer in layers:
-            self.items(list(layer), layer, env, inner, depth + 1, within, 0)
+            self.items(layer, env, inner, depth + 1, within, 0)
             self.canvas.script.at, self.canvas.script.replays = 0, True
             for e in layer:
                 for v in e.outvars:

@@ -10,9 +10,8 @@ from jaxviz.analysis.repeats import Alike
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.syntax import Literal
-from jaxviz.xla.compile_cost.blocks import blocks_of, opened
+from jaxviz.xla.compile_cost.blocks import blocks_of, opened, runs_of
 from jaxviz.xla.compile_cost.one_block import with_one_block
-from jaxviz.xla.compile_cost.repeats import find_runs
 
 RNG = np.random.default_rng(0)
 
@@ -176,7 +175,7 @@ def reads_two_before(w, x):
 def test_what_differs_is_not_the_same(f, args):
     program, found, _ = found_in(f, args)
     assert found == []
-    assert find_runs(program, Alike()) == []
+    assert runs_of(program, Alike()) == []
 
 
 @pytest.mark.slow
