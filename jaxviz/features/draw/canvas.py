@@ -218,7 +218,7 @@ class Canvas:
         text = f"and {n:,} more equations"
         self.boxes.append(Box(len(self.boxes), "note", text, "left out of the picture", "", frame, text))
 
-    # --- inputs and results --------------------------------------------------------------------------------------------
+    # --- inputs and results -------------------------------------------------------------------------------------------
 
     def add_results(self, results: Iterable[tuple[str, str, Any, Values, int]]) -> None:
         """A label for each result; a single one for results that repetitions of a layer share."""
@@ -239,7 +239,8 @@ class Canvas:
                     self.use(each, (box, 0), Typed(part.aval))
 
     def add_ports(self, residuals: Mapping[int, tuple[Values, Any]], labels: Sequence[str]) -> None:
-        """Adds a box for each residual between the forward and the linear or backward program; one for those of a layer's repetitions."""
+        """Adds a box for each residual between the forward and the linear or backward program; one for those of a
+        layer's repetitions."""
         readers: dict[int, list[Slot]] = {}
         for value, slot in list(self.uses):
             if isinstance(value, Given) and value.kind.startswith("residual "):
@@ -263,7 +264,8 @@ class Canvas:
                         self.uses[Made(box, 0), slot] = Typed(part.aval)
 
     def place_of(self, values: Values) -> frozenset[Any]:
-        """A key shared by values at the same position of a layer's repetitions: the box that computes them, or those that read them."""
+        """A key shared by values at the same position of a layer's repetitions: the box that computes them, or those
+        that read them."""
         return frozenset(
             (v.box, v.place)
             if isinstance(v, Made)
@@ -281,7 +283,8 @@ class Canvas:
         return {value: frozenset(slots) for value, slots in found.items()}
 
     def add_given(self) -> None:
-        """Adds a label for each input that is read, next to its reader; numbers and constants have one at each reader."""
+        """Adds a label for each input that is read, next to its reader; numbers and constants have one at each
+        reader."""
         slots: dict[Given, list[Slot]] = {}
         for value, slot in list(self.uses):
             for given in self.resolved((value,)):
@@ -431,10 +434,12 @@ class Canvas:
         closed = sum(b.kind == "group" for b in self.boxes)
         if closed:
             found.append(
-                f"{closed:,} box{'es' if closed > 1 else ''} with a double border hold{'s' if closed == 1 else ''} several equations (depth={depth})"
+                f"{closed:,} box{'es' if closed > 1 else ''} with a double border hold{'s' if closed == 1 else ''} "
+                f"several equations (depth={depth})"
             )
         if self.left_out:
             found.append(
-                f"{self.left_out:,} equations are left out: a picture has at most {MOST_BOXES:,} boxes; a smaller depth shows more of them"
+                f"{self.left_out:,} equations are left out: a picture has at most {MOST_BOXES:,} boxes; a smaller "
+                "depth shows more of them"
             )
         return tuple(found)

@@ -9,6 +9,14 @@ from jaxviz.features.draw.graph import ROLE_LABELS, Box, Frame, Graph, Line
 from jaxviz.features.draw.style import BORDERS, FILLS, FRAMES, INK, LINES, PALE, SIZES, line_width
 
 _FONT = "Helvetica,Arial,sans-serif"
+_PICTURE = {
+    "fontname": _FONT, "fontsize": "10", "bgcolor": "white", "ranksep": "0.28", "nodesep": "0.16", "newrank": "true",
+    "labelloc": "t", "labeljust": "l",
+}  # fmt: skip
+_NODES = {
+    "fontname": _FONT, "fontsize": "11", "fontcolor": INK, "shape": "box", "style": "rounded,filled",
+    "margin": "0.08,0.03", "height": "0.2",
+}  # fmt: skip
 
 
 def dot_source(graph: Graph, upwards: Sequence[int] = ()) -> str:
@@ -23,8 +31,8 @@ def dot_source(graph: Graph, upwards: Sequence[int] = ()) -> str:
 
 def _lines(graph: Graph, upwards: frozenset[int]) -> Iterator[str]:
     yield "digraph {"
-    yield f"  graph [{_attributes(fontname=_FONT, fontsize='10', bgcolor='white', ranksep='0.28', nodesep='0.16', newrank='true', labelloc='t', labeljust='l', tooltip=graph.title)} label={_heading(graph)}]"
-    yield f"  node [{_attributes(fontname=_FONT, fontsize='11', fontcolor=INK, shape='box', style='rounded,filled', margin='0.08,0.03', height='0.2')}]"
+    yield f"  graph [{_attributes(**_PICTURE, tooltip=graph.title)} label={_heading(graph)}]"
+    yield f"  node [{_attributes(**_NODES)}]"
     yield f"  edge [{_attributes(arrowsize='0.5', color=LINES['value'][0])}]"
     children: dict[int, list[Frame]] = {}
     boxes: dict[int, list[Box]] = {}
@@ -46,8 +54,8 @@ def _frame(frame: Frame, children: dict[int, list[Frame]], boxes: dict[int, list
         yield f"{pad}subgraph cluster_{inner.number} {{"
         style = "rounded,dashed" if dashes else "rounded,filled"
         label = _attributes(
-            label=inner.title, tooltip=inner.tooltip or inner.title, fillcolor=fill.replace("none", "white"), color=edge, style=style, fontcolor=INK,
-            margin="8", labelloc="t",
+            label=inner.title, tooltip=inner.tooltip or inner.title, fillcolor=fill.replace("none", "white"),
+            color=edge, style=style, fontcolor=INK, margin="8", labelloc="t",
         )  # fmt: skip
         yield f"{pad}  graph [{label}]"
         yield from _frame(inner, children, boxes, pad + "  ")

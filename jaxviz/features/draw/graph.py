@@ -24,8 +24,8 @@ class Box:
 
     Args:
       number: its index among the boxes.
-      kind: 'equation'; 'group' for equations drawn as one; 'input', 'constant', 'literal' and 'result' for values; 'residual' for one
-        that goes from the forward to the backward program; 'note' for what is left out.
+      kind: 'equation'; 'group' for equations drawn as one; 'input', 'constant', 'literal' and 'result' for values;
+        'residual' for one that goes from the forward to the backward program; 'note' for what is left out.
       title, detail: its two lines.
       role: of its equation; '' for a value.
       frame: the frame that contains it.
@@ -49,7 +49,8 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame around boxes and other frames: a stage, a call, a branch, a loop's body, a named scope, or a repeated layer.
+    """A frame around boxes and other frames: a stage, a call, a branch, a loop's body, a named scope, or a repeated
+    layer.
 
     Args:
       number: its index among the frames; the first contains everything.

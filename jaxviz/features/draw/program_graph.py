@@ -44,10 +44,10 @@ def graph_of(subject: Derivation | Program, stage: str = "", depth: int | None =
 
     Args:
       subject: a derivation, or a program.
-      stage: of a derivation, 'primal', 'jvp', 'forward', 'linear' or 'backward', or several joined by '+'. Between 'forward' and 'linear'
-        or 'backward' the residuals are drawn.
-      depth: how many frames deep calls, loops, branches, named scopes and repeated layers are opened; deeper ones are a box each. By
-        default as deep as stays legible.
+      stage: of a derivation, 'primal', 'jvp', 'forward', 'linear' or 'backward', or several joined by '+'. Between
+        'forward' and 'linear' or 'backward' the residuals are drawn.
+      depth: how many frames deep calls, loops, branches, named scopes and repeated layers are opened; deeper ones are a
+        box each. By default as deep as stays legible.
       source: whether the lines of the user's own files are in the tooltips.
 
     Raises:
@@ -254,8 +254,8 @@ class _Builder:
         self.canvas.bind(e.outvars, env, box)
 
     def group(
-        self, equations: Sequence[Equation], env: dict[Var, Values], frame: int, within: tuple[Equation, ...], title: str,
-        detail: str, length: int = 0,
+        self, equations: Sequence[Equation], env: dict[Var, Values], frame: int, within: tuple[Equation, ...],
+        title: str, detail: str, length: int = 0,
     ) -> None:  # fmt: skip
         """Draws equations as one box.
 

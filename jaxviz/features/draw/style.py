@@ -1,4 +1,5 @@
-"""The style of pictures of programs: the colours of Okabe and Ito, widths of lines, and sizes of texts; on white, and on a page."""
+"""The style of pictures of programs: the colours of Okabe and Ito, widths of lines, and sizes of texts; on white, and
+on a page."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def line_width(nbytes: int) -> float:
 
 
 def on_page(svg: str) -> str:
-    """A picture for inclusion in a page, light or dark: with the page's ink and background, and without ids, which might clash."""
+    """A picture for inclusion in a page, light or dark: with the page's ink and background, and without ids, which
+    might clash."""
     shown = re.sub(r"<[^<>]+>", lambda tag: _COLOUR.sub(_on_page, _ID.sub("", tag[0])), svg[svg.index("<svg") :])
     return shown.replace("<svg ", '<svg fill="currentColor" style="max-width:100%;height:auto" ', 1)
 

@@ -1,4 +1,5 @@
-"""Advice on the peak of a gradient: the best plan in a sentence, and the effect of a checkpoint on each of the largest saved expressions."""
+"""Advice on the peak of a gradient: the best plan in a sentence, and the effect of a checkpoint on each of the largest
+saved expressions."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ _NO_MORE = "no more work"
 
 @collector_paused()
 def advice_of(residuals: ResidualSet, switches: Switches) -> PeakAdvice:
-    """Each figure is measured, like those of the switches, by deriving the function with these checkpoints; that of the plan with its code in
-    place, if it can be written."""
+    """Each figure is measured, like those of the switches, by deriving the function with these checkpoints; that of the
+    plan with its code in place, if it can be written."""
     number = {id(r): i for i, r in enumerate(residuals)}
     key = switches.plan()
     trade = switches.trade(key)
@@ -53,7 +54,8 @@ def advice_of(residuals: ResidualSet, switches: Switches) -> PeakAdvice:
 
 
 def _card(switches: Switches, residuals: Iterable[int], expression: SavedExpression) -> str:
-    """``Recomputing it in a checkpoint around `block` brings the peak from 43.7 MiB to 31.2 MiB, for 0.3 % more work``."""
+    """``Recomputing it in a checkpoint around `block` brings the peak from 43.7 MiB to 31.2 MiB, for 0.3 % more
+    work``."""
     mine = set(residuals)
     stand_in = lambda i: {switches.number[v] for v in switches.residuals[i] if v in switches.number}
     values = set[int]().union(*map(stand_in, mine))
@@ -89,12 +91,15 @@ def _card(switches: Switches, residuals: Iterable[int], expression: SavedExpress
             else "Recomputing it does not lower the peak."
         )
     _, best, said = max(found, key=lambda f: (f[0], _worth(switches, f[1])))
-    return f"{said} the peak from {format_bytes(written.peak_nbytes)} to {format_bytes(best.peak_nbytes)}, for {_more_work(switches, best)}."
+    return (
+        f"{said} the peak from {format_bytes(written.peak_nbytes)} to {format_bytes(best.peak_nbytes)}, for "
+        f"{_more_work(switches, best)}."
+    )
 
 
 def _planned(switches: Switches, expression: SavedExpression) -> str:
-    """``with the checkpoints suggested above, its line saves 1.0 KiB instead of 2.0 KiB``; '' if there are none, or if they change nothing
-    there."""
+    """``with the checkpoints suggested above, its line saves 1.0 KiB instead of 2.0 KiB``; '' if there are none, or if
+    they change nothing there."""
     key = switches.plan()
     trade = switches.trade(key)
     if not key or not isinstance(trade, Trade) or not _lowers(switches.search.written, trade):

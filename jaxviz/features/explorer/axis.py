@@ -1,4 +1,5 @@
-"""The time axis of a view, for drawings: the position of each step, the memory at each step, and the boxes of the scopes.
+"""The time axis of a view, for drawings: the position of each step, the memory at each step, and the boxes of the
+scopes.
 
 `widgets/src/model/overview.ts` and `timeline.ts` compute the same for the page.
 """

@@ -1,4 +1,5 @@
-"""The boxes of a function, in which both passes of its gradient are shown: its calls, scopes, loops and lines, with repetitions folded."""
+"""The boxes of a function, in which both passes of its gradient are shown: its calls, scopes, loops and lines, with
+repetitions folded."""
 
 from __future__ import annotations
 
@@ -28,9 +29,11 @@ class Box:
     """Something of the function that is shown as one box.
 
     Args:
-      name: the name of the function, module, scope or loop; for several that differ in numbers, one name for all; '' for a line.
+      name: the name of the function, module, scope or loop; for several that differ in numbers, one name for all; ''
+        for a line.
       kind: one of `SCOPES` of the wire format.
-      count: how often it is called in that box per run of the enclosing one, for a loop its iterations; 1 if that is not certain.
+      count: how often it is called in that box per run of the enclosing one, for a loop its iterations; 1 if that is
+        not certain.
       line: for a line its number, or -1.
     """
 
@@ -98,7 +101,8 @@ class _Node:
 class Boxes:
     """Finds the boxes around each equation of a function, and around those that are derived from it.
 
-    The calls and scopes of the function are a tree. Parts of it that do the same, one after the other, share their boxes.
+    The calls and scopes of the function are a tree. Parts of it that do the same, one after the other, share their
+    boxes.
 
     Args:
       program: the function.
@@ -130,7 +134,8 @@ class Boxes:
         return self._places.get((holder, primal), self._any_place.get(primal, holder))
 
     def around(self, place: int, equation: Equation) -> Path | None:
-        """The boxes around an equation; None for one that comes from no equation of the function, as in a custom rule."""
+        """The boxes around an equation; None for one that comes from no equation of the function, as in a custom
+        rule."""
         primal = primal_equation(equation)
         # One that was moved out of its program is also found.
         path = self._found.get((place, primal)) or self._any.get(primal)
@@ -246,7 +251,8 @@ class Boxes:
     # --- the boxes ----------------------------------------------------------------------------------------------------
 
     def _put(self, runs: Sequence[Sequence[_Node]], outer: Path, is_certain: bool = True) -> None:
-        """Puts several runs of the same parts into the same boxes. If it is not certain how often, no calls share a box."""
+        """Puts several runs of the same parts into the same boxes. If it is not certain how often, no calls share a
+        box."""
         numbers = [
             nodes[0].number if nodes[0].kind == "line" or (is_certain and _are_certain(nodes)) else -1 - i
             for i, nodes in enumerate(zip(*runs, strict=True))
@@ -324,7 +330,8 @@ def _name(code: object) -> str:
 
 
 def _folded(numbers: np.ndarray) -> Iterator[tuple[int, int, int]]:
-    """Divides numbers where some of them repeat, one after the other: start, length, and how often; those that leave out most first."""
+    """Divides numbers where some of them repeat, one after the other: start, length, and how often; those that leave
+    out most first."""
     at, past, period = next(candidates(numbers), (0, 0, 1)) if len(numbers) > 1 else (0, 0, 1)
     n = (past - at) // period
     if n < 2:

@@ -65,8 +65,8 @@ def compared_with_jax(derivation: Derivation) -> CheckResult:
 
 
 class ViewMaker:
-    """Creates the view of a derivation, at once or in four steps, each with more: what is visible first, then the groups of equations, then
-    the memory, then the details. It does not include the comparison with JAX.
+    """Creates the view of a derivation, at once or in four steps, each with more: what is visible first, then the
+    groups of equations, then the memory, then the details. It does not include the comparison with JAX.
 
     Args:
       derivation: its programs are derived here if necessary.
@@ -87,8 +87,9 @@ class ViewMaker:
 
     @cached_property
     def first(self) -> View:
-        """The view without what is needed later: no memory, no notes, no relations of variables, and no equal equations; the texts about
-        a residual are those of the first equal one, and inputs that are residuals have no labels."""
+        """The view without what is needed later: no memory, no notes, no relations of variables, and no equal
+        equations; the texts about a residual are those of the first equal one, and inputs that are residuals have no
+        labels."""
         try:
             with collector_paused(), deep_stack:
                 return self._first()
@@ -107,7 +108,8 @@ class ViewMaker:
 
     @cached_property
     def with_memory(self) -> View:
-        """The same with the modelled memory over time and the scopes. Rows, strings and all other numbers are the same."""
+        """The same with the modelled memory over time and the scopes. Rows, strings and all other numbers are the
+        same."""
         before = self.with_groups
         with collector_paused(), deep_stack:
             no_memory, n_devices, peak = self.add_memory()
@@ -202,7 +204,8 @@ class ViewMaker:
         return {var: forward[a] for a, var in pairs if isinstance(a, Var) and a in forward}
 
     def input_labels(self, stage: str, program: Program) -> tuple[str, ...]:
-        """A description of each input of a stage: the path of an argument, or whose tangent or cotangent it is; residuals have none yet."""
+        """A description of each input of a stage: the path of an argument, or whose tangent or cotangent it is;
+        residuals have none yet."""
         derivation = self.derivation
         if stage in ("primal", "forward"):
             return program.arg_names
@@ -257,7 +260,8 @@ class ViewMaker:
         return Headline() if found is None else add_kept(self.columns, self.numbers, found)
 
     def add_words(self, residuals: Sequence[Residual]) -> None:
-        """The texts on what each residual is, where it is computed and why it is saved: for thousands of residuals a quarter of the work."""
+        """The texts on what each residual is, where it is computed and why it is saved: for thousands of residuals a
+        quarter of the work."""
         number = self.string.all
         reasons = [pattern_of(r.reason) for r in residuals]
         self.columns.update(
@@ -270,7 +274,8 @@ class ViewMaker:
         )
 
     def add_group_words(self) -> None:
-        """The texts of each row of the report of residuals, which are those of all its values, and which of these differ."""
+        """The texts of each row of the report of residuals, which are those of all its values, and which of these
+        differ."""
         differ = {
             id(r): other
             for g in self._groups
@@ -325,7 +330,8 @@ class ViewMaker:
 
     @cached_property
     def places(self) -> tuple[Mapping[tuple[int, Equation], int], ...]:
-        """The rows of the equations of the forward and the backward stage, by the row that contains their program and themselves."""
+        """The rows of the equations of the forward and the backward stage, by the row that contains their program and
+        themselves."""
         return tuple(self.rows.places(self.first.stage(key).equations) for key in ("forward", "backward"))
 
     def step_rows(self, timeline: MemoryTimeline) -> list[int]:

@@ -29,7 +29,8 @@ def add_lines(
     derivation: Derivation,
     residuals: Sequence[Residual],
 ) -> None:
-    """Adds the work of each row, and the totals by line: the same sums as in `CostReport` and `ResidualSet`, to the last FLOP and byte.
+    """Adds the work of each row, and the totals by line: the same sums as in `CostReport` and `ResidualSet`, to the
+    last FLOP and byte.
 
     Args:
       columns, numbers: where to add them.
@@ -70,7 +71,8 @@ def add_lines(
 
 
 def _work(rows: Rows, flops: np.ndarray) -> np.ndarray:
-    """The FLOPs of each row over all its runs; 0 if its nested programs are counted, and in branches other than the most expensive one.
+    """The FLOPs of each row over all its runs; 0 if its nested programs are counted, and in branches other than the
+    most expensive one.
 
     Args:
       rows: the rows of the equations.

@@ -48,7 +48,8 @@ def add_kept(columns: dict[str, Any], numbers: Numbers, residuals: ResidualSet) 
 
 
 def _keeps(residuals: ResidualSet) -> str:
-    """`saves 33.2 MiB for the backward pass; it reads 9.0 MiB of its arguments, which are in memory anyway`, and which policy has no effect."""
+    """`saves 33.2 MiB for the backward pass; it reads 9.0 MiB of its arguments, which are in memory anyway`, and which
+    policy has no effect."""
     saved = residuals.saved
     what = saved.size if saved.count else "nothing"
     idle = in_short(names_without_effect(residuals.checkpoints))
@@ -66,7 +67,8 @@ def _largest(residuals: ResidualSet) -> str:
 
 
 def said_of_peak(timeline: MemoryTimeline) -> str:
-    """``peak 43.7 MiB in the backward pass, at `jax.nn.gelu(x @ w)` (model.py:12)``: the peak with the user's expression."""
+    """``peak 43.7 MiB in the backward pass, at `jax.nn.gelu(x @ w)` (model.py:12)``: the peak with the user's
+    expression."""
     if not timeline.steps:
         return ""
     step = timeline.steps[timeline.peak]
@@ -93,7 +95,8 @@ def add_scopes(
       timeline: the modelled memory.
       rows: the rows of its steps.
       rows_of: all rows.
-      places: for the forward and the backward stage, the row of each equation, by the row that contains its program and the equation.
+      places: for the forward and the backward stage, the row of each equation, by the row that contains its program and
+        the equation.
     """
     strings = list(numbers.string.number)
     paths: dict[int, tuple[str, ...]] = {}

@@ -1,6 +1,7 @@
 """The programs of all stages and their equations, a row for each.
 
-There may be a hundred thousand rows, so columns are built one at a time, and values that many rows share are computed once.
+There may be a hundred thousand rows, so columns are built one at a time, and values that many rows share are computed
+once.
 """
 
 from __future__ import annotations
@@ -201,8 +202,8 @@ class Rows:
         )
 
     def add_relations(self) -> None:
-        """Which variables have the same value, and which are tangents and cotangents of others: a fifth of the work, and visible only when
-        a value is selected."""
+        """Which variables have the same value, and which are tangents and cotangents of others: a fifth of the work,
+        and visible only when a value is selected."""
         stage_of = self.columns["program_stage"]
         if isinstance(stage_of, np.ndarray):
             stage_of = stage_of.tolist()
@@ -275,8 +276,8 @@ class Rows:
         self._add_shared(names, (roles, transforms, rules, rows, earlier), of_row)
 
     def _earlier(self, equation: Equation) -> tuple[int, int]:
-        """For an equation whose origin is not shown, the row of its nearest origin that is, or -1; and, as a string, what made it and the
-        origins in between: these belong to a derived function."""
+        """For an equation whose origin is not shown, the row of its nearest origin that is, or -1; and, as a string,
+        what made it and the origins in between: these belong to a derived function."""
         made: list[str] = []
         for e in (equation, *ancestors(equation)):
             if e in self.first:

@@ -25,8 +25,8 @@ def code_of(switches: Switches, key: str) -> str:
 
 
 def without_memory(compiled: str) -> str:
-    """A compiled program without everything that contains source expressions: the memory, the collectives, and the description of equal
-    blocks."""
+    """A compiled program without everything that contains source expressions: the memory, the collectives, and the
+    description of equal blocks."""
     made = json.loads(compiled)
     notes = made.get("notes", [])[1 if made.get("isBlock") else 0 :]
     return as_json({**made, "memory": None, "exchanges": None, "block": "", "notes": notes})

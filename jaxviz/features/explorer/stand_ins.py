@@ -16,7 +16,8 @@ from jaxviz.ir.syntax import Atom, Equation, Var
 def stand_ins(derivation: Derivation, graph: Graph, copies: Mapping[Var, Var]) -> list[list[str]]:
     """For each residual that JAX saves now, the names that a checkpoint saves in its place.
 
-    They belong to the values it is computed from, as close to it as a name is possible: for `cos(x)`, which the rule of `sin` computes, it
+    They belong to the values it is computed from, as close to it as a name is possible: for `cos(x)`, which the rule of
+    `sin` computes, it
       is the name of `x`. There are none for an argument, or for values computed from arguments for free.
 
     Args:

@@ -1,4 +1,5 @@
-"""The overview for places without widgets, such as GitHub, email or paper: a picture, and a table of the largest saved values."""
+"""The overview for places without widgets, such as GitHub, email or paper: a picture, and a table of the largest saved
+values."""
 
 from __future__ import annotations
 
@@ -16,16 +17,18 @@ Output = tuple[dict[str, Any], dict[str, Any]]
 """An output of a cell: its data by MIME type, and its metadata."""
 
 MARK = "jaxviz-still"
-"""The class by which the widget's stylesheet (`widgets/src/styles/frame.css`) finds the table, and the picture before it, to hide both."""
+"""The class by which the widget's stylesheet (`widgets/src/styles/frame.css`) finds the table, and the picture before
+it, to hide both."""
 
 _ROWS = 10
 
 
 def still_outputs(view: View) -> Iterator[Output]:
-    """The additional outputs of a cell with an explorer: the picture, if there is something to draw, and then always the table.
+    """The additional outputs of a cell with an explorer: the picture, if there is something to draw, and then always
+    the table.
 
-    They have no scripts, no styles, and no images or drawings within HTML, because JupyterLab and GitHub remove these from untrusted
-    outputs.
+    They have no scripts, no styles, and no images or drawings within HTML, because JupyterLab and GitHub remove these
+    from untrusted outputs.
 
     Args:
       view: a complete view.

@@ -1,9 +1,9 @@
 """The switches of the explorer: where a function has checkpoints, what they save, and the figures of each setting.
 
-Each setting is measured like a plan: the function with these checkpoints is derived, and its memory modelled. The page shows the results
-and requests one setting after the other. A setting is written as a text, its key: `0,2|5,7|13` is checkpoints around the regions 0 and 2
-that save all values of the groups 5 and 7, and the value 13; `0,2|5,7|13|7|` offloads those of group 7 to the host. The key of the function
-as written is ''.
+Each setting is measured like a plan: the function with these checkpoints is derived, and its memory modelled. The page
+shows the results and requests one setting after the other. A setting is written as a text, its key: `0,2|5,7|13` is
+checkpoints around the regions 0 and 2 that save all values of the groups 5 and 7, and the value 13; `0,2|5,7|13|7|`
+offloads those of group 7 to the host. The key of the function as written is ''.
 """
 
 from __future__ import annotations
@@ -140,7 +140,8 @@ class Switches:
     # --- settings --------------------------------------------------------------------------------------------------
 
     def key(self, regions: Iterable[int], saved: Collection[int], offloaded: Collection[int] = ()) -> str:
-        """The key of a setting; values outside its regions are not saved, and values that are not saved are not offloaded."""
+        """The key of a setting; values outside its regions are not saved, and values that are not saved are not
+        offloaded."""
         chosen = sorted(regions)
         held = {self.number[v] for v in self._held(chosen)}
         kept = held.intersection(saved)
@@ -282,8 +283,8 @@ class Switches:
         return [[v for name in names for v in graph.candidates[name]] for names in found]
 
     def plan(self) -> str:
-        """The setting of the plan that lowers the peak most for the least work, as it can be written in the user's source if it can; searched
-        for on first use."""
+        """The setting of the plan that lowers the peak most for the least work, as it can be written in the user's
+        source if it can; searched for on first use."""
         if self.planned is None:
             found = best_of_all(self.search)
             if not isinstance(found, Trial):
@@ -415,7 +416,8 @@ class Switches:
                 "row": [self.row(s.equation) for s in timeline.steps],
                 "buffers": [
                     DrawnBuffer(
-                        b.nbytes, KINDS.index(b.kind), b.born, b.last, -1 if b.equation is None else self.row(b.equation),
+                        b.nbytes, KINDS.index(b.kind), b.born, b.last,
+                        -1 if b.equation is None else self.row(b.equation),
                         number(b.what), number(b.type), group[id(b)],
                     )
                     for b in timeline.values
@@ -443,8 +445,8 @@ def _given_a_name(equation: Equation) -> Sequence[Atom]:
 
 
 def crossing(regions: Sequence[Sequence[Spot]]) -> list[list[int]]:
-    """For each region, the regions with a spot that contains part of one of its spots, but not all of it: checkpoints around both are
-    impossible."""
+    """For each region, the regions with a spot that contains part of one of its spots, but not all of it: checkpoints
+    around both are impossible."""
     found: list[set[int]] = [set() for _ in regions]
     calls = [(id(s.program), s.start, -s.end, i) for i, spots in enumerate(regions) for s in spots if not s.is_body]
     opened: list[tuple[int, int, int]] = []

@@ -49,13 +49,15 @@ if TYPE_CHECKING:
     from jaxviz.xla.explorer_stage.one_block import OneBlock
 
 _AT_ONCE = 10_000
-"""Above this many equations, over all stages, their groups, the memory and the details are sent after the rest is displayed."""
+"""Above this many equations, over all stages, their groups, the memory and the details are sent after the rest is
+displayed."""
 
 _SOON = 2_000
 """Above this many equations of the function itself, the explorer is displayed before its programs are derived."""
 
 _COMPARED_AT_ONCE = 1_000
-"""Above this many, the comparison with JAX comes after everything is displayed, since JAX takes as long as everything else."""
+"""Above this many, the comparison with JAX comes after everything is displayed, since JAX takes as long as everything
+else."""
 
 _ADVISED = 3_000
 """Up to this many equations, a saved page includes the advice on the peak, which a live one requests."""
@@ -78,13 +80,15 @@ class Explorer(Bundled):
 
     Traits that can be observed and set:
       selected: the selected equation as `stage:number`, such as 'backward:12'; '' for none.
-      stage: the stage shown: 'primal', 'jvp', 'forward', 'linear', 'backward' or 'compiled'; or several of the first five, joined by '+'.
+      stage: the stage shown: 'primal', 'jvp', 'forward', 'linear', 'backward' or 'compiled'; or several of the first
+        five, joined by '+'.
       beside: the same for the pane at the right; '' for none.
       filter: the words that the residuals shown must contain, as typed into the filter above their table.
       overview: whether the overview is shown, as it is at first; setting a stage or selecting an equation leaves it.
       motion: whether the gradient is shown in motion, step by step; setting it leaves the overview.
       compared: whether it is shown side by side with the previous version, if there is one: see `update`.
-      switches: the checkpoints of *what if* as set, by the numbers of regions, groups and values; '' for the function as it is written.
+      switches: the checkpoints of *what if* as set, by the numbers of regions, groups and values; '' for the function
+        as it is written.
       height: in pixels.
     """
 
@@ -213,14 +217,15 @@ class Explorer(Bundled):
 
         Args:
           path: the path of the file; its folder must exist.
-          source: whether to include the lines of your own source files; file names and line numbers are always included.
+          source: whether to include the lines of your own source files; file names and line numbers are always
+            included.
           compiled: whether to compile the gradient, to include the stage 'compiled', and its memory as a line over the
             modelled one. It is always included if it is shown or has been opened.
           graphviz: whether to include Graphviz (0.9 MB), which lays small graphs out with fewer crossings. Without it,
             they are laid out like large ones.
 
-        For a function of more than 3,000 equations, the page says what would lower the peak only if that has been computed: call `complete`
-        first, which looks for a plan and may take a minute.
+        For a function of more than 3,000 equations, the page says what would lower the peak only if that has been
+        computed: call `complete` first, which looks for a plan and may take a minute.
 
         Returns:
           the path.
@@ -277,11 +282,13 @@ class Explorer(Bundled):
         return self.draw(stage, depth).save_png(path, dpi)
 
     def plot(self, stage: str = "", depth: int | None = None, width: float | None = None) -> Figure:
-        """The picture as a matplotlib figure, for papers; the arguments are those of `draw`, and the width in inches."""
+        """The picture as a matplotlib figure, for papers; the arguments are those of `draw`, and the width in
+        inches."""
         return self.draw(stage, depth).plot(width)
 
     def plot_overview(self) -> Figure:
-        """The overview as a matplotlib figure: what runs, what is saved and for how long, and the memory, with its peak.
+        """The overview as a matplotlib figure: what runs, what is saved and for how long, and the memory, with its
+        peak.
 
         >>> explorer.plot_overview().savefig("overview.pdf")
 
@@ -294,7 +301,8 @@ class Explorer(Bundled):
         return overview_figure(self.view)
 
     def save_animation(self, path: str | Path, seconds: float = 15) -> Path:
-        """Writes the gradient in motion as an animated picture: what runs, what is saved and read again, and the memory.
+        """Writes the gradient in motion as an animated picture: what runs, what is saved and read again, and the
+        memory.
 
         >>> explorer.save_animation("loss.gif")
 
@@ -387,11 +395,11 @@ class Explorer(Bundled):
             raise
 
     def complete(self) -> None:
-        """Computes everything that the display leaves for later: the memory of a large program, the comparison with JAX, what would lower
-        the peak, and the switches of *what if*.
+        """Computes everything that the display leaves for later: the memory of a large program, the comparison with
+        JAX, what would lower the peak, and the switches of *what if*.
 
-        The browser requests these once the first view is on the screen. If there is no browser, as when a script runs the notebook, call
-        this to have them saved with the notebook.
+        The browser requests these once the first view is on the screen. If there is no browser, as when a script runs
+        the notebook, call this to have them saved with the notebook.
         """
         self._fill_rest()
         self._fill_check()
@@ -434,7 +442,8 @@ class Explorer(Bundled):
         return as_json(TriedSettings(trades=trades, failed=failed, plan=self._switches.planned, asked=self._asked))
 
     def _try(self, request: SwitchRequest) -> None:
-        """Computes what the page requests: as many settings as there is time for before the page may request something else."""
+        """Computes what the page requests: as many settings as there is time for before the page may request something
+        else."""
         try:
             switches = self._switches
         except (ValueError, EquationError):  # there are none, as the answer to "what if" says

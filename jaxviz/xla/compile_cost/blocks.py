@@ -1,4 +1,5 @@
-"""Identical blocks of a program, where they are written, and what one loop in their place would carry and iterate over."""
+"""Identical blocks of a program, where they are written, and what one loop in their place would carry and iterate
+over."""
 
 from __future__ import annotations
 
@@ -138,7 +139,8 @@ def blocks_of(program: Program) -> list[Blocks]:
 
 
 def opened(program: Program) -> Program:
-    """The program with each jitted call that is the only one of its kind inlined, as XLA does, and rows of arrays taken first."""
+    """The program with each jitted call that is the only one of its kind inlined, as XLA does, and rows of arrays taken
+    first."""
     alike = Alike()
     while True:
         times = Counter(alike.number(e.operation) for _, e in program.walk() if of(e) is JIT)

@@ -11,8 +11,8 @@ from jaxviz.ir.syntax import Atom, Program
 
 
 def with_one_block(program: Program, runs: Sequence[Run]) -> Program:
-    """The program with only the first block of each run: what reads values of other blocks reads those of the first, so that it computes
-    something different, of the same types.
+    """The program with only the first block of each run: what reads values of other blocks reads those of the first, so
+    that it computes something different, of the same types.
 
     Args:
       program: the program.

@@ -1,4 +1,5 @@
-"""Source locations: the loop of repeated blocks, and the innermost line of the user's own code for stacks and instructions."""
+"""Source locations: the loop of repeated blocks, and the innermost line of the user's own code for stacks and
+instructions."""
 
 from __future__ import annotations
 
@@ -47,8 +48,8 @@ class Place:
 
 
 def place_of(equations: Sequence[Equation]) -> Place | None:
-    """The lines of the innermost loop through which nearly all equations of some blocks come; for blocks written one after the other, their
-    lines in the common function. None if unknown."""
+    """The lines of the innermost loop through which nearly all equations of some blocks come; for blocks written one
+    after the other, their lines in the common function. None if unknown."""
     paths = [frames for e in equations if (frames := frames_of(e.source))]
     enough = _MOST * len(paths)
     outside: Place | None = None
@@ -79,8 +80,8 @@ def _lines(frames: Sequence[Frame], called: Any) -> Place:
 
 
 def line_of_stack(stack: Stack) -> Location | None:
-    """The innermost line of the user's own in a Python stack, or else of a library's. Library code that JAX calls by itself, such as NumPy,
-    has no line, unlike the traced function."""
+    """The innermost line of the user's own in a Python stack, or else of a library's. Library code that JAX calls by
+    itself, such as NumPy, has no line, unlike the traced function."""
     library = None
     inward = stack[::-1]
     whose = owners([code for code, _ in inward])

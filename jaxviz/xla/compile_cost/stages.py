@@ -187,7 +187,8 @@ def _named(fun: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 @dataclass(frozen=True, eq=False)
 class _Compiled:
-    """One compilation of a program: its seconds, and the instructions if they were asked for and the backend exposes them."""
+    """One compilation of a program: its seconds, and the instructions if they were asked for and the backend exposes
+    them."""
 
     seconds: Seconds
     after: tuple[Instruction, ...] | None

@@ -50,20 +50,21 @@ LARGEST = 3
 @api_boundary
 @deep_stack
 def compile_cost(f: Any, *args: Any, argnums: Argnums = 0, ablate: bool = False, **kwargs: Any) -> CompileCost:
-    """Reports how long a function's gradient takes to trace, lower and compile, and where: by phase, by line, by function, and by
-    identical blocks. It compiles the gradient, and the same with only one of the blocks.
+    """Reports how long a function's gradient takes to trace, lower and compile, and where: by phase, by line, by
+    function, and by identical blocks. It compiles the gradient, and the same with only one of the blocks.
 
     >>> print(jaxviz.compile_cost(loss, params, x))
-    compiling the gradient of `loss` in `params` takes 21.5 s of CPU time on cpu, 22.3 s of wall time: tracing 0.5 s, lowering 0.1 s, XLA
-    20.9 s. These 24 blocks are identical, `x = layer(p, x)` (model.py:12), and with only one of them compiling takes 19.6 s less: a
-    `jax.lax.scan` would trace and compile only one
+    compiling the gradient of `loss` in `params` takes 21.5 s of CPU time on cpu, 22.3 s of wall time: tracing 0.5 s,
+    lowering 0.1 s, XLA 20.9 s. These 24 blocks are identical, `x = layer(p, x)` (model.py:12), and with only one of
+    them compiling takes 19.6 s less: a `jax.lax.scan` would trace and compile only one
 
-    A training step, which computes a gradient itself, is compiled unchanged, and so is a function with `argnums=()`. For a function whose
-    result is not a single number, `jax.vjp` and the call of its result are compiled. Arguments can be types (`jax.ShapeDtypeStruct`):
-    nothing is run.
+    A training step, which computes a gradient itself, is compiled unchanged, and so is a function with `argnums=()`.
+    For a function whose result is not a single number, `jax.vjp` and the call of its result are compiled. Arguments can
+    be types (`jax.ShapeDtypeStruct`): nothing is run.
 
-    Seconds are measured without JAX's caches, except for jitted functions inside `f` that were traced before. XLA does not report
-    its time by line, so the report counts instructions instead. The time of identical blocks is the difference of compiling all and one.
+    Seconds are measured without JAX's caches, except for jitted functions inside `f` that were traced before. XLA does
+    not report its time by line, so the report counts instructions instead. The time of identical blocks is the
+    difference of compiling all and one.
 
     Args:
       f: a function, jitted or not.
@@ -123,8 +124,8 @@ def _report(subject: Subject, ablate: bool) -> CompileCost:
     repeated = tuple(_repeated(searched[b], b, sizes[b], savings.get(b, "")) for b in found)
     lines, functions, rest = _by_place(program, before, after, stacks, whole.phases.tracing.cpu)
     return CompileCost(
-        s.name, s.about, jax.default_backend(), whole.phases, median(alone.tracing) if alone.tracing else None, counts, lines, functions,
-        repeated, len(whole.compiling), rest, (*notes, *_notes(stacks, repeated)),
+        s.name, s.about, jax.default_backend(), whole.phases, median(alone.tracing) if alone.tracing else None, counts,
+        lines, functions, repeated, len(whole.compiling), rest, (*notes, *_notes(stacks, repeated)),
     )  # fmt: skip
 
 
@@ -247,13 +248,20 @@ def _repeated(searched: Searched, blocks: Blocks, counts: Counts, saving: Saving
 
 def _notes(stacks: Sequence[tuple[Stack, float]], repeated: Sequence[Repeated]) -> Iterator[str]:
     if jax.default_backend() != "cpu":
-        yield f"Work that the compiler for {jax.default_backend()} does in another process or on the device counts only as wall time."
+        yield (
+            f"Work that the compiler for {jax.default_backend()} does in another process or on the device counts "
+            "only as wall time."
+        )
     without = sum(share for stack, share in stacks if line_of_stack(stack) is None)
     if without > 0.05:
-        yield f"{100 * without:.0f} % of the tracing time belongs to no line: JAX transposes the program, or processes it as a whole."
+        yield (
+            f"{100 * without:.0f} % of the tracing time belongs to no line: JAX transposes the program, or processes "
+            "it as a whole."
+        )
     if any(r.saving is not None for r in repeated):
         yield (
-            "The program is compiled with only one of the blocks too. Of what that takes less, tracing is assumed to be proportional to the equations; "
+            "The program is compiled with only one of the blocks too. Of what that takes less, tracing is assumed to "
+            "be proportional to the equations; "
             "a loop costs some of it again."
         )
 
@@ -268,8 +276,8 @@ class _Tally(Data):
 
 
 def _by_place(
-    program: Program, before: Sequence[Instruction], after: Sequence[Instruction] | None, stacks: Sequence[tuple[Stack, float]],
-    tracing: float,
+    program: Program, before: Sequence[Instruction], after: Sequence[Instruction] | None,
+    stacks: Sequence[tuple[Stack, float]], tracing: float,
 ) -> tuple[tuple[Part, ...], tuple[Part, ...], Counts]:  # fmt: skip
     """The sizes by line and by function, and of instructions without a line."""
     lines: dict[tuple[str, int], _Tally] = {}
