@@ -112,16 +112,16 @@ def _report(subject: Subject, ablate: bool) -> CompileCost:
     counts = Counts(len(equations), len(before), None if after is None else len(after))
     notes: list[str] = []
     sizes: dict[Blocks, Counts] = {}
-    searched: dict[Blocks, Searched] = {}
-    for of in _searched(s, program, alone, notes):
-        for blocks in blocks_of(of.program):
-            if (blocks.is_chain or not of.is_step) and not any(map(blocks.overlaps, searched)):
-                searched[blocks] = of
+    sources: dict[Blocks, Editable] = {}
+    for source in _editable(s, program, alone, notes):
+        for blocks in blocks_of(source.program):
+            if (blocks.is_chain or not source.is_step) and not any(map(blocks.overlaps, sources)):
+                sources[blocks] = source
                 sizes[blocks] = _counts(blocks, equations, before, after)
-    found = sorted(sizes, key=lambda blocks: -sizes[blocks].equations)
-    makes = {b: partial(_with_one, searched[b], b) for b in found[:LARGEST]}
-    savings = _less_with_one(makes, inputs, whole, once, TIMES if ablate else 1)
-    repeated = tuple(_repeated(searched[b], b, sizes[b], savings.get(b, "")) for b in found)
+    largest_first = sorted(sizes, key=lambda blocks: -sizes[blocks].equations)
+    with_one = {b: partial(_with_one, sources[b], b) for b in largest_first[:LARGEST]}
+    savings = _less_with_one(with_one, inputs, whole, once, TIMES if ablate else 1)
+    repeated = tuple(_repeated(sources[b], b, sizes[b], savings.get(b, "")) for b in largest_first)
     lines, functions, rest = _by_place(program, before, after, stacks, whole.phases.tracing.cpu)
     return CompileCost(
         s.name, s.about, jax.default_backend(), whole.phases, median(alone.tracing) if alone.tracing else None, counts,
@@ -130,8 +130,8 @@ def _report(subject: Subject, ablate: bool) -> CompileCost:
 
 
 @dataclass(frozen=True, eq=False)
-class Searched:
-    """A program in which blocks are looked for.
+class Editable:
+    """A program that can be compiled with fewer blocks.
 
     Args:
       program: as returned by `opened`.
@@ -146,11 +146,11 @@ class Searched:
     is_step: bool = False
 
 
-def _searched(s: Subject, program: Program, alone: Measured, notes: list[str]) -> Iterator[Searched]:
+def _editable(s: Subject, program: Program, alone: Measured, notes: list[str]) -> Iterator[Editable]:
     """The function that is differentiated, and what is compiled if the user wrote that."""
     if s.gradient is not None:
         gradient = s.gradient
-        yield Searched(opened(read_jaxpr(alone.traced.jaxpr)), s.names, lambda p: gradient(as_function(p)))
+        yield Editable(opened(read_jaxpr(alone.traced.jaxpr)), s.names, lambda p: gradient(as_function(p)))
         return
     if s.is_step:
         try:
@@ -160,8 +160,8 @@ def _searched(s: Subject, program: Program, alone: Measured, notes: list[str]) -
         else:
             if isinstance(step, TrainingStep):
                 loss = opened(step.gradient.primal)
-                yield Searched(loss, loss.arg_names, lambda p: partial(_step_with, s.call(), step, p))
-    yield Searched(opened(program), s.names, as_function, s.is_step)
+                yield Editable(loss, loss.arg_names, lambda p: partial(_step_with, s.call(), step, p))
+    yield Editable(opened(program), s.names, as_function, s.is_step)
 
 
 def _step_with(call: Callable[..., Any], step: TrainingStep, loss: Program, *values: Any) -> Any:
@@ -169,12 +169,12 @@ def _step_with(call: Callable[..., Any], step: TrainingStep, loss: Program, *val
         return call(*values)
 
 
-def _with_one(searched: Searched, blocks: Blocks) -> Callable[..., Any]:
-    return searched.compiled(with_one_block(searched.program, blocks.runs))
+def _with_one(source: Editable, blocks: Blocks) -> Callable[..., Any]:
+    return source.compiled(with_one_block(source.program, blocks.runs))
 
 
 def _less_with_one(
-    makes: Mapping[Blocks, Callable[[], Callable[..., Any]]],
+    with_one: Mapping[Blocks, Callable[[], Callable[..., Any]]],
     inputs: Sequence[Any],
     whole: Measured,
     again: Callable[[], None],
@@ -183,24 +183,24 @@ def _less_with_one(
     """What is saved with only one of some blocks; or why it was not measured.
 
     Args:
-      makes: creates the function with only one of these.
+      with_one: creates the function with only one of these.
       inputs: its arguments.
       whole: the measurements of the function with all blocks, so far one.
       again: measures it once more.
       times: how often each is measured.
     """
-    measured = {blocks: Measured() for blocks in makes}
+    measured = {blocks: Measured() for blocks in with_one}
     failed: dict[Blocks, str] = {}
-    with counting("compiling parts", times * (len(makes) + 1) - 1) as done:
+    with counting("compiling parts", times * (len(with_one) + 1) - 1) as done:
         # Interleaved, so that other load on the machine affects all of them alike.
         for i in range(times):
             if i:
                 again()
                 done()
-            for blocks in makes:
+            for blocks in with_one:
                 try:
                     if blocks not in failed:
-                        measured[blocks].compile(makes[blocks](), inputs)
+                        measured[blocks].compile(with_one[blocks](), inputs)
                 except Exception as error:  # an estimate must not take the report with it
                     failed[blocks] = f"not measured: {short_message(error, 'leaving blocks out').splitlines()[0]}"
                 done()
@@ -238,8 +238,8 @@ def _counts(
     return Counts(sum(map(blocks.holds, equations)), sum(blocks.holds(i.lines) for i in before), n_after)
 
 
-def _repeated(searched: Searched, blocks: Blocks, counts: Counts, saving: Saving | str) -> Repeated:
-    names: dict[Atom, str] = {v: n for v, n in zip(searched.program.invars, searched.names, strict=False) if n}
+def _repeated(source: Editable, blocks: Blocks, counts: Counts, saving: Saving | str) -> Repeated:
+    names: dict[Atom, str] = {v: n for v, n in zip(source.program.invars, source.names, strict=False) if n}
     text, at = ("", None) if blocks.place is None else (blocks.place.text, blocks.place.location)
     loop = "jax.lax.scan" if blocks.is_chain else "jax.vmap"
     measured = (None, saving) if isinstance(saving, str) else (saving, "")
