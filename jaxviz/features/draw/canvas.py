@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from jaxviz.analysis.grouping import alike
-from jaxviz.features.draw.graph import ROLE_LABELS, Box, Frame, Line
+from jaxviz.features.draw.graph import ROLE_LABELS, Box, Frame, Line, enclosing
 from jaxviz.features.draw.labels import literal_text, printable_lines
 from jaxviz.ir.origin import Location
 from jaxviz.ir.own_code import is_own
@@ -26,6 +26,9 @@ MOST_BOXES = 800
 """The largest number of boxes drawn for a stage."""
 
 _TITLE = 28
+
+_LISTED = 12
+"""How many values a tooltip lists."""
 
 _CROWD = 4
 """More values than this between the same groups of equations are drawn as one line."""
@@ -73,13 +76,6 @@ class Script:
     replays: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Typed:
-    """A value that has a type and no name."""
-
-    aval: Any
-
-
 @dataclass(eq=False, slots=True)
 class _Part:
     """Values of one type that are drawn together.
@@ -111,8 +107,8 @@ class Canvas:
         self.source = source
         self.boxes: list[Box] = []
         self.frames = [Frame(0, -1, "picture", "")]
-        self.uses: dict[tuple[Any, Slot], Atom | Typed] = {}
-        self.names: dict[Var, str] = {}
+        self.uses: dict[tuple[Any, Slot], Atom] = {}
+        self.names: Mapping[Var, str] = {}
         self.script: Script | None = None
         self.folded: Counter[str] = Counter()
         self.left_out = 0
@@ -129,13 +125,11 @@ class Canvas:
             return (Given("literal", literal_text(atom), atom.aval, frame),)
         return env.get(atom, ())
 
-    def read_all(
-        self, e: Equation, atoms: Sequence[Atom], env: Mapping[Var, Values], box: int, frame: int, place: int = 0
-    ) -> None:
+    def read_all(self, atoms: Sequence[Atom], env: Mapping[Var, Values], box: int, frame: int, place: int = 0) -> None:
         for i, atom in enumerate(atoms):
             self.use(self.read(atom, env, frame), (box, (place, i)), atom)
 
-    def use(self, values: Values, slot: Slot, atom: Atom | Typed) -> None:
+    def use(self, values: Values, slot: Slot, atom: Atom) -> None:
         for value in values:
             if not (isinstance(value, Made) and value.box == slot[0] and self.boxes[slot[0]].kind == "group"):
                 self.uses[value, slot] = atom
@@ -174,18 +168,8 @@ class Canvas:
         if number is None:
             number = len(self.boxes)
             url = self.url(at) if at is not None else ""
-            self.boxes.append(
-                Box(
-                    number,
-                    kind,
-                    fitted(title, _TITLE),
-                    printable(detail, 40),
-                    role,
-                    frame,
-                    printable_lines(tooltip),
-                    url,
-                )
-            )
+            title, detail = fitted(title, _TITLE), printable(detail, 40)
+            self.boxes.append(Box(number, kind, title, detail, role, frame, printable_lines(tooltip), url))
             self.drawn += 1
             if self.script is not None:
                 self.script.made.append(number)
@@ -236,7 +220,7 @@ class Canvas:
             box = self.add_values(crowd)
             for part in crowd:
                 for each in part.what:
-                    self.use(each, (box, 0), Typed(part.aval))
+                    self.use(each, (box, 0), Var(part.aval))
 
     def add_ports(self, residuals: Mapping[int, tuple[Values, Any]], labels: Sequence[str]) -> None:
         """Adds a box for each residual between the forward and the linear or backward program; one for those of a
@@ -259,9 +243,9 @@ class Canvas:
             for part in crowd:
                 for i in part.what:
                     made = tuple(v for v in residuals[i][0] if not (isinstance(v, Given) and v.kind == "literal"))
-                    self.use(made, (box, 0), Typed(part.aval))
+                    self.use(made, (box, 0), Var(part.aval))
                     for slot in readers.get(i, ()):
-                        self.uses[Made(box, 0), slot] = Typed(part.aval)
+                        self.uses[Made(box, 0), slot] = Var(part.aval)
 
     def place_of(self, values: Values) -> frozenset[Any]:
         """A key shared by values at the same position of a layer's repetitions: the box that computes them, or those
@@ -328,33 +312,23 @@ class Canvas:
 
     def add_values(self, crowd: Sequence[_Part]) -> int:
         (first, *others) = crowd
-        if not others:
-            return self.add_value(first.kind, first.names, first.aval, first.frame)
+        kind, names = first.kind, first.names
         n = sum(len(part.names) for part in crowd)
         size = format_bytes(sum(len(part.names) * nbytes(part.aval) for part in crowd))
-        shown = [f"{printable(alike(p.names), 120)}: {len(p.names)} × {type_text(p.aval)}" for p in crowd[:12]]
-        tooltip = "\n".join([f"{n:,} {first.kind}s, {size}", *shown, *(["…"] if len(crowd) > 12 else [])])
-        number = len(self.boxes)
-        self.boxes.append(
-            Box(number, first.kind, f"{n:,} {first.kind}s", size, "", first.frame, printable_lines(tooltip))
-        )
-        return number
-
-    def add_value(self, kind: str, names: Sequence[str], aval: Any, frame: int) -> int:
-        n = len(names)
-        type_ = type_text(aval)
-        size = format_bytes(nbytes(aval))
-        shown_as = f"{names[0]} … {names[-1]}" if kind == "literal" and n > 1 else alike(names)
-        title = fitted(shown_as, _TITLE + 6)
-        many = f"{n} × " if n > 1 else ""
-        detail = "" if kind == "literal" else f"{many}{type_}"
-        if kind == "residual":
-            detail += f", {format_bytes(n * nbytes(aval))}"
-        shown = [printable(name, 120) for name in names[:12]] + ([f"and {n - 12} more"] if n > 12 else [])
-        tooltip = "\n".join([f"{kind}: {type_}, {size}{' each' if n > 1 else ''}", *shown])
-        number = len(self.boxes)
-        self.boxes.append(Box(number, kind, title, detail, "", frame, printable_lines(tooltip)))
-        return number
+        if others:
+            title, detail, head = f"{n:,} {kind}s", size, f"{n:,} {kind}s, {size}"
+            listed = [f"{printable(alike(p.names), 120)}: {len(p.names)} × {type_text(p.aval)}" for p in crowd]
+        else:
+            title = fitted(f"{names[0]} … {names[-1]}" if kind == "literal" and n > 1 else alike(names), _TITLE + 6)
+            detail = "" if kind == "literal" else f"{f'{n} × ' if n > 1 else ''}{type_text(first.aval)}"
+            detail += f", {size}" if kind == "residual" else ""
+            each = " each" if n > 1 else ""
+            head = f"{kind}: {type_text(first.aval)}, {format_bytes(nbytes(first.aval))}{each}"
+            listed = [printable(name, 120) for name in names]
+        more = [f"and {len(listed) - _LISTED} more"] if len(listed) > _LISTED else []
+        tooltip = printable_lines("\n".join([head, *listed[:_LISTED], *more]))
+        self.boxes.append(Box(len(self.boxes), kind, title, detail, "", first.frame, tooltip))
+        return len(self.boxes) - 1
 
     def innermost(self, boxes: Iterable[int], kinds: Sequence[str]) -> int:
         """The innermost frame of some kinds around boxes."""
@@ -364,19 +338,13 @@ class Canvas:
         return frame
 
     def common_frame(self, boxes: Iterable[int]) -> int:
-        paths = [self.path(self.boxes[b].frame) for b in boxes]
+        paths = [enclosing(self.frames, self.boxes[b].frame)[::-1] for b in boxes]
         common = 0
         for level in zip(*paths, strict=False):
             if len(set(level)) > 1:
                 break
             common = level[0]
         return common
-
-    def path(self, frame: int) -> list[int]:
-        found = [frame]
-        while self.frames[found[-1]].parent >= 0:
-            found.append(self.frames[found[-1]].parent)
-        return found[::-1]
 
     def resolved(self, values: Values) -> list[Any]:
         """The values, with the previous iteration's result in place of an iteration's carry."""
@@ -404,39 +372,22 @@ class Canvas:
                 if not isinstance(made, Made):
                     continue
                 tail = made.box
-                is_port = (
-                    "residual" in (self.boxes[tail].kind, self.boxes[head].kind)
-                    and self.boxes[tail].frame != self.boxes[head].frame
-                )
-                at_port = is_port and 0 in (self.boxes[tail].frame, self.boxes[head].frame)
-                kind = (
-                    "carry"
-                    if made.carried and self.boxes[head].kind not in ("result", "residual")
-                    else "residual"
-                    if at_port
-                    else "value"
-                )
+                kinds, frames = zip(*((b.kind, b.frame) for b in (self.boxes[tail], self.boxes[head])), strict=True)
+                if made.carried and kinds[1] not in ("result", "residual"):
+                    kind = "carry"
+                else:  # residuals between two stages are outside of both
+                    kind = "residual" if "residual" in kinds and 0 in frames and len(set(frames)) > 1 else "value"
                 name = f"{self.names[atom]}:" if isinstance(atom, Var) and atom in self.names else ""
                 between.setdefault((tail, head, kind), {})[f"{name}{type_text(atom.aval)}"] = nbytes(atom.aval)
-        return tuple(
-            Line(
-                tail,
-                head,
-                kind,
-                max(values.values()),
-                ", ".join([*list(values)[:6], *(["…"] if len(values) > 6 else [])]),
-            )
-            for (tail, head, kind), values in between.items()
-        )
+        listed = lambda values: ", ".join([*list(values)[:6], *(["…"] if len(values) > 6 else [])])
+        return tuple(Line(*ends, max(values.values()), listed(values)) for ends, values in between.items())
 
     def notes(self, depth: int) -> tuple[str, ...]:
         found = [f"{text}{f', {n} times' if n > 1 else ''}" for text, n in self.folded.items()]
         closed = sum(b.kind == "group" for b in self.boxes)
         if closed:
-            found.append(
-                f"{closed:,} box{'es' if closed > 1 else ''} with a double border hold{'s' if closed == 1 else ''} "
-                f"several equations (depth={depth})"
-            )
+            holds = "box with a double border holds" if closed == 1 else "boxes with a double border hold"
+            found.append(f"{closed:,} {holds} several equations (depth={depth})")
         if self.left_out:
             found.append(
                 f"{self.left_out:,} equations are left out: a picture has at most {MOST_BOXES:,} boxes; a smaller "

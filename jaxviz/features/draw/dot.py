@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator, Sequence
 
-from jaxviz.features.draw.graph import ROLE_LABELS, Box, Frame, Graph, Line
+from jaxviz.features.draw.graph import ROLE_LABELS, Box, Frame, Graph, Line, enclosing
 from jaxviz.features.draw.style import BORDERS, FILLS, FRAMES, INK, LINES, PALE, SIZES, line_width
 
 _FONT = "Helvetica,Arial,sans-serif"
@@ -73,11 +73,8 @@ def _box(box: Box) -> str:
         key = box.role or box.kind
         options |= {"fillcolor": FILLS.get(key, "white"), "color": BORDERS.get(key, "#888888")}
         options |= {"peripheries": "2"} if box.kind == "group" else {}
-        options |= (
-            {"style": "rounded,filled", "shape": "box"}
-            if box.kind != "residual"
-            else {"shape": "box", "margin": "0.12,0.02"}
-        )
+        options |= {"margin": "0.12,0.02"} if box.kind == "residual" else {"style": "rounded,filled"}
+        options |= {"shape": "box"}
     else:
         options |= {"shape": "plain", "style": "solid"}
     if box.url:
@@ -99,7 +96,7 @@ def _line(line: Line, graph: Graph, upwards: frozenset[int]) -> str:
     if line.kind != "value":
         options["constraint"] = "false" if line.kind == "carry" else "true"
     tail, head = line.tail, line.head
-    turned = upwards and all(upwards & set(graph.enclosing(graph.boxes[n].frame)) for n in (tail, head))
+    turned = upwards and all(upwards & set(enclosing(graph.frames, graph.boxes[n].frame)) for n in (tail, head))
     if turned:
         tail, head = head, tail
         options["dir"] = "back"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -114,10 +114,11 @@ class Graph:
     def stages(self) -> tuple[Frame, ...]:
         return tuple(f for f in self.frames if f.parent == 0)
 
-    def enclosing(self, frame: int) -> list[int]:
-        """The frame and those around it, innermost first."""
-        found = []
-        while frame >= 0:
-            found.append(frame)
-            frame = self.frames[frame].parent
-        return found
+
+def enclosing(frames: Sequence[Frame], frame: int) -> list[int]:
+    """The frame and those around it, innermost first."""
+    found = []
+    while frame >= 0:
+        found.append(frame)
+        frame = frames[frame].parent
+    return found

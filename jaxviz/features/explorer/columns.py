@@ -22,9 +22,8 @@ from jaxviz.features.residuals.residual import Residual
 from jaxviz.features.residuals.residual_set import ResidualSet
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.expressions import source_shown
-from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.stack import deep_stack
-from jaxviz.ir.syntax import Equation, Program, Var
+from jaxviz.ir.syntax import Equation, Program
 from jaxviz.page.schema import COLUMNS, KINDS, MEMORY_KINDS, BranchPoint, CheckResult, Headline, Stage, View
 from jaxviz.page.texts import first_line
 from jaxviz.transforms.unopened import unopened_note
@@ -189,38 +188,9 @@ class ViewMaker:
             program: Program = getattr(self.derivation, key)
         except Exception as error:
             return Stage(key, label, title, (programs, programs), (equations, equations), first_line(error))
-        if key == "forward":
-            names = self.derivation.forward_names
-        else:
-            names = variable_names(program, self.residual_names() if key in ("linear", "backward") else None)
-        rows.add_stage(index, program, names, self.input_labels(key, program))
+        rows.add_stage(index, program, self.derivation.names(key), self.derivation.input_labels(key))
         n_programs, n_equations = len(rows.programs), len(rows.equations)
         return Stage(key, label, title, (programs, n_programs), (equations, n_equations), "", program.is_path)
-
-    def residual_names(self) -> dict[Var, str]:
-        """Names from the listing of the forward program, for the inputs of the linear one that are its residuals."""
-        parts, forward = self.derivation.linearized, self.derivation.forward_names
-        pairs = zip(parts.residuals, parts.linear.invars, strict=False)
-        return {var: forward[a] for a, var in pairs if isinstance(a, Var) and a in forward}
-
-    def input_labels(self, stage: str, program: Program) -> tuple[str, ...]:
-        """A description of each input of a stage: the path of an argument, or whose tangent or cotangent it is;
-        residuals have none yet."""
-        derivation = self.derivation
-        if stage in ("primal", "forward"):
-            return program.arg_names
-        names = derivation.primal.arg_names
-        tangents = [
-            f"tangent of {name or f'input {i}'}"
-            for i, (name, nonzero) in enumerate(zip(names, derivation.nonzeros, strict=True))
-            if nonzero
-        ]
-        if stage == "jvp":
-            return (*names, *tangents)
-        if stage == "backward":
-            nonzeros_out = derivation.linearized.nonzeros_out
-            tangents = [f"cotangent of result {i}" for i, nonzero in enumerate(nonzeros_out) if nonzero]
-        return (*[""] * derivation.n_residuals, *tangents)
 
     # --- residuals and memory -----------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from benchmarks.models import lstm, transformer
 from jaxviz.analysis.walk import bodies
 from jaxviz.features.draw import drawing as drawing_of
 from jaxviz.features.draw.canvas import MOST_BOXES
+from jaxviz.features.draw.graph import enclosing
 from jaxviz.features.draw.style import FILLS, FRAMES, INK, LINES, PALE, on_page
 from tests.features.draw.drawn_programs import HOSTILE_ARGS, SQUARE, chosen, hostile, layer_args, layers, scanned, small
 
@@ -56,7 +57,7 @@ def test_lines_run_downwards_but_for_the_backward_program_beside_the_forward_one
     downwards = {"forward": set(), "backward": set()}
     for line in graph.lines:
         if line.kind == "value":
-            stage = stages[graph.enclosing(graph.boxes[line.tail].frame)[-2]]
+            stage = stages[enclosing(graph.frames, graph.boxes[line.tail].frame)[-2]]
             downwards[stage].add(height[f"n{line.tail}"] > height[f"n{line.head}"])
     assert downwards == {"forward": {True}, "backward": {False}}
 
@@ -150,7 +151,10 @@ def test_a_large_program_gives_a_picture_that_says_what_is_left_out(monkeypatch)
     def long(x):
         xs = [x, x]
         for i in range(1700):
-            xs.append(choice([jnp.sin, jnp.cos, jnp.tanh, jnp.exp])(xs[-1 - i * i % 2]) * xs[(i * 7919) % len(xs)] + float(i % 7))
+            xs.append(
+                choice([jnp.sin, jnp.cos, jnp.tanh, jnp.exp])(xs[-1 - i * i % 2]) * xs[(i * 7919) % len(xs)]
+                + float(i % 7)
+            )
         return xs[-1]
 
     program = jaxviz.trace(long)(1.0)
