@@ -61,7 +61,7 @@ def widgets(notebook):
 def test_many_explorers_are_saved_small_and_live_without_a_kernel(lab, tab):
     name, page = "many.ipynb", tab.page
     # Half of them wait for a request before sending what large programs send later.
-    late = "import jaxviz.features.explorer.widget as module\nmodule._AT_ONCE = 10"
+    late = "import jaxviz.features.explorer.sent as module\nmodule._AT_ONCE = 10"
     half = EXPLORERS // 2
     show = "for e in explorers[{}:{}]:\n    display(e)"
     write(lab, name, PROGRAM, show.format(0, half), late, show.format(half, EXPLORERS))

@@ -15,7 +15,7 @@ from programs import CASES
 
 import jaxviz
 from jaxviz.features.explorer.columns import view_of
-from jaxviz.features.explorer.text import summary
+from jaxviz.features.explorer.still import summary
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location
 from jaxviz.transforms.unopened import Unopened, unopened_text

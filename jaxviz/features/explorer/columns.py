@@ -65,12 +65,7 @@ def compared_with_jax(derivation: Derivation) -> CheckResult:
 
 class ViewMaker:
     """Creates the view of a derivation, at once or in four steps, each with more: what is visible first, then the
-    groups of equations, then the memory, then the details. It does not include the comparison with JAX.
-
-    Args:
-      derivation: its programs are derived here if necessary.
-      source: whether the user's own source lines are embedded.
-    """
+    groups of equations, then the memory, then the details. It does not include the comparison with JAX."""
 
     def __init__(self, derivation: Derivation, source: bool = True):
         self.derivation = derivation

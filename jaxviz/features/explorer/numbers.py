@@ -91,12 +91,7 @@ class Numbers:
         return found
 
     def own_lines_of(self, equations: Sequence[Equation], sources: Shared) -> np.ndarray:
-        """For each equation the user's own line, or that of its nearest origin; -1 if none has one.
-
-        Args:
-          equations: the equations.
-          sources: their sources, as `shared` returns them.
-        """
+        """For each equation the user's own line, or that of its nearest origin; -1 if none has one."""
         return _nearest(equations, sources, lambda source: self.location(own_line(source)), -1)
 
     def locations_of(self, equations: Sequence[Equation], sources: Shared) -> np.ndarray:

@@ -25,12 +25,7 @@ if TYPE_CHECKING:
 
 
 def add_kept(columns: dict[str, Any], numbers: Numbers, residuals: ResidualSet) -> Headline:
-    """Adds the saved values by expression, with a summary in words.
-
-    Args:
-      columns, numbers: where to add them.
-      residuals: the residuals of the gradient.
-    """
+    """Adds the saved values by expression, with a summary in words."""
     found = residuals.expressions
     number = {id(r): i for i, e in enumerate(found) for r in e.residuals}
     string = numbers.string
@@ -91,9 +86,7 @@ def add_scopes(
     """Adds the scopes of both passes, in the order of the steps of the modelled memory.
 
     Args:
-      columns, numbers: where to add them.
-      timeline: the modelled memory.
-      rows: the rows of its steps.
+      rows: the rows of the steps.
       rows_of: all rows.
       places: for the forward and the backward stage, the row of each equation, by the row that contains its program and
         the equation.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib import rcParams
@@ -15,9 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
-from jaxviz.features.explorer.axis import boxes, edges, kept_alive, measure_of, memory_by_kind, n_forward
 from jaxviz.features.explorer.still import headline, place
-from jaxviz.page.schema import SCOPES, View
+from jaxviz.page.schema import MEMORY_KINDS, SCOPES, View
 from jaxviz.report.charts import FLOPS, Axis, FlameGraph, OverTime, columns
 from jaxviz.report.figures import CellFigure, for_any_page, plot
 from jaxviz.report.kinds import COLOURS, STACKED
@@ -63,10 +62,7 @@ class Saved:
 
 
 class Overview:
-    """What the overview of a view shows, as charts over one axis: FLOPs, or equations if there are none.
-
-    Args:
-      view: a complete view.
+    """What the overview of a complete view shows, as charts over one axis: FLOPs, or equations if there are none.
 
     Raises:
       ValueError: there is no backward pass, so there is nothing to draw.
@@ -149,10 +145,7 @@ class Overview:
 
 
 def overview_figure(view: View) -> CellFigure:
-    """The overview as a matplotlib figure, without a background.
-
-    Args:
-      view: a complete view with scopes.
+    """The overview of a complete view as a matplotlib figure, without a background.
 
     Raises:
       ValueError: there is no backward pass, so there is nothing to draw.
@@ -252,3 +245,92 @@ def line_of(view: View, location: int) -> str:
         if excerpt.first <= number < excerpt.first + len(excerpt.lines):
             return excerpt.lines[number - excerpt.first].strip()
     return place(view, location)
+
+
+# --- the axis ---------------------------------------------------------------------------------------------------------
+# `widgets/src/model/overview.ts` and `timeline.ts` compute the same for the page.
+
+Measure = Literal["flops", "equations"]
+
+
+@dataclass(frozen=True)
+class ScopeBox:
+    """A scope on the time axis: its row, its ends as fractions of the axis, and the number of enclosing scopes."""
+
+    scope: int
+    start: float
+    end: float
+    depth: int
+
+
+def measure_of(view: View) -> Measure:
+    """What widths represent: FLOPs, or equations if there are no FLOPs."""
+    return "flops" if (view.columns["scope_flops"] > 0).any() else "equations"
+
+
+def boxes(view: View, measure: Measure) -> Iterator[ScopeBox]:
+    """The scopes with widths proportional to their amounts; a repeated one shows one repetition, stretched."""
+    columns = view.columns
+    sizes = columns[f"scope_{measure}"].tolist()
+    rest = (columns["scope_kind"] == SCOPES.index("rest")).tolist()
+    children: dict[int, list[int]] = {}
+    for scope, parent in enumerate(columns["scope_parent"].tolist()):
+        children.setdefault(parent, []).append(scope)
+
+    def lay(scopes: Sequence[int], start: float, end: float, depth: int, whole: float) -> Iterator[ScopeBox]:
+        width = end - start
+        for scope in scopes:
+            after = start + width * sizes[scope] / whole if whole else start
+            if not rest[scope]:
+                yield ScopeBox(scope, start, after, depth)
+            yield from lay(children.get(scope, ()), start, after, depth + 1, sizes[scope])
+            start = after
+
+    top = children.get(-1, [])
+    return lay(top, 0.0, 1.0, 0, sum(sizes[scope] for scope in top))
+
+
+def edges(view: View, measure: Measure) -> np.ndarray:
+    """Where each step starts, and the end of the last one, as fractions of the axis."""
+    rows = view.columns["step_row"]
+    if measure == "flops":
+        sizes = np.where(rows >= 0, view.columns["equation_flops"][rows], 0.0)
+    else:
+        sizes = view.columns["step_equations"].astype(float)
+    sums = np.concatenate([[0.0], np.cumsum(sizes)])
+    return sums / sums[-1] if sums[-1] > 0 else np.arange(len(sums)) / max(1, len(rows))
+
+
+def n_forward(view: View) -> int:
+    """The number of steps in the forward pass."""
+    first, end = view.stage("backward").equations
+    rows = view.columns["step_row"]
+    backward = (first <= rows) & (rows < end)
+    return int(backward.argmax()) if backward.any() else len(rows)
+
+
+def memory_by_kind(view: View) -> np.ndarray:
+    """For each kind in `STACKED`, the bytes at each step."""
+    kind = view.columns["buffer_kind"]
+    return np.stack([alive(view, kind == MEMORY_KINDS.index(name)) for name in STACKED])
+
+
+def kept_alive(view: View, which: Any) -> np.ndarray:
+    """The bytes at each step of the saved expressions with these numbers."""
+    columns = view.columns
+    holds = np.zeros(len(columns["buffer_nbytes"]), bool)
+    buffers = columns["residual_buffer"][np.isin(columns["residual_kept"], which)]
+    holds[buffers[buffers >= 0]] = True
+    return alive(view, holds)
+
+
+def alive(view: View, which: np.ndarray) -> np.ndarray:
+    """The bytes at each step of the given buffers."""
+    columns = view.columns
+    n = len(columns["step_row"])
+    nbytes, born, last = (columns[f"buffer_{name}"][which] for name in ("nbytes", "born", "last"))
+    change = np.zeros(n + 2)
+    np.add.at(change, np.minimum(born, n), nbytes)
+    np.add.at(change, np.minimum(last + 1, n), -nbytes)
+    sums: np.ndarray = np.cumsum(change)[:n]
+    return sums

@@ -36,12 +36,7 @@ _NO_ORIGIN = Origin(None, "", "", "primal")
 
 
 class Rows:
-    """The rows of all stages: `add_stage` for each, then `finish`.
-
-    Args:
-      columns: the columns to fill.
-      numbers: numbers for strings, types and locations.
-    """
+    """The rows of all stages: `add_stage` for each, then `finish`."""
 
     def __init__(self, columns: dict[str, Any], numbers: Numbers):
         self.columns = columns
@@ -62,14 +57,7 @@ class Rows:
     # --- stages -------------------------------------------------------------------------------------------------------
 
     def add_stage(self, stage: int, program: Program, names: Mapping[Var, str], labels: Sequence[str]) -> None:
-        """Adds the programs, rows and variables of a stage.
-
-        Args:
-          stage: its number.
-          program: its program.
-          names: the names of its variables.
-          labels: descriptions of its inputs.
-        """
+        """Adds the programs, rows and variables of a stage, with the names of variables and the labels of inputs."""
         first_program, first_row = len(self.programs), len(self.equations)
         self._add_program(stage, program, -1)
         programs, equations = self.programs[first_program:], self.equations[first_row:]
@@ -295,11 +283,7 @@ class Rows:
     # --- places -------------------------------------------------------------------------------------------------------
 
     def places(self, rows: tuple[int, int]) -> dict[tuple[int, Equation], int]:
-        """The row of each equation of a stage, by the row that contains its program, or -1, and the equation.
-
-        Args:
-          rows: the range of the stage's rows.
-        """
+        """The row of each equation of a stage, by the row that contains its program, or -1, and the equation."""
         equations = self.equations[slice(*rows)]
         return dict(zip(zip(self.holders[slice(*rows)].tolist(), equations, strict=True), range(*rows), strict=True))
 

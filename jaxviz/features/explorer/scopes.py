@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 from jaxviz.analysis.grouping import grouped
 from jaxviz.features.cost.counts import Cost
-from jaxviz.features.cost.parts import remembered, repeats, run_by, weight
+from jaxviz.features.cost.parts import counted, remembered, repeats, run_by
 from jaxviz.features.explorer.boxes import Box, Boxes, Path
-from jaxviz.higher_order import is_choice
 from jaxviz.ir.syntax import Equation
 
 _LEAST = 1 / 250
@@ -96,11 +95,8 @@ class Items:
             # An equation run by another library's rule has no rows for what it runs.
             yield Item(row, remembered(e, self.costs).flops * times, self._path_to(row))
             return
-        if is_choice(e):
-            cost = lambda p: weight(sum((remembered(i, self.costs) for i in p.equations), Cost()))
-            programs = [max(programs, key=cost)]
         n = repeats(e)[0]
-        for program in programs:
+        for program in counted(e, self.costs):
             for inner in program.equations:
                 yield from self._inside(inner, self.row_in[row, inner], times * n)
 

@@ -9,14 +9,16 @@ offloads those of group 7 to the host. The key of the function as written is ''.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from typing import Any
 
 from jaxviz.analysis.checkpoints import report_checkpoints
 from jaxviz.analysis.grouping import alike, repetition
-from jaxviz.analysis.walk import location_of, primal_equation
+from jaxviz.analysis.walk import SourceTracer, location_of, primal_equation
 from jaxviz.derivation import Derivation
 from jaxviz.displays import display
 from jaxviz.features.explorer.messages import (
@@ -29,14 +31,13 @@ from jaxviz.features.explorer.messages import (
     SwitchValues,
     TriedTrade,
 )
-from jaxviz.features.explorer.stand_ins import stand_ins
 from jaxviz.features.memory.model import KINDS
 from jaxviz.features.memory.timeline import memory
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.checkpointing import checkpointed
 from jaxviz.features.remat.diff import write_chosen, write_plan
 from jaxviz.features.remat.forms import Trade, Trial
-from jaxviz.features.remat.graph import derive_like
+from jaxviz.features.remat.graph import Graph, derive_like
 from jaxviz.features.remat.planning import best_of_all, check_can_be_planned
 from jaxviz.features.remat.regions import Region, Spot
 from jaxviz.features.remat.search import Search
@@ -267,7 +268,7 @@ class Switches:
             for decided in report.values
             if decided.equation is not None
             # Saving a named value saves the value itself.
-            for v in (*decided.equation.outvars, *_given_a_name(decided.equation))
+            for v in (*decided.equation.outvars, *named_by(decided.equation))
         }
         having = lambda *some: {i for i, v in enumerate(self.values) if fates.get(copies.get(v, v)) in some}
         return self.key(written, having("saved", "offloaded"), having("offloaded"))
@@ -279,7 +280,7 @@ class Switches:
             graph = self.search.graph
         except ValueError:
             return [[] for _ in self.derivation.linearized.residuals]
-        found = stand_ins(self.derivation, graph, self.search.context.copies)
+        found = stand_ins(self.derivation, graph, self.row)
         return [[v for name in names for v in graph.candidates[name]] for names in found]
 
     def plan(self) -> str:
@@ -377,20 +378,9 @@ class Switches:
         return {"what": alike([self.search.called(v) for v in values]), "type": type_text(values[0].aval)}
 
     @cached_property
-    def _rows(self) -> dict[Atom, int]:
-        """The equations of the function as written, by their results."""
-        rows: dict[Atom, int] = {}
-        for i, (_, e) in enumerate(self.derivation.primal.walk()):
-            for v in e.outvars:
-                rows.setdefault(v, i)
-        return rows
-
-    def row(self, equation: Equation) -> int:
-        """The row in the function as written from which an equation derives; -1 if there is none."""
-        copies = self.search.context.copies
-        written = primal_equation(equation)
-        originals = (copies.get(v, v) if isinstance(v, Var) else v for v in _given_a_name(written) or written.outvars)
-        return next((self._rows[v] for v in originals if v in self._rows), -1)
+    def row(self) -> WrittenRows:
+        """The row in the function as written from which an equation derives."""
+        return WrittenRows(self.derivation, self.search.context.copies)
 
     def tried_trades(self) -> tuple[dict[str, TriedTrade], dict[str, str]]:
         """The figures computed so far, and the impossible settings with the reasons."""
@@ -439,11 +429,6 @@ class Switches:
             return {"key": key, "turn": 0, "total": [], "error": first_line(error)}
 
 
-def _given_a_name(equation: Equation) -> Sequence[Atom]:
-    """The variables that an equation names; none for other equations."""
-    return equation.invars if equation.primitive is compat.name_p else ()
-
-
 def crossing(regions: Sequence[Sequence[Spot]]) -> list[list[int]]:
     """For each region, the regions with a spot that contains part of one of its spots, but not all of it: checkpoints
     around both are impossible."""
@@ -458,3 +443,110 @@ def crossing(regions: Sequence[Sequence[Spot]]) -> list[list[int]]:
                 found[j].add(i)
         opened.append((program, -minus_end, i))
     return [sorted(others - {i}) for i, others in enumerate(found)]
+
+
+# --- rows and residuals of the function as written --------------------------------------------------------------------
+
+
+class WrittenRows:
+    """The rows of a function as written, from which equations derive.
+
+    Args:
+      derivation: the function as written.
+      copies: for a value in another program, the one of the function as written.
+    """
+
+    def __init__(self, derivation: Derivation, copies: Mapping[Var, Var]):
+        self.copies = copies
+        self.rows: dict[Atom, int] = {}
+        for i, (_, e) in enumerate(derivation.primal.walk()):
+            for v in e.outvars:
+                self.rows.setdefault(v, i)
+
+    def __call__(self, equation: Equation) -> int:
+        """The row from which an equation derives; -1 if there is none."""
+        written = primal_equation(equation)
+        originals = (self.copies.get(v, v) if isinstance(v, Var) else v for v in named_by(written) or written.outvars)
+        return next((self.rows[v] for v in originals if v in self.rows), -1)
+
+
+def named_by(equation: Equation) -> Sequence[Atom]:
+    """The variables that an equation names; none for other equations."""
+    return equation.invars if equation.primitive is compat.name_p else ()
+
+
+def stand_ins(derivation: Derivation, graph: Graph, row: WrittenRows) -> list[list[str]]:
+    """For each residual that JAX saves now, the names that a checkpoint saves in its place.
+
+    They belong to the values it is computed from, as close to it as a name is possible: for `cos(x)`, which the rule of
+    `sin` computes, it is the name of `x`. There are none for an argument, or for values computed from arguments for
+    free.
+
+    Args:
+      derivation: the function as written.
+      graph: everything that could be saved in the whole function.
+      row: the rows of the function as written.
+    """
+    places = _Places(graph, row)
+    residuals, all_made = defaultdict[Any, list[Atom]](list), defaultdict[Any, list[Atom]](list)
+    for atom, key in places.made_at(graph.whole):
+        residuals[key].append(atom)
+    for node in graph.nodes:
+        for v in node.equation.outvars:
+            all_made[places.of(node.equation, v)].append(v)
+    now = [key for _, key in places.made_at(derivation)]
+    count, turn, found = Counter(now), Counter[Any](), []
+    for key in now:
+        same = [] if key is None else residuals.get(key) or all_made[key]
+        # The calls of a function that is called several times are matched in order.
+        mine = same[turn[key] : turn[key] + 1] if count[key] == len(same) else same
+        turn[key] += 1
+        found.append(_nearest(graph, mine))
+    return found
+
+
+class _Places:
+    def __init__(self, graph: Graph, row: WrittenRows):
+        self.graph = graph
+        self.row = row
+
+    def made_at(self, derivation: Derivation) -> list[tuple[Atom, Any]]:
+        """The residuals of a derivation, each with the place where it is computed; None for an argument."""
+        trace, made = SourceTracer(derivation.forward), []
+        for atom in derivation.linearized.residuals:
+            source = trace(atom)[0]
+            made.append((atom, self.of(source.equation, source.atom) if source.equation is not None else None))
+        return made
+
+    def of(self, equation: Equation, atom: Atom) -> Any:
+        """What identifies a value: the original equation of the function as written, the operation, and its type."""
+        written = primal_equation(equation)
+        operation = equation.primitive
+        if operation is compat.name_p and isinstance(written.invars[0], Var):
+            maker = self.graph.makers.get(written.invars[0])
+            operation = maker.primitive if maker is not None else operation
+        if operation is compat.reduce_precision_p:
+            # A checkpoint rounds the values that it saves.
+            operation = written.primitive
+        return self.row(written), operation, atom.aval.str_short()
+
+
+def _nearest(graph: Graph, atoms: Sequence[Atom]) -> list[str]:
+    """The first names on the way from some values back to what they are computed from."""
+    found: dict[str, None] = {}
+    seen: set[Atom] = set()
+    pending = [*atoms]
+    while pending:
+        a = graph.resolved(pending.pop())
+        if a in seen:
+            continue
+        seen.add(a)
+        if a in graph.carried:
+            pending += [graph.carried[a].first, graph.carried[a].before]
+        elif a in graph.producer:
+            node = graph.nodes[graph.producer[a]]
+            if node.name:
+                found[node.name] = None
+            else:
+                pending += node.equation.invars
+    return list(found)

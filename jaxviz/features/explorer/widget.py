@@ -23,9 +23,15 @@ from jaxviz.features.comparison.report import Comparison
 from jaxviz.features.explorer.changes import changes_of, follow
 from jaxviz.features.explorer.columns import ViewMaker, compared_with_jax, view_of
 from jaxviz.features.explorer.messages import PeakAdvice, SwitchRequest, TriedSettings, is_switch_request
-from jaxviz.features.explorer.sent import as_json, code_of, saved_compiled, saved_switches
-from jaxviz.features.explorer.still import still_outputs
-from jaxviz.features.explorer.text import stage_text, summary
+from jaxviz.features.explorer.sent import (
+    added_payload,
+    as_json,
+    code_of,
+    first_payload,
+    saved_compiled,
+    saved_switches,
+)
+from jaxviz.features.explorer.still import stage_text, still_outputs, summary
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.syntax import Equation
@@ -48,16 +54,8 @@ if TYPE_CHECKING:
     from jaxviz.features.explorer.whatif import Switches
     from jaxviz.xla.explorer_stage.one_block import OneBlock
 
-_AT_ONCE = 10_000
-"""Above this many equations, over all stages, their groups, the memory and the details are sent after the rest is
-displayed."""
-
 _SOON = 2_000
 """Above this many equations of the function itself, the explorer is displayed before its programs are derived."""
-
-_COMPARED_AT_ONCE = 1_000
-"""Above this many, the comparison with JAX comes after everything is displayed, since JAX takes as long as everything
-else."""
 
 _ADVISED = 3_000
 """Up to this many equations, a saved page includes the advice on the peak, which a live one requests."""
@@ -152,6 +150,11 @@ class Explorer(Bundled):
         del self._maker  # it holds data that is no longer needed
         return whole
 
+    @property
+    def _complete(self) -> View | None:
+        """The view, or everything but the comparison with JAX, if it has been computed."""
+        return vars(self).get("view") or vars(self).get("_whole")
+
     @cached_property
     def _switches(self) -> Switches:
         from jaxviz.features.explorer.whatif import Switches
@@ -190,21 +193,19 @@ class Explorer(Bundled):
         comparison = Comparison(self.derivation, derivation)
         selected = follow(comparison, self.selected) if self.selected else ""
         maker = ViewMaker(derivation)
-        payload, sent = _first_payload(maker)
+        payload, sent = first_payload(maker)
         self._fill()
         before = pack(encode(self.view)) if self.rest or self.check else self.payload
         self.derivation, self._comparison = derivation, comparison
-        for made in ("view", "_whole", "_switches", "_one_block"):
-            self.__dict__.pop(made, None)
+        for name in ("view", "_whole", "_switches", "_one_block"):
+            self.__dict__.pop(name, None)
         self._asked = 0
         self._maker, self._sent = maker, sent
         # In one message, so that the page is rendered once.
         with self.hold_sync():
-            self.selected, self.compiled, self.lowered, self.failure = selected, "", "", ""
-            self.groups = self.memory = self.rest = b""
-            self.check = self.line = self.advice = self.what_if = self.tried = self.drawn = self.written = (
-                self.switches
-            ) = ""
+            for name in _ANSWERS:
+                setattr(self, name, type(getattr(self, name))())
+            self.selected, self.switches = selected, ""
             self.before, self.changes, self.payload = before, as_json(changes_of(comparison)), payload
         if self._still_ids is not None:
             self._work("rest", Explorer._fill_rest)
@@ -231,10 +232,7 @@ class Explorer(Bundled):
           the path.
         """
         view = self.view if source else fit_to_show(view_of(self.derivation, source=False))
-        state = {
-            name: getattr(self, name)
-            for name in ("stage", "beside", "selected", "filter", "height", "compared", "overview", "motion")
-        }
+        state = {name: getattr(self, name) for name in (*self.from_page - {"switches"}, "height")}
         try:
             state |= saved_switches(self._switches, self.switches, source) | {"tried": self._tried()}
         except Exception as error:
@@ -334,8 +332,7 @@ class Explorer(Bundled):
     @collector_paused()
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         self._fill()
-        made = vars(self).get("view") or vars(self).get("_whole")
-        return self._with_text(summary(made or fit_to_show(replace(self._maker.first, strings=()))), **kwargs)
+        return self._with_text(summary(self._complete or fit_to_show(replace(self._maker.first, strings=()))), **kwargs)
 
     # Otherwise the collector would visit everything created before the page has any of it.
     @collector_paused()
@@ -385,11 +382,10 @@ class Explorer(Bundled):
             if self._comparison is not None and not self.changes:
                 self.before = pack(encode(fit_to_show(view_of(self._comparison.before))))
                 self.changes = as_json(changes_of(self._comparison))
-            made = vars(self).get("view") or vars(self).get("_whole")
-            if made is not None:
-                self.payload = pack(encode(made))
+            if self._complete is not None:
+                self.payload = pack(encode(self._complete))
             else:
-                self.payload, self._sent = _first_payload(self._maker)
+                self.payload, self._sent = first_payload(self._maker)
         except Exception as error:
             self.failure = first_line(error)
             raise
@@ -411,9 +407,9 @@ class Explorer(Bundled):
         if self._sent is None:
             return
         if not self._sent.has_groups:
-            self.groups, self._sent = _added(self._maker.with_groups, self._sent)
+            self.groups, self._sent = added_payload(self._maker.with_groups, self._sent)
         if not self._sent.has_memory:
-            self.memory, self._sent = _added(self._maker.with_memory, self._sent)
+            self.memory, self._sent = added_payload(self._maker.with_memory, self._sent)
         self.rest = pack(encode(self._whole, known=self._sent))
         self._sent = None
 
@@ -495,11 +491,11 @@ class Explorer(Bundled):
 
     def _fill_block(self) -> None:
         """The same for the function with one of several equal blocks."""
+        no_blocks = {"error": "there are no identical blocks"}
         try:
-            one = self._one_block
-            made = as_json(one.compiled()) if one is not None else as_json({"error": "there are no identical blocks"})
+            made = as_json(self._one_block.compiled() if self._one_block is not None else no_blocks)
         except Exception as error:
-            made = json.dumps({"error": first_line(error)})
+            made = as_json({"error": first_line(error)})
         with self.hold_sync():
             self.compiled, self.lowered, self._is_block = made, "", True
 
@@ -576,6 +572,12 @@ class Explorer(Bundled):
         return value
 
 
+_ANSWERS = (
+    "groups", "memory", "rest", "check", "failure", "what_if", "tried", "drawn", "written", "line", "lowered",
+    "compiled", "advice",
+)  # fmt: skip
+"""The traits with what the page requests of one version."""
+
 _WORK: dict[str, Callable[[Explorer], None]] = {
     "fill": Explorer._fill,
     "advice": Explorer._fill_advice,
@@ -586,21 +588,6 @@ _WORK: dict[str, Callable[[Explorer], None]] = {
     "compile one": Explorer._fill_block,
 }
 """The browser's requests that take time."""
-
-
-def _first_payload(maker: ViewMaker) -> tuple[bytes, View | None]:
-    """What is sent first, and the corresponding view if more follows."""
-    n = maker.first.n_equations
-    shown = fit_to_show(maker.first if n > _AT_ONCE else maker.whole)
-    if n <= _COMPARED_AT_ONCE:
-        shown = replace(shown, check=fit(compared_with_jax(maker.derivation)))
-    return pack(encode(shown)), None if shown.is_whole else shown
-
-
-def _added(view: View, sent: View) -> tuple[bytes, View]:
-    """What a view adds to the one that was sent, as a message, and that view."""
-    shown = fit_to_show(view)
-    return pack(encode(shown, known=sent)), shown
 
 
 def _equations(derivation: Derivation, stage: str) -> list[Equation]:

@@ -16,6 +16,7 @@ import pytest
 import traitlets
 
 import jaxviz
+from jaxviz.features.explorer import sent as sending
 from jaxviz.features.explorer import widget as module
 from jaxviz.features.explorer.columns import view_of
 from jaxviz.page import bundle
@@ -45,7 +46,7 @@ def test_nothing_is_derived_before_it_is_displayed(explorer):
 
 def test_the_collector_waits_until_the_page_has_what_it_asked_for(explorer, monkeypatch):
     enabled = []
-    monkeypatch.setattr(module, "pack", lambda block, pack=module.pack: enabled.append(gc.isenabled()) or pack(block))
+    monkeypatch.setattr(sending, "pack", lambda block, pack=sending.pack: enabled.append(gc.isenabled()) or pack(block))
     explorer._repr_mimebundle_()
     explorer._work("check", lambda _: enabled.append(gc.isenabled()))
     assert enabled == [False, False]
@@ -295,8 +296,8 @@ def test_the_main_module_and_the_loader_keep_to_their_size():
 
 
 def test_of_a_large_program_the_rest_comes_when_it_is_asked_for(explorer, monkeypatch):
-    monkeypatch.setattr(module, "_AT_ONCE", 3)
-    monkeypatch.setattr(module, "_COMPARED_AT_ONCE", 2)
+    monkeypatch.setattr(sending, "_AT_ONCE", 3)
+    monkeypatch.setattr(sending, "_COMPARED_AT_ONCE", 2)
     shown = explorer._repr_mimebundle_()
     shown = shown[0] if isinstance(shown, tuple) else shown
     first = decode(explorer.payload)
@@ -353,7 +354,7 @@ def test_of_a_large_program_the_rest_comes_when_it_is_asked_for(explorer, monkey
 
 
 def test_the_rest_has_the_texts_of_each_residual_and_the_relations_between_variables(monkeypatch):
-    monkeypatch.setattr(module, "_AT_ONCE", 3)
+    monkeypatch.setattr(sending, "_AT_ONCE", 3)
 
     def layers(ws, x):
         for w in ws:
@@ -372,7 +373,7 @@ def test_the_rest_has_the_texts_of_each_residual_and_the_relations_between_varia
 
 
 def test_a_page_of_a_large_program_is_whole(explorer, monkeypatch, tmp_path):
-    monkeypatch.setattr(module, "_AT_ONCE", 3)
+    monkeypatch.setattr(sending, "_AT_ONCE", 3)
     explorer._fill()
     assert decode(packed(explorer.save_html(tmp_path / "loss.html"), "payload")).is_whole
     # It has been computed by now, so the browser receives it as well.
@@ -382,7 +383,7 @@ def test_a_page_of_a_large_program_is_whole(explorer, monkeypatch, tmp_path):
 
 
 def test_a_new_version_of_a_large_program_stands_beside_all_of_the_one_before(explorer, monkeypatch):
-    monkeypatch.setattr(module, "_AT_ONCE", 3)
+    monkeypatch.setattr(sending, "_AT_ONCE", 3)
     explorer.complete()
     explorer.update(other, jnp.ones((3, 3)), jnp.ones((2, 3)))
     assert decode(explorer.before).is_whole

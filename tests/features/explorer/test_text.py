@@ -6,7 +6,7 @@ import pytest
 
 import jaxviz
 from jaxviz.features.explorer.columns import view_of
-from jaxviz.features.explorer.text import stage_text, summary
+from jaxviz.features.explorer.still import stage_text, summary
 
 
 @jax.jit
