@@ -75,12 +75,10 @@ def test_the_lines_are_the_values():
 
 
 def test_a_loop_shows_what_the_next_iteration_reads():
-    found = edges(drawing("scan", depth=1).graph)
-    assert ("mul", "sin", "carry") in found
-    assert ("mul", "add", "carry") in found
-    assert ("mul", "result 0", "value") in found
-    assert ("add", "result 1", "value") in found
-    assert ("ys", "mul", "value") in found
+    assert edges(drawing("scan", depth=1).graph) >= {
+        ("mul", "sin", "carry"), ("mul", "add", "carry"), ("ys", "mul", "value"), ("mul", "result 0", "value"),
+        ("add", "result 1", "value"),
+    }  # fmt: skip
 
 
 def test_the_condition_of_a_while_reads_what_its_body_made():
@@ -122,11 +120,8 @@ def test_repetitions_are_drawn_once_with_all_that_goes_in_and_out():
     assert ("x", "dot_general", "value") in edges(graph)
     (weights,) = [b for b in graph.boxes if b.title == "ws[0…7]"]
     assert weights.detail == "8 × f32[4,4]"
-    both = drawing("layers", "forward+backward").graph
-    ports = [b for b in both.boxes if b.kind == "residual" and b.frame == 0]
-    derivation = jaxviz.derive(layers, *layer_args(8))
-    drawn = sum(int(p.detail.split(" × ")[0]) if " × " in p.detail else 1 for p in ports)
-    assert drawn == len(derivation.residuals)
+    assert 'style="dashed"' in drawing("layers").source  # from one layer to the next
+    ports = [b for b in drawing("layers", "forward+backward").graph.boxes if b.kind == "residual" and b.frame == 0]
     assert len(ports) < 12
 
 
@@ -183,14 +178,8 @@ def test_a_notebook_shows_it_in_the_ink_of_the_page(stage):
     root = ElementTree.fromstring(shown)
     fills = {e.get("fill") for e in root.iter()} - {None}
     assert "currentColor" in fills
-    assert not fills & {
-        *FILLS.values(),
-        *(fill for fill, _, _ in FRAMES.values() if fill != "none"),
-        INK,
-        PALE,
-        "white",
-        "black",
-    }
+    frames = (fill for fill, _, _ in FRAMES.values() if fill != "none")
+    assert not fills & {*FILLS.values(), *frames, INK, PALE, "white", "black"}
     assert all(e.get("id") is None for e in root.iter())
     assert "".join(root.itertext()).split() == "".join(ElementTree.fromstring(svg).itertext()).split()
     assert shown in picture._repr_html_()
@@ -216,14 +205,6 @@ def test_what_dot_says_of_a_failure_is_in_the_error(monkeypatch):
     vars(picture)["source"] = "digraph {"
     with pytest.raises(RuntimeError, match="it fails: Error: <stdin>: syntax error in line 1"):
         picture.svg()
-
-
-@needs_dot
-def test_source_text_is_left_out_on_request():
-    shown, hidden = (drawing("small", source=s).svg() for s in (True, False))
-    assert "jnp.sum(h + jnp.sin(w))" in shown
-    assert "jnp.sum" not in hidden
-    assert "<a href" not in hidden
 
 
 @needs_dot
