@@ -98,7 +98,7 @@ class Puzzle:
 
     def most_of(self, function: Function) -> str:
         """A sentence on the largest contribution to the measure."""
-        return self.measure.most(function, self.types, self.argnums)
+        return self.measure.most(self.measure.report(function, *self.types, argnums=self.argnums))
 
     @cached_property
     def _inputs(self) -> list[tuple[Any, ...]]:
