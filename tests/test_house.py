@@ -145,7 +145,7 @@ BUDGETS = {
     "features/comparison": 590,
     "features/cost": 1_135,
     "features/debugger": 4_130,
-    "features/draw": 1_505,
+    "features/draw": 1_510,
     "features/explorer": 4_165,
     "features/lint": 1_400,
     "features/memory": 1_150,
@@ -196,9 +196,7 @@ def test_every_room_keeps_to_its_budget_of_lines():
     assert {room: n for room, n in lines.items() if n < 0.9 * BUDGETS[room] - 50} == {}, "lower these budgets"
 
 
-MAY_SHARE = (
-    "features/draw", "features/explorer", "features/remat", "ir", "teach", "xla/compile_cost", "xla/compiled_memory",
-)  # fmt: skip
+MAY_SHARE = ("features/explorer", "features/remat", "ir", "teach")
 """Rooms in which a class may still have the name of another one of them. The list only becomes shorter."""
 
 

@@ -124,7 +124,7 @@ def _start(is_right: bool | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class AnswerForm:
     """How the user answers in a notebook.
 
     Args:
@@ -163,7 +163,7 @@ class Exercise:
     question: str
     check: Callable[[Any], Verdict]
     truth: Callable[[], Verdict]
-    form: Form
+    form: AnswerForm
     hints: Sequence[str | Callable[[], str]] = ()
     wrong: Callable[[], Iterable[Any]] = tuple
     grading: Callable[[], OfChoice | OfNumber | OfWord | OfMarks] | None = None

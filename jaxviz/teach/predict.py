@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxviz.analysis.budgets import read_size
-from jaxviz.teach.exercise import Exercise, Form, Verdict, said
+from jaxviz.teach.exercise import AnswerForm, Exercise, Verdict, said
 from jaxviz.teach.messages import OfChoice, OfNumber, OfWord
 
 Text = str | Callable[[], str]
@@ -98,9 +98,9 @@ def predict(
 
     options = tuple((c, str(c)) for c in choices or ())
     if options:
-        form = Form("choice", (("", options),))
+        form = AnswerForm("choice", (("", options),))
     else:
-        form = Form("line", placeholder="a number, or a size such as 12 KiB" if tolerance else "your answer")
+        form = AnswerForm("line", placeholder="a number, or a size such as 12 KiB" if tolerance else "your answer")
     return Exercise(question, check, solution, form, hints, wrong, grading)
 
 

@@ -21,7 +21,7 @@ from jaxviz.ir.syntax import Program
 from jaxviz.ir.trace import trace
 from jaxviz.report.tables import counted, format_bytes
 from jaxviz.runtime.cache import function_name
-from jaxviz.teach.exercise import BLANK, Exercise, Form, Point, Verdict, raised
+from jaxviz.teach.exercise import BLANK, AnswerForm, Exercise, Point, Verdict, raised
 from jaxviz.teach.predict import Text
 
 
@@ -85,7 +85,7 @@ def rule(
         shown = example if isinstance(example, str) else textwrap.dedent(inspect.getsource(example))
         return Verdict(None, "An answer does this:", wanted, _for_example(shown.strip()) if shown else "")
 
-    return Exercise(question, check, solution, Form("code"), hints, lambda: wrong)
+    return Exercise(question, check, solution, AnswerForm("code"), hints, lambda: wrong)
 
 
 def tried(checks: Iterable[Check], given: Any) -> Iterator[Point]:

@@ -20,7 +20,7 @@ from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.primitives import is_view, plain
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.report.tables import format_bytes, printable, together, type_text
-from jaxviz.teach.exercise import Exercise, Form, Mark, Point, Verdict
+from jaxviz.teach.exercise import AnswerForm, Exercise, Mark, Point, Verdict
 from jaxviz.teach.messages import OfMarks
 from jaxviz.teach.predict import Text
 
@@ -98,7 +98,7 @@ def saved(
         question or QUESTION.format(name=name),
         case.check,
         lambda: case.verdict(None),
-        Form("marks", case.groups()),
+        AnswerForm("marks", case.groups()),
         (case.hint, *hints),
         case.wrong,
         case.grading,
@@ -269,7 +269,7 @@ class _Case:
         """The values by their lines, in the order of the program."""
         found: dict[str, list[tuple[Any, str]]] = {}
         for i, v in enumerate(self.values):
-            found.setdefault(_heading(v.location), []).append((Key(i), v.label))
+            found.setdefault(_heading(v.location), []).append((ValueNumber(i), v.label))
         return tuple((heading, tuple(options)) for heading, options in found.items())
 
     def check(self, given: Any) -> Verdict:
@@ -284,7 +284,7 @@ class _Case:
 
     def _fitting(self, item: Any) -> list[Value]:
         """The values that a part of an answer names, by the first kind of name that matches any."""
-        if isinstance(item, Key):
+        if isinstance(item, ValueNumber):
             return [self.values[item]]
         if isinstance(item, int):
             return [v for v in self.values if v.kind == "value" and v.location is not None and v.location.line == item]
@@ -395,8 +395,8 @@ class _Case:
 
     def wrong(self) -> Iterable[Any]:
         """Nothing, everything, each saved value omitted, each other value added."""
-        right = [Key(i) for i, v in enumerate(self.values) if v in self.kept]
-        others = [Key(i) for i, v in enumerate(self.values) if v not in self.kept]
+        right = [ValueNumber(i) for i, v in enumerate(self.values) if v in self.kept]
+        others = [ValueNumber(i) for i, v in enumerate(self.values) if v not in self.kept]
         if right:
             yield []
         if others:
@@ -405,7 +405,7 @@ class _Case:
         yield from ([*right, k] for k in others)
 
 
-class Key(int):
+class ValueNumber(int):
     """The number of a value in an exercise, as returned by the form; a plain number is a line."""
 
 

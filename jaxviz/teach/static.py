@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxviz.report.tables import code_html, preformatted
-from jaxviz.teach.exercise import Exercise, Form, said
+from jaxviz.teach.exercise import AnswerForm, Exercise, said
 from jaxviz.teach.messages import Sheet
 
 _NO_SCRIPT = "<noscript><p>This page needs JavaScript to check answers.</p></noscript>"
@@ -77,7 +77,7 @@ def encoded(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def _fields(form: Form) -> str:
+def _fields(form: AnswerForm) -> str:
     if form.kind == "line":
         hint = html.escape(form.placeholder, quote=True)
         return f'<label>Your answer: <input type="text" autocomplete="off" spellcheck="false" placeholder="{hint}"></label>'

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from jaxviz.analysis.grouping import alike
-from jaxviz.features.draw.graph import ROLE_LABELS, Box, Frame, Line, enclosing
+from jaxviz.features.draw.graph import ROLE_LABELS, Frame, GraphBox, Line, enclosing
 from jaxviz.features.draw.labels import literal_text, printable_lines
 from jaxviz.ir.origin import Location
 from jaxviz.ir.own_code import is_own
@@ -105,7 +105,7 @@ class Canvas:
 
     def __init__(self, source: bool):
         self.source = source
-        self.boxes: list[Box] = []
+        self.boxes: list[GraphBox] = []
         self.frames = [Frame(0, -1, "picture", "")]
         self.uses: dict[tuple[Any, Slot], Atom] = {}
         self.names: Mapping[Var, str] = {}
@@ -169,7 +169,7 @@ class Canvas:
             number = len(self.boxes)
             url = self.url(at) if at is not None else ""
             title, detail = fitted(title, _TITLE), printable(detail, 40)
-            self.boxes.append(Box(number, kind, title, detail, role, frame, printable_lines(tooltip), url))
+            self.boxes.append(GraphBox(number, kind, title, detail, role, frame, printable_lines(tooltip), url))
             self.drawn += 1
             if self.script is not None:
                 self.script.made.append(number)
@@ -200,7 +200,7 @@ class Canvas:
 
     def note_what_is_left_out(self, frame: int, n: int) -> None:
         text = f"and {n:,} more equations"
-        self.boxes.append(Box(len(self.boxes), "note", text, "left out of the picture", "", frame, text))
+        self.boxes.append(GraphBox(len(self.boxes), "note", text, "left out of the picture", "", frame, text))
 
     # --- inputs and results -------------------------------------------------------------------------------------------
 
@@ -327,7 +327,7 @@ class Canvas:
             listed = [printable(name, 120) for name in names]
         more = [f"and {len(listed) - _LISTED} more"] if len(listed) > _LISTED else []
         tooltip = printable_lines("\n".join([head, *listed[:_LISTED], *more]))
-        self.boxes.append(Box(len(self.boxes), kind, title, detail, "", first.frame, tooltip))
+        self.boxes.append(GraphBox(len(self.boxes), kind, title, detail, "", first.frame, tooltip))
         return len(self.boxes) - 1
 
     def innermost(self, boxes: Iterable[int], kinds: Sequence[str]) -> int:

@@ -15,7 +15,7 @@ from jaxviz.analysis.training_step import subject_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation, derive
 from jaxviz.features.draw.dot import dot_source
-from jaxviz.features.draw.graph import Graph
+from jaxviz.features.draw.graph import ProgramGraph
 from jaxviz.features.draw.program_graph import graph_of
 from jaxviz.features.draw.style import on_page
 from jaxviz.ir.boundary import api_boundary
@@ -54,7 +54,7 @@ class Drawing:
       upwards: frames of stages that are drawn from bottom to top.
     """
 
-    graph: Graph
+    graph: ProgramGraph
     upwards: tuple[int, ...] = ()
 
     @cached_property

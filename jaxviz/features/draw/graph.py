@@ -19,7 +19,7 @@ ROLE_LABELS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class GraphBox:
     """A box, or a word for a value from outside.
 
     Args:
@@ -85,7 +85,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Graph:
+class ProgramGraph:
     """The content of a picture.
 
     Args:
@@ -97,7 +97,7 @@ class Graph:
     """
 
     title: str
-    boxes: tuple[Box, ...]
+    boxes: tuple[GraphBox, ...]
     frames: tuple[Frame, ...]
     lines: tuple[Line, ...]
     notes: tuple[str, ...] = ()

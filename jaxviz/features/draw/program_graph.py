@@ -14,7 +14,7 @@ from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import STAGES, Derivation
 from jaxviz.features.draw.canvas import MOST_BOXES, Before, Canvas, Given, Made, Script, Values
 from jaxviz.features.draw.folds import find_folds
-from jaxviz.features.draw.graph import Graph
+from jaxviz.features.draw.graph import ProgramGraph
 from jaxviz.features.draw.labels import (
     body_name,
     call_title,
@@ -40,7 +40,9 @@ LEGIBLE = 160
 _DEEPEST = 3
 
 
-def graph_of(subject: Derivation | Program, stage: str = "", depth: int | None = None, source: bool = True) -> Graph:
+def graph_of(
+    subject: Derivation | Program, stage: str = "", depth: int | None = None, source: bool = True
+) -> ProgramGraph:
     """What a picture of a program shows.
 
     Args:
@@ -80,7 +82,7 @@ def _programs(subject: Derivation | Program, stage: str) -> dict[str, Program]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Surroundings:
     """Where equations are drawn.
 
     Args:
@@ -95,7 +97,7 @@ class _Place:
     depth: int = 0
     within: tuple[Equation, ...] = ()
 
-    def inside(self, frame: int) -> _Place:
+    def inside(self, frame: int) -> _Surroundings:
         """The same in a frame of its own."""
         return replace(self, frame=frame, depth=self.depth + 1)
 
@@ -114,7 +116,7 @@ class _Builder:
         self.canvas = Canvas(source)
         self.same = Alike()
 
-    def graph(self) -> Graph:
+    def graph(self) -> ProgramGraph:
         residuals: dict[int, tuple[Values, Any]] = {}
         results: list[tuple[str, str, Any, Values, int]] = []
         has_ports = "forward" in self.programs and bool({"linear", "backward"} & self.programs.keys())
@@ -122,7 +124,7 @@ class _Builder:
             frame = self.canvas.add_frame(0, "stage", stage_title(self.subject, key, program))
             self.canvas.room, before = MOST_BOXES, self.canvas.left_out
             names = self.canvas.names = self.derivation.names(key) if self.derivation else variable_names(program)
-            place = _Place({v: (Given("constant", names[v], v.aval, frame),) for v in program.constvars}, frame)
+            place = _Surroundings({v: (Given("constant", names[v], v.aval, frame),) for v in program.constvars}, frame)
             n_residuals = self.n_residuals if key in ("linear", "backward") else 0
             for i, (v, label) in enumerate(zip(program.invars, self.input_labels(key, program), strict=True)):
                 kind = "input" if i >= n_residuals else f"residual {i}" if has_ports else "residual"
@@ -151,7 +153,7 @@ class _Builder:
             name = self.derivation.primal.name
         about = not_followed_note(self.derivation) if self.derivation else ()
         notes = (*self.canvas.notes(self.depth), *about, *unopened_note(find_unopened(self.programs.values())))
-        return Graph(printable(name, 80), tuple(self.canvas.boxes), tuple(self.canvas.frames), lines, notes)
+        return ProgramGraph(printable(name, 80), tuple(self.canvas.boxes), tuple(self.canvas.frames), lines, notes)
 
     # --- labels -------------------------------------------------------------------------------------------------------
 
@@ -173,7 +175,7 @@ class _Builder:
 
     # --- equations ----------------------------------------------------------------------------------------------------
 
-    def equations(self, equations: Sequence[Equation], place: _Place) -> None:
+    def equations(self, equations: Sequence[Equation], place: _Surroundings) -> None:
         """Draws the equations of a program, with its repeated layers folded."""
         folds = find_folds(equations, self.same, place.within) if self.canvas.script is None else []
         items: list[Equation | Run] = []
@@ -183,7 +185,7 @@ class _Builder:
             at = fold.stop
         self.items([*items, *equations[at:]], place)
 
-    def items(self, items: Sequence[Equation | Run], place: _Place, level: int = 0) -> None:
+    def items(self, items: Sequence[Equation | Run], place: _Surroundings, level: int = 0) -> None:
         """Draws the items of a named scope, `level` scopes deep within its program; nested scopes are frames."""
 
         def scope(item: Equation | Run) -> str:
@@ -201,7 +203,7 @@ class _Builder:
             else:
                 self.items(inside, place.inside(self.canvas.add_frame(place.frame, "scope", name)), level + 1)
 
-    def item(self, item: Equation | Run, place: _Place) -> None:
+    def item(self, item: Equation | Run, place: _Surroundings) -> None:
         if isinstance(item, Run):
             self.fold(item, place)
         elif self.canvas.is_full():
@@ -211,7 +213,7 @@ class _Builder:
         else:
             self.equation(item, place)
 
-    def equation(self, e: Equation, place: _Place) -> None:
+    def equation(self, e: Equation, place: _Surroundings) -> None:
         names = self.canvas.names
         results = [f"{names.get(v, '_')}:{type_text(v.aval)}" for v in e.outvars if not isinstance(v, DropVar)]
         more = f" +{len(results) - 1}" if len(results) > 1 else ""
@@ -224,8 +226,9 @@ class _Builder:
         self.canvas.bind(e.outvars, place.env, box)
 
     def group(
-        self, equations: Sequence[Equation], place: _Place, title: str, detail: str, length: int = 0, tooltip: str = ""
-    ) -> None:
+        self, equations: Sequence[Equation], place: _Surroundings, title: str, detail: str, length: int = 0,
+        tooltip: str = "",
+    ) -> None:  # fmt: skip
         """Draws equations as one box.
 
         Args:
@@ -243,7 +246,7 @@ class _Builder:
             self.canvas.read_all(e.invars, place.env, box, place.frame, position)
             self.canvas.bind(e.outvars, place.env, box, position)
 
-    def fold(self, fold: Run, place: _Place) -> None:
+    def fold(self, fold: Run, place: _Surroundings) -> None:
         layers = [fold.block(k) for k in range(fold.count)]
         (only, *others) = layers[0]
         name = common_function(layers[0]) if others else call_title(only)
@@ -265,7 +268,7 @@ class _Builder:
         self.canvas.script = None
         place.carry(fold.equations, False)
 
-    def call(self, e: Equation, place: _Place) -> None:
+    def call(self, e: Equation, place: _Surroundings) -> None:
         """Draws an equation that runs programs: each in a frame, or all as one box."""
         title, inside = call_title(e), bodies(e)
         at = location_of(e, place.within)
@@ -291,7 +294,7 @@ class _Builder:
                 v: (Given("constant", names.get(v, "_"), v.aval, frame),) for v in program.constvars
             }
             env.update(zip(program.invars, (given[i] for i in body.operands), strict=True))
-            self.equations(program.equations, _Place(env, frame, place.depth + 1, (*place.within, e)))
+            self.equations(program.equations, _Surroundings(env, frame, place.depth + 1, (*place.within, e)))
             made = [self.canvas.read(a, env, frame) for a in program.outvars]
             if body.has_results:
                 for before, values in zip(befores, made, strict=False):

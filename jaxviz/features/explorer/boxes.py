@@ -25,7 +25,7 @@ from jaxviz.ir.syntax import Equation, Program
 
 
 @dataclass(eq=False, slots=True)
-class Box:
+class ScopeBox:
     """Something of the function that is shown as one box.
 
     Args:
@@ -43,7 +43,7 @@ class Box:
     line: int = -1
 
 
-Path = tuple[Box, ...]
+Path = tuple[ScopeBox, ...]
 """The boxes around an equation, outermost first."""
 
 _Key = tuple[str, FunctionCall | None]
@@ -86,14 +86,14 @@ class _Leaf:
 
 
 @dataclass(eq=False, slots=True)
-class _Node:
+class _Section:
     """A part of the function, before repetitions are folded. Those that do the same have the same `number`."""
 
     name: str
     kind: str
     number: int
     leaves: list[_Leaf] = field(default_factory=list)
-    children: list[_Node] = field(default_factory=list)
+    children: list[_Section] = field(default_factory=list)
     trips: int = 1
     call: FunctionCall | None = None
 
@@ -215,9 +215,9 @@ class Boxes:
         named = [_Named(i + shift, name, False) for i, name in found if i >= begins or not call]
         return stack, (*outer, *named, *(_Named(len(stack), name, True) for name in path))
 
-    def _nodes(self, leaves: Sequence[_Leaf], depth: int) -> list[_Node]:
+    def _nodes(self, leaves: Sequence[_Leaf], depth: int) -> list[_Section]:
         """The parts of the equations of a function or scope, in order."""
-        found: list[_Node] = []
+        found: list[_Section] = []
         for key, run in groupby(leaves, lambda leaf: leaf.keys[depth] if depth < len(leaf.keys) else None):
             part = [*run]
             if key is None:
@@ -228,29 +228,29 @@ class Boxes:
             if call is not None:
                 call.is_certain &= call not in self._met  # otherwise it is shown in parts
                 self._met.add(call)
-            found.append(_Node(name, "scope", self._number(pattern(name), inside), children=inside, call=call))
+            found.append(_Section(name, "scope", self._number(pattern(name), inside), children=inside, call=call))
         return found
 
-    def _lines(self, leaves: Sequence[_Leaf]) -> Iterator[_Node]:
+    def _lines(self, leaves: Sequence[_Leaf]) -> Iterator[_Section]:
         for (line, whole), run in groupby(leaves, lambda leaf: (leaf.line, leaf if leaf.bodies else None)):
             if whole is None:
                 part = [*run]
                 kinds = tuple(self._alike.number(leaf.equation.operation) for leaf in part)
-                yield _Node("", "line", self._number((line, *kinds), ()), part)
+                yield _Section("", "line", self._number((line, *kinds), ()), part)
                 continue
             inside = [self._nodes(leaves, 0) for leaves in whole.bodies]
-            of_branches = [_Node("", "branch", self._number("branch", nodes), children=nodes) for nodes in inside]
+            of_branches = [_Section("", "branch", self._number("branch", nodes), children=nodes) for nodes in inside]
             kind, e = "loop" if is_loop(whole.equation) else "choice", whole.equation
             trips = repeats(e)[0] if kind == "loop" else 1
             name = str(e.primitive.name)
-            yield _Node(name, kind, self._number((name, trips), of_branches), [whole], of_branches, trips)
+            yield _Section(name, kind, self._number((name, trips), of_branches), [whole], of_branches, trips)
 
-    def _number(self, what: Hashable, inside: Sequence[_Node]) -> int:
+    def _number(self, what: Hashable, inside: Sequence[_Section]) -> int:
         return self._numbers.setdefault((what, *(n.number for n in inside)), len(self._numbers))
 
     # --- the boxes ----------------------------------------------------------------------------------------------------
 
-    def _put(self, runs: Sequence[Sequence[_Node]], outer: Path, is_certain: bool = True) -> None:
+    def _put(self, runs: Sequence[Sequence[_Section]], outer: Path, is_certain: bool = True) -> None:
         """Puts several runs of the same parts into the same boxes. If it is not certain how often, no calls share a
         box."""
         numbers = [
@@ -263,19 +263,19 @@ class Boxes:
                 self._box([node for (node,) in parts], count, outer, is_certain)
                 continue
             has_calls = any(node.kind in ("scope", "loop") for node in parts[0])
-            self._put(parts, (*outer, Box("", "repeated", count)) if has_calls else outer, is_certain)
+            self._put(parts, (*outer, ScopeBox("", "repeated", count)) if has_calls else outer, is_certain)
 
-    def _box(self, nodes: Sequence[_Node], count: int, outer: Path, is_certain: bool) -> None:
+    def _box(self, nodes: Sequence[_Section], count: int, outer: Path, is_certain: bool) -> None:
         first = nodes[0]
         match first.kind:
             case "line":
                 line = first.leaves[0].line
-                path = (*outer, Box("", "line" if line >= 0 else "rest", line=line))
+                path = (*outer, ScopeBox("", "line" if line >= 0 else "rest", line=line))
             case "loop":
-                path = (*outer, Box(first.name, "loop", first.trips * count))
+                path = (*outer, ScopeBox(first.name, "loop", first.trips * count))
                 is_certain = True
             case "scope":
-                path = (*outer, Box(alike([node.name for node in nodes]), "scope", count))
+                path = (*outer, ScopeBox(alike([node.name for node in nodes]), "scope", count))
                 is_certain &= _are_certain(nodes)
             case _:
                 path = outer
@@ -312,7 +312,7 @@ def _is_sure(e: Equation) -> bool:
     return plain(e.primitive.name).same in ("", "operand", "bits")
 
 
-def _are_certain(nodes: Iterable[_Node]) -> bool:
+def _are_certain(nodes: Iterable[_Section]) -> bool:
     return all(node.call is None or node.call.is_certain for node in nodes)
 
 

@@ -45,7 +45,7 @@ _PASSES = {"forward": "#a9c8ea", "backward": "#a6d8bb", "line forward": "#d6e4f2
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedBand:
     """A saved expression, or several.
 
     Args:
@@ -106,7 +106,7 @@ class Overview:
         return OverTime(steps, STACKED, passes, "", "", edges=self.edges, x=self.axis)
 
     @cached_property
-    def saved(self) -> list[Saved]:
+    def saved(self) -> list[SavedBand]:
         """The largest saved expressions, and the others together."""
         of, strings = self.view.columns, self.view.strings
         sizes = of["kept_nbytes"].tolist()
@@ -116,10 +116,10 @@ class Overview:
             values = repeated(int(of["kept_times"][i]), counted(int(of["kept_values"][i]), "value"))
             about = (format_bytes(int(sizes[i])), values, place(self.view, int(of["kept_location"][i])))
             label = strings[of["kept_label"][i]]
-            rows.append(Saved(label, " · ".join(filter(None, about)), True, kept_alive(self.view, [i])))
+            rows.append(SavedBand(label, " · ".join(filter(None, about)), True, kept_alive(self.view, [i])))
         if rest := sizes[n:]:
             others = kept_alive(self.view, range(n, len(sizes)))
-            rows.append(Saved(counted(len(rest), "other expression"), format_bytes(int(sum(rest))), False, others))
+            rows.append(SavedBand(counted(len(rest), "other expression"), format_bytes(int(sum(rest))), False, others))
         return rows
 
     def kind(self, scope: int) -> str:
@@ -214,7 +214,7 @@ def drawn(overview: Overview) -> CellFigure:
     return figure
 
 
-def bands(axes: Axes, saved: Sequence[Saved], positions: Sequence[float]) -> None:
+def bands(axes: Axes, saved: Sequence[SavedBand], positions: Sequence[float]) -> None:
     """Draws the saved expressions below each other, each as thick as its bytes in memory."""
     edges, steps = columns(positions, _COLUMNS)
     thick = [np.array([row.nbytes[of].max() for of in steps]) for row in saved]
@@ -254,7 +254,7 @@ Measure = Literal["flops", "equations"]
 
 
 @dataclass(frozen=True)
-class ScopeBox:
+class PlacedScope:
     """A scope on the time axis: its row, its ends as fractions of the axis, and the number of enclosing scopes."""
 
     scope: int
@@ -268,7 +268,7 @@ def measure_of(view: View) -> Measure:
     return "flops" if (view.columns["scope_flops"] > 0).any() else "equations"
 
 
-def boxes(view: View, measure: Measure) -> Iterator[ScopeBox]:
+def boxes(view: View, measure: Measure) -> Iterator[PlacedScope]:
     """The scopes with widths proportional to their amounts; a repeated one shows one repetition, stretched."""
     columns = view.columns
     sizes = columns[f"scope_{measure}"].tolist()
@@ -277,12 +277,12 @@ def boxes(view: View, measure: Measure) -> Iterator[ScopeBox]:
     for scope, parent in enumerate(columns["scope_parent"].tolist()):
         children.setdefault(parent, []).append(scope)
 
-    def lay(scopes: Sequence[int], start: float, end: float, depth: int, whole: float) -> Iterator[ScopeBox]:
+    def lay(scopes: Sequence[int], start: float, end: float, depth: int, whole: float) -> Iterator[PlacedScope]:
         width = end - start
         for scope in scopes:
             after = start + width * sizes[scope] / whole if whole else start
             if not rest[scope]:
-                yield ScopeBox(scope, start, after, depth)
+                yield PlacedScope(scope, start, after, depth)
             yield from lay(children.get(scope, ()), start, after, depth + 1, sizes[scope])
             start = after
 

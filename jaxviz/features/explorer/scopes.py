@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from jaxviz.analysis.grouping import grouped
 from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import counted, remembered, repeats, run_by
-from jaxviz.features.explorer.boxes import Box, Boxes, Path
+from jaxviz.features.explorer.boxes import Boxes, Path, ScopeBox
 from jaxviz.ir.syntax import Equation
 
 _LEAST = 1 / 250
@@ -44,7 +44,7 @@ class Scope:
       line: for a line, or a scope with only one, its number, or -1.
     """
 
-    box: Box
+    box: ScopeBox
     items: list[Item]
     children: list[Scope] = field(default_factory=list)
     line: int = -1
@@ -82,7 +82,7 @@ class Items:
     costs: dict[int, Cost] = field(default_factory=dict)
     places: dict[int, int] = field(default_factory=lambda: {-1: 0})
     """The place of what an equation runs, by row; see `Boxes`."""
-    others: dict[tuple[Path, str, int], Box] = field(default_factory=dict)
+    others: dict[tuple[Path, str, int], ScopeBox] = field(default_factory=dict)
     """Boxes that are not the function's, such as those of a custom rule."""
 
     def of_step(self, row: int, equation: Equation) -> list[Item]:
@@ -126,9 +126,9 @@ class Items:
             return self.boxes.inside(place)
         return self._path_into(self.holder_of[row])
 
-    def _other(self, path: Path, name: str, line: int = -1) -> Box:
+    def _other(self, path: Path, name: str, line: int = -1) -> ScopeBox:
         kind = "scope" if name else "line" if line >= 0 else "rest"
-        return self.others.setdefault((path, name, line), Box(name, kind, line=line))
+        return self.others.setdefault((path, name, line), ScopeBox(name, kind, line=line))
 
 
 def scopes_of(items: Sequence[Item], n_equations: int) -> list[Scope]:
@@ -169,5 +169,5 @@ def scopes_of(items: Sequence[Item], n_equations: int) -> list[Scope]:
     return inside(items, 0)
 
 
-_REST = Box("", "rest")
+_REST = ScopeBox("", "rest")
 """What is too small for a box."""

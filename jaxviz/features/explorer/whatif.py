@@ -61,7 +61,7 @@ Tried = Trade | str
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
+class SwitchSetting:
     """Checkpoints around some regions, the values that they save, and which of these are offloaded to the host."""
 
     regions: tuple[int, ...]
@@ -155,7 +155,7 @@ class Switches:
         whole = {g for g in {self.group_of[i] for i in some} if self._members(g, held) <= set(some)}
         return sorted(whole), sorted(i for i in some if self.group_of[i] not in whole)
 
-    def setting(self, key: str) -> Setting:
+    def setting(self, key: str) -> SwitchSetting:
         """The setting of a key.
 
         Raises:
@@ -172,7 +172,7 @@ class Switches:
             )
         except (ValueError, IndexError):
             raise ValueError(f"{key!r} is not the key of a setting") from None
-        return Setting(tuple(regions), frozenset(saved), frozenset(saved & moved))
+        return SwitchSetting(tuple(regions), frozenset(saved), frozenset(saved & moved))
 
     def has(self, key: str) -> bool:
         """Whether a text is the key of a setting."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxviz.report.report import Part, Report, Table
 from jaxviz.report.tables import counted
-from jaxviz.teach.exercise import BLANK, Exercise, Form, Point, Verdict
+from jaxviz.teach.exercise import BLANK, AnswerForm, Exercise, Point, Verdict
 from jaxviz.teach.puzzles import scores
 from jaxviz.teach.puzzles.checkpoints import CHECKPOINTS
 from jaxviz.teach.puzzles.nans import NANS
@@ -89,7 +89,7 @@ def show(which: int | str, path: str | Path = scores.ANSWERS) -> PuzzleExercise:
         f"{PUZZLES.index(puzzle) + 1} · {puzzle.title}. {puzzle.task}",
         lambda answer: check(puzzle, answer),
         lambda: _known(puzzle),
-        Form(
+        AnswerForm(
             "code",
             ((f"As given: {given}. Par: {par}, {puzzle.par_is}.", ()),),
             code=code_of(puzzle.function, puzzle.function),

@@ -18,7 +18,7 @@ from jaxviz.ir.origin import Location, own_line
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.report.tables import type_text
 from jaxviz.transforms.inline import inlined_where
-from jaxviz.xla.compile_cost.places import Place, place_of
+from jaxviz.xla.compile_cost.places import BlockPlace, place_of
 from jaxviz.xla.compile_cost.rows import rows_of, with_rows_first
 
 _FEWEST = 9
@@ -71,7 +71,7 @@ class Blocks:
     """
 
     runs: tuple[Run, ...]
-    place: Place | None
+    place: BlockPlace | None
     size: int
     lines: frozenset[tuple[str, int]]
 

@@ -20,7 +20,7 @@ _MOST = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BlockPlace:
     """The lines that lead to a block.
 
     Args:
@@ -47,13 +47,13 @@ class Place:
         return written_at(self.location) or source_line(self.location) or self.function
 
 
-def place_of(equations: Sequence[Equation]) -> Place | None:
+def place_of(equations: Sequence[Equation]) -> BlockPlace | None:
     """The lines of the innermost loop through which nearly all equations of some blocks come; for blocks written one
     after the other, their lines in the common function. None if unknown."""
     paths = [frames for e in equations if (frames := frames_of(e.source))]
     enough = _MOST * len(paths)
-    outside: Place | None = None
-    loop: Place | None = None
+    outside: BlockPlace | None = None
+    loop: BlockPlace | None = None
     for depth in range(max(map(len, paths), default=0)):
         here = Counter(p[depth][0] for p in paths if len(p) > depth)
         code, n = here.most_common(1)[0]
@@ -71,12 +71,12 @@ def place_of(equations: Sequence[Equation]) -> Place | None:
     return loop or outside
 
 
-def _lines(frames: Sequence[Frame], called: Any) -> Place:
+def _lines(frames: Sequence[Frame], called: Any) -> BlockPlace:
     lines = [location_at(*frame) for frame in frames]
     first = min(lines, key=lambda at: at.line)
     on_it = [at for at in lines if at.line == first.line]
     widest = max(on_it, key=lambda at: (at.end_line, at.end_column - at.column))
-    return Place(widest, max(at.line for at in lines), called.co_name if called is not None else "")
+    return BlockPlace(widest, max(at.line for at in lines), called.co_name if called is not None else "")
 
 
 def line_of_stack(stack: Stack) -> Location | None:

@@ -128,7 +128,7 @@ class Repeated(Data):
 
 
 @dataclass(frozen=True, slots=True)
-class Part(Data):
+class SourcePart(Data):
     """A line of the source, or a function.
 
     Args:
@@ -171,8 +171,8 @@ class CompileCost(Report, schema="compile_cost"):
     phases: Phases
     alone: Seconds | None
     counts: Counts
-    lines: tuple[Part, ...]
-    functions: tuple[Part, ...]
+    lines: tuple[SourcePart, ...]
+    functions: tuple[SourcePart, ...]
     repeated: tuple[Repeated, ...]
     times: int
     unattributed: Counts
@@ -233,7 +233,7 @@ class CompileCost(Report, schema="compile_cost"):
         heads = ("blocks", "equations", "for XLA", "compiled", "one alone saves", "line")
         return Table(heads, rows, "<>>>><", "identical blocks", _SHOWN)
 
-    def _table(self, what: str, parts: tuple[Part, ...]) -> Table:
+    def _table(self, what: str, parts: tuple[SourcePart, ...]) -> Table:
         seconds = lambda p: format_seconds(p.tracing) if p.tracing else ""
         rows = [(_place(p.location), *_cells(p.counts), seconds(p), p.label) for p in parts]
         rest = self.unattributed

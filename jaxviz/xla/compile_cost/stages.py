@@ -26,7 +26,7 @@ from jaxviz.runtime.cache import function_name
 from jaxviz.runtime.stoppable import as_called, compiled_alone, key_of
 from jaxviz.xla.compat.compiling import compiled_afresh
 from jaxviz.xla.compat.jitted import jitted_anew, jitted_function
-from jaxviz.xla.compile_cost.instructions import Instruction, after_xla
+from jaxviz.xla.compile_cost.instructions import HloInstruction, after_xla
 from jaxviz.xla.profile.sampling import Stack, sampled
 
 
@@ -191,7 +191,7 @@ class _Compiled:
     them."""
 
     seconds: Seconds
-    after: tuple[Instruction, ...] | None
+    after: tuple[HloInstruction, ...] | None
 
 
 def _compile(lowered: Any, with_instructions: bool = False) -> _Compiled:
@@ -201,7 +201,7 @@ def _compile(lowered: Any, with_instructions: bool = False) -> _Compiled:
 
 
 @dataclass
-class Measured:
+class CompileTimings:
     """What was traced, lowered and compiled, and how long it took.
 
     Args:
@@ -212,7 +212,7 @@ class Measured:
 
     traced: Any = None
     lowered: Any = None
-    after: tuple[Instruction, ...] | None = None
+    after: tuple[HloInstruction, ...] | None = None
     tracing: list[Seconds] = field(default_factory=list)
     lowering: list[Seconds] = field(default_factory=list)
     compiling: list[Seconds] = field(default_factory=list)

@@ -27,12 +27,12 @@ from jaxviz.report.data import Data
 from jaxviz.report.messages import short_message
 from jaxviz.runtime import compilations
 from jaxviz.xla.compile_cost.blocks import Blocks, blocks_of, opened
-from jaxviz.xla.compile_cost.instructions import Instruction, before_xla
+from jaxviz.xla.compile_cost.instructions import HloInstruction, before_xla
 from jaxviz.xla.compile_cost.one_block import with_one_block
 from jaxviz.xla.compile_cost.places import line_of_stack
-from jaxviz.xla.compile_cost.report import CompileCost, Counts, Part, Repeated, Saving, label_of
+from jaxviz.xla.compile_cost.report import CompileCost, Counts, Repeated, Saving, SourcePart, label_of
 from jaxviz.xla.compile_cost.stages import (
-    Measured,
+    CompileTimings,
     Subject,
     median,
     sampled_tracing,
@@ -96,7 +96,7 @@ def _no_reverse_mode(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argn
 def _report(subject: Subject, ablate: bool) -> CompileCost:
     s = subject
     inputs = (*s.inputs, *s.cotangents)
-    whole, alone = Measured(), Measured()
+    whole, alone = CompileTimings(), CompileTimings()
 
     def once() -> None:
         if s.gradient is not None:
@@ -146,7 +146,7 @@ class Editable:
     is_step: bool = False
 
 
-def _editable(s: Subject, program: Program, alone: Measured, notes: list[str]) -> Iterator[Editable]:
+def _editable(s: Subject, program: Program, alone: CompileTimings, notes: list[str]) -> Iterator[Editable]:
     """The function that is differentiated, and what is compiled if the user wrote that."""
     if s.gradient is not None:
         gradient = s.gradient
@@ -176,7 +176,7 @@ def _with_one(source: Editable, blocks: Blocks) -> Callable[..., Any]:
 def _less_with_one(
     with_one: Mapping[Blocks, Callable[[], Callable[..., Any]]],
     inputs: Sequence[Any],
-    whole: Measured,
+    whole: CompileTimings,
     again: Callable[[], None],
     times: int,
 ) -> dict[Blocks, Saving | str]:
@@ -189,7 +189,7 @@ def _less_with_one(
       again: measures it once more.
       times: how often each is measured.
     """
-    measured = {blocks: Measured() for blocks in with_one}
+    measured = {blocks: CompileTimings() for blocks in with_one}
     failed: dict[Blocks, str] = {}
     with counting("compiling parts", times * (len(with_one) + 1) - 1) as done:
         # Interleaved, so that other load on the machine affects all of them alike.
@@ -205,7 +205,7 @@ def _less_with_one(
                     failed[blocks] = f"not measured: {short_message(error, 'leaving blocks out').splitlines()[0]}"
                 done()
 
-    def saving(one: Measured) -> Saving:
+    def saving(one: CompileTimings) -> Saving:
         all_blocks, alone = whole.phases, one.phases
         tracing = all_blocks.tracing.cpu * (1 - _size(one) / max(1, _size(whole)))
         lowering = all_blocks.lowering.cpu - alone.lowering.cpu
@@ -215,7 +215,7 @@ def _less_with_one(
     return {blocks: failed.get(blocks) or saving(one) for blocks, one in measured.items()}
 
 
-def _size(of: Measured) -> int:
+def _size(of: CompileTimings) -> int:
     return sum(1 for _ in read_jaxpr(of.traced.jaxpr).walk())
 
 
@@ -231,8 +231,8 @@ def _lines_of(equation: Equation, within: Sequence[Equation]) -> tuple[Location,
 def _counts(
     blocks: Blocks,
     equations: Sequence[Sequence[Location]],
-    before: Sequence[Instruction],
-    after: Sequence[Instruction] | None,
+    before: Sequence[HloInstruction],
+    after: Sequence[HloInstruction] | None,
 ) -> Counts:
     n_after = None if after is None else sum(blocks.holds(i.lines) for i in after)
     return Counts(sum(map(blocks.holds, equations)), sum(blocks.holds(i.lines) for i in before), n_after)
@@ -276,9 +276,9 @@ class _Tally(Data):
 
 
 def _by_place(
-    program: Program, before: Sequence[Instruction], after: Sequence[Instruction] | None,
+    program: Program, before: Sequence[HloInstruction], after: Sequence[HloInstruction] | None,
     stacks: Sequence[tuple[Stack, float]], tracing: float,
-) -> tuple[tuple[Part, ...], tuple[Part, ...], Counts]:  # fmt: skip
+) -> tuple[tuple[SourcePart, ...], tuple[SourcePart, ...], Counts]:  # fmt: skip
     """The sizes by line and by function, and of instructions without a line."""
     lines: dict[tuple[str, int], _Tally] = {}
     functions: dict[tuple[str, str], _Tally] = {}
@@ -308,7 +308,7 @@ def _by_place(
         for tally in tallies(line_of_stack(stack), "tracing"):
             tally.tracing += share * tracing
     size = lambda t: (t.after, t.before, t.equations, t.tracing)
-    part = lambda t, label: Part(
+    part = lambda t, label: SourcePart(
         label, t.location, Counts(t.equations, t.before, None if after is None else t.after), t.tracing
     )
     by_line = tuple(part(t, label_of(t.location)) for t in sorted(lines.values(), key=size, reverse=True))

@@ -117,8 +117,10 @@ def test_what_is_compiled_with_one_block_is_what_one_block_that_is_written_is(na
     of = getattr(benchmark, name)
     (many, args), (one, args_of_one) = of(3)[0], of(1)[0]
     compiled = []
-    compile_it = stages.Measured.compile
-    monkeypatch.setattr(stages.Measured, "compile", lambda self, *a: (compile_it(self, *a), compiled.append(self))[0])
+    compile_it = stages.CompileTimings.compile
+    monkeypatch.setattr(
+        stages.CompileTimings, "compile", lambda self, *a: (compile_it(self, *a), compiled.append(self))[0]
+    )
     jaxviz.compile_cost(many, *args)
     subject = subject_of(one, args_of_one, {}, 0)
     written = jax.jit(subject.make()).trace(*subject.inputs)
@@ -251,7 +253,7 @@ def test_nothing_is_taken_from_a_cache_on_disk_and_nothing_is_put_there(tmp_path
 @pytest.mark.slow
 def test_an_interrupt_ends_it_and_leaves_everything_as_it_was(monkeypatch):
     compiled = []
-    compile_once = stages.Measured.compile
+    compile_once = stages.CompileTimings.compile
 
     def compile_then_wait(self, *args):
         compile_once(self, *args)
@@ -259,7 +261,7 @@ def test_an_interrupt_ends_it_and_leaves_everything_as_it_was(monkeypatch):
         if len(compiled) == 2:
             time.sleep(5)
 
-    monkeypatch.setattr(stages.Measured, "compile", compile_then_wait)
+    monkeypatch.setattr(stages.CompileTimings, "compile", compile_then_wait)
     before = jax.config.jax_enable_compilation_cache
     threading.Timer(0.0, lambda: (wait_for(compiled, 2), signal.raise_signal(signal.SIGINT))).start()
     with pytest.raises(KeyboardInterrupt):
