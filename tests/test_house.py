@@ -145,7 +145,7 @@ BUDGETS = {
     "features/comparison": 590,
     "features/cost": 1_135,
     "features/debugger": 4_130,
-    "features/draw": 1_510,
+    "features/draw": 1_515,
     "features/explorer": 4_165,
     "features/lint": 1_400,
     "features/memory": 1_150,

@@ -35,7 +35,7 @@ _CROWD = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class BoxOutput:
     """A value that a box computes: the box's number, and the index of the result."""
 
     box: int
@@ -44,7 +44,7 @@ class Made:
 
 
 @dataclass(eq=False, slots=True)
-class Given:
+class Outside:
     """A value from outside of a stage, or a literal."""
 
     kind: str
@@ -55,13 +55,13 @@ class Given:
 
 @dataclass(eq=False, slots=True)
 class Before:
-    """What an iteration receives from the previous one; `made` is known once the body has been processed."""
+    """What an iteration receives from the previous one; `values` is known once the body has been processed."""
 
-    made: tuple[Any, ...] = ()
+    values: tuple[Any, ...] = ()
 
 
 Values = tuple[Any, ...]
-"""Where a value may come from: `Made`, `Given` or `Before`; several if branches or iterations return it."""
+"""Where a value may come from: `BoxOutput`, `Outside` or `Before`; several if branches or iterations return it."""
 
 Slot = tuple[int, Any]
 """A box, and the index of one of its operands."""
@@ -71,7 +71,7 @@ Slot = tuple[int, Any]
 class Script:
     """Numbers of boxes and frames that one repetition of a layer created, to be reused for the next ones."""
 
-    made: list[int] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
     at: int = 0
     replays: bool = False
 
@@ -122,7 +122,7 @@ class Canvas:
 
     def read(self, atom: Atom, env: Mapping[Var, Values], frame: int) -> Values:
         if isinstance(atom, Literal):
-            return (Given("literal", literal_text(atom), atom.aval, frame),)
+            return (Outside("literal", literal_text(atom), atom.aval, frame),)
         return env.get(atom, ())
 
     def read_all(self, atoms: Sequence[Atom], env: Mapping[Var, Values], box: int, frame: int, place: int = 0) -> None:
@@ -131,12 +131,12 @@ class Canvas:
 
     def use(self, values: Values, slot: Slot, atom: Atom) -> None:
         for value in values:
-            if not (isinstance(value, Made) and value.box == slot[0] and self.boxes[slot[0]].kind == "group"):
+            if not (isinstance(value, BoxOutput) and value.box == slot[0] and self.boxes[slot[0]].kind == "group"):
                 self.uses[value, slot] = atom
 
     def bind(self, outvars: Sequence[Var], env: dict[Var, Values], box: int, place: int = 0) -> None:
         for i, v in enumerate(outvars):
-            env[v] = (Made(box, (place, i)),)
+            env[v] = (BoxOutput(box, (place, i)),)
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 
@@ -148,7 +148,7 @@ class Canvas:
         if self.script is None or not self.script.replays:
             return None
         self.script.at += 1
-        return self.script.made[self.script.at - 1]
+        return self.script.numbers[self.script.at - 1]
 
     def add_frame(self, parent: int, kind: str, title: str, tooltip: str = "") -> int:
         number = self.again()
@@ -156,7 +156,7 @@ class Canvas:
             number = len(self.frames)
             self.frames.append(Frame(number, parent, kind, printable(title, 60), printable_lines(tooltip)))
             if self.script is not None:
-                self.script.made.append(number)
+                self.script.numbers.append(number)
             if parent == 0:
                 self.drawn = 0
         return number
@@ -172,7 +172,7 @@ class Canvas:
             self.boxes.append(GraphBox(number, kind, title, detail, role, frame, printable_lines(tooltip), url))
             self.drawn += 1
             if self.script is not None:
-                self.script.made.append(number)
+                self.script.numbers.append(number)
         return number
 
     def equation_tooltip(self, e: Equation, at: Location | None) -> str:
@@ -211,11 +211,11 @@ class Canvas:
             kind, _, aval, values, frame = result
             groups.setdefault((kind, self.place_of(values) or i, type_text(aval), frame), []).append(result)
         parts = []
-        for found in groups.values():
-            kind, _, aval, values, frame = found[0]
-            tails = frozenset(v.box for v in values if isinstance(v, Made))
+        for group in groups.values():
+            kind, _, aval, values, frame = group[0]
+            tails = frozenset(v.box for v in values if isinstance(v, BoxOutput))
             place = self.innermost(tails, ("fold", "stage")) if tails else frame
-            parts.append(_Part(kind, tails, place, [name for _, name, *_ in found], aval, [r[3] for r in found]))
+            parts.append(_Part(kind, tails, place, [name for _, name, *_ in group], aval, [r[3] for r in group]))
         for crowd in self.crowds(parts):
             box = self.add_values(crowd)
             for part in crowd:
@@ -227,7 +227,7 @@ class Canvas:
         layer's repetitions."""
         readers: dict[int, list[Slot]] = {}
         for value, slot in list(self.uses):
-            if isinstance(value, Given) and value.kind.startswith("residual "):
+            if isinstance(value, Outside) and value.kind.startswith("residual "):
                 readers.setdefault(int(value.kind.split()[1]), []).append(slot)
                 del self.uses[value, slot]
         groups: dict[Any, list[int]] = {}
@@ -236,23 +236,23 @@ class Canvas:
         parts = []
         for numbers in groups.values():
             values, aval = residuals[numbers[0]]
-            ends = {v.box for v in values if isinstance(v, Made)} | {box for box, _ in readers.get(numbers[0], ())}
+            ends = {v.box for v in values if isinstance(v, BoxOutput)} | {box for box, _ in readers.get(numbers[0], ())}
             parts.append(_Part("residual", frozenset(ends), 0, [labels[i] for i in numbers], aval, numbers))
         for crowd in self.crowds(parts):
             box = self.add_values(crowd)
             for part in crowd:
                 for i in part.what:
-                    made = tuple(v for v in residuals[i][0] if not (isinstance(v, Given) and v.kind == "literal"))
-                    self.use(made, (box, 0), Var(part.aval))
+                    values = tuple(v for v in residuals[i][0] if not (isinstance(v, Outside) and v.kind == "literal"))
+                    self.use(values, (box, 0), Var(part.aval))
                     for slot in readers.get(i, ()):
-                        self.uses[Made(box, 0), slot] = Var(part.aval)
+                        self.uses[BoxOutput(box, 0), slot] = Var(part.aval)
 
     def place_of(self, values: Values) -> frozenset[Any]:
         """A key shared by values at the same position of a layer's repetitions: the box that computes them, or those
         that read them."""
         return frozenset(
             (v.box, v.place)
-            if isinstance(v, Made)
+            if isinstance(v, BoxOutput)
             else (v.kind, v.name if v.kind == "literal" else self._slots.get(v, v))
             for v in self.resolved(values)
         )
@@ -260,55 +260,55 @@ class Canvas:
     @cached_property
     def _slots(self) -> dict[Any, frozenset[Slot]]:
         """The operands that read each value from outside."""
-        found: dict[Any, set[Slot]] = {}
+        readers: dict[Any, set[Slot]] = {}
         for value, slot in self.uses:
-            if isinstance(value, Given):
-                found.setdefault(value, set()).add(slot)
-        return {value: frozenset(slots) for value, slots in found.items()}
+            if isinstance(value, Outside):
+                readers.setdefault(value, set()).add(slot)
+        return {value: frozenset(slots) for value, slots in readers.items()}
 
-    def add_given(self) -> None:
+    def add_outside(self) -> None:
         """Adds a label for each input that is read, next to its reader; numbers and constants have one at each
         reader."""
-        slots: dict[Given, list[Slot]] = {}
+        slots: dict[Outside, list[Slot]] = {}
         for value, slot in list(self.uses):
-            for given in self.resolved((value,)):
-                if isinstance(given, Given):
-                    slots.setdefault(given, []).append(slot)
-        groups: dict[Any, list[Given]] = {}
-        for given, read in slots.items():
-            type_ = type_text(given.aval)
-            if given.kind in ("constant", "literal"):
+            for outside in self.resolved((value,)):
+                if isinstance(outside, Outside):
+                    slots.setdefault(outside, []).append(slot)
+        groups: dict[Any, list[Outside]] = {}
+        for outside, read in slots.items():
+            type_ = type_text(outside.aval)
+            if outside.kind in ("constant", "literal"):
                 for box in {box for box, _ in read}:
                     there = frozenset(slot for slot in read if slot[0] == box)
-                    groups.setdefault((given.kind, there, type_), []).append(given)
+                    groups.setdefault((outside.kind, there, type_), []).append(outside)
             else:
-                groups.setdefault((given.kind, frozenset(read), type_), []).append(given)
+                groups.setdefault((outside.kind, frozenset(read), type_), []).append(outside)
         parts = []
-        for (kind, read, _), found in groups.items():
+        for (kind, read, _), group in groups.items():
             inside = {box for box, _ in read if self.boxes[box].frame}  # and not a residual between two stages
-            frame = self.common_frame(inside) or found[0].frame
-            names = list(dict.fromkeys(g.name for g in found))
+            frame = self.common_frame(inside) or group[0].frame
+            names = list(dict.fromkeys(g.name for g in group))
             ends = frozenset(box for box, _ in read)
-            parts.append(_Part(kind, ends, frame, names, found[0].aval, [(g, slot) for g in found for slot in read]))
-        made: dict[tuple[Given, Slot], int] = {}
+            parts.append(_Part(kind, ends, frame, names, group[0].aval, [(g, slot) for g in group for slot in read]))
+        box_of: dict[tuple[Outside, Slot], int] = {}
         for crowd in self.crowds(parts):
             box = self.add_values(crowd)
-            made.update({reading: box for part in crowd for reading in part.what})
+            box_of.update({reading: box for part in crowd for reading in part.what})
         for value, slot in list(self.uses):
             atom = self.uses[value, slot]
-            for given in self.resolved((value,)):
-                if isinstance(given, Given):
-                    self.uses[Made(made[given, slot], 0), slot] = atom
-            if isinstance(value, Given):
+            for outside in self.resolved((value,)):
+                if isinstance(outside, Outside):
+                    self.uses[BoxOutput(box_of[outside, slot], 0), slot] = atom
+            if isinstance(value, Outside):
                 del self.uses[value, slot]
 
     def crowds(self, parts: Sequence[_Part]) -> list[list[_Part]]:
         """Values that are drawn as one: those between the same groups of equations, if they are many."""
-        found: dict[Any, list[_Part]] = {}
+        by_ends: dict[Any, list[_Part]] = {}
         for part in parts:
             closed = bool(part.ends) and all(self.boxes[b].kind in ("group", "residual") for b in part.ends)
-            found.setdefault((part.kind, part.ends, part.frame) if closed else part, []).append(part)
-        return [c for group in found.values() for c in ([group] if len(group) > _CROWD else [[p] for p in group])]
+            by_ends.setdefault((part.kind, part.ends, part.frame) if closed else part, []).append(part)
+        return [c for group in by_ends.values() for c in ([group] if len(group) > _CROWD else [[p] for p in group])]
 
     def add_values(self, crowd: Sequence[_Part]) -> int:
         (first, *others) = crowd
@@ -348,7 +348,7 @@ class Canvas:
 
     def resolved(self, values: Values) -> list[Any]:
         """The values, with the previous iteration's result in place of an iteration's carry."""
-        found: dict[Any, None] = {}
+        sources: dict[Any, None] = {}
         seen: set[Before] = set()
 
         def visit(each: Values, carried: bool) -> None:
@@ -356,24 +356,24 @@ class Canvas:
                 if isinstance(v, Before):
                     if v not in seen:
                         seen.add(v)
-                        visit(v.made, True)
-                elif isinstance(v, Made):
-                    found[replace(v, carried=v.carried or carried)] = None
+                        visit(v.values, True)
+                elif isinstance(v, BoxOutput):
+                    sources[replace(v, carried=v.carried or carried)] = None
                 else:
-                    found[v] = None
+                    sources[v] = None
 
         visit(values, False)
-        return list(found)
+        return list(sources)
 
     def lines(self) -> tuple[Line, ...]:
         between: dict[tuple[int, int, str], dict[str, int]] = {}
         for (value, (head, _)), atom in self.uses.items():
-            for made in self.resolved((value,)):
-                if not isinstance(made, Made):
+            for output in self.resolved((value,)):
+                if not isinstance(output, BoxOutput):
                     continue
-                tail = made.box
+                tail = output.box
                 kinds, frames = zip(*((b.kind, b.frame) for b in (self.boxes[tail], self.boxes[head])), strict=True)
-                if made.carried and kinds[1] not in ("result", "residual"):
+                if output.carried and kinds[1] not in ("result", "residual"):
                     kind = "carry"
                 else:  # residuals between two stages are outside of both
                     kind = "residual" if "residual" in kinds and 0 in frames and len(set(frames)) > 1 else "value"
@@ -383,14 +383,14 @@ class Canvas:
         return tuple(Line(*ends, max(values.values()), listed(values)) for ends, values in between.items())
 
     def notes(self, depth: int) -> tuple[str, ...]:
-        found = [f"{text}{f', {n} times' if n > 1 else ''}" for text, n in self.folded.items()]
+        notes = [f"{text}{f', {n} times' if n > 1 else ''}" for text, n in self.folded.items()]
         closed = sum(b.kind == "group" for b in self.boxes)
         if closed:
             holds = "box with a double border holds" if closed == 1 else "boxes with a double border hold"
-            found.append(f"{closed:,} {holds} several equations (depth={depth})")
+            notes.append(f"{closed:,} {holds} several equations (depth={depth})")
         if self.left_out:
-            found.append(
+            notes.append(
                 f"{self.left_out:,} equations are left out: a picture has at most {MOST_BOXES:,} boxes; a smaller "
                 "depth shows more of them"
             )
-        return tuple(found)
+        return tuple(notes)

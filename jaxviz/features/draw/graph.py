@@ -117,8 +117,8 @@ class ProgramGraph:
 
 def enclosing(frames: Sequence[Frame], frame: int) -> list[int]:
     """The frame and those around it, innermost first."""
-    found = []
+    path = []
     while frame >= 0:
-        found.append(frame)
+        path.append(frame)
         frame = frames[frame].parent
-    return found
+    return path

@@ -108,8 +108,8 @@ def common_function(layer: Sequence[Equation]) -> str:
     if not stacks:
         return ""
     shared = set(stacks[0]).intersection(*stacks[1:])
-    found = next((name for name in stacks[0] if name in shared), "")
-    return found.rsplit("<locals>.", 1)[-1]
+    innermost = next((name for name in stacks[0] if name in shared), "")
+    return innermost.rsplit("<locals>.", 1)[-1]
 
 
 def _stack(e: Equation) -> tuple[Location, ...]:

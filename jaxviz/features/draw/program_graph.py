@@ -12,7 +12,7 @@ from typing import Any
 from jaxviz.analysis.repeats import Alike, Run
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import STAGES, Derivation
-from jaxviz.features.draw.canvas import MOST_BOXES, Before, Canvas, Given, Made, Script, Values
+from jaxviz.features.draw.canvas import MOST_BOXES, Before, BoxOutput, Canvas, Outside, Script, Values
 from jaxviz.features.draw.folds import find_folds
 from jaxviz.features.draw.graph import ProgramGraph
 from jaxviz.features.draw.labels import (
@@ -104,7 +104,9 @@ class _Surroundings:
     def carry(self, equations: Sequence[Equation], carried: bool) -> None:
         """Marks the results of equations as those of an earlier repetition, or no longer."""
         for v in (v for e in equations for v in e.outvars):
-            self.env[v] = tuple(replace(s, carried=carried) if isinstance(s, Made) else s for s in self.env.get(v, ()))
+            self.env[v] = tuple(
+                replace(s, carried=carried) if isinstance(s, BoxOutput) else s for s in self.env.get(v, ())
+            )
 
 
 class _Builder:
@@ -124,11 +126,13 @@ class _Builder:
             frame = self.canvas.add_frame(0, "stage", stage_title(self.subject, key, program))
             self.canvas.room, before = MOST_BOXES, self.canvas.left_out
             names = self.canvas.names = self.derivation.names(key) if self.derivation else variable_names(program)
-            place = _Surroundings({v: (Given("constant", names[v], v.aval, frame),) for v in program.constvars}, frame)
+            place = _Surroundings(
+                {v: (Outside("constant", names[v], v.aval, frame),) for v in program.constvars}, frame
+            )
             n_residuals = self.n_residuals if key in ("linear", "backward") else 0
             for i, (v, label) in enumerate(zip(program.invars, self.input_labels(key, program), strict=True)):
                 kind = "input" if i >= n_residuals else f"residual {i}" if has_ports else "residual"
-                place.env[v] = (Given(kind, label or names[v], v.aval, frame),)
+                place.env[v] = (Outside(kind, label or names[v], v.aval, frame),)
             self.equations(program.equations, place)
             outvars = program.outvars
             n_results = len(outvars) - (self.n_residuals if key == "forward" else 0)
@@ -146,7 +150,7 @@ class _Builder:
         self.canvas.add_results(results)
         if residuals and self.derivation:
             self.canvas.add_ports(residuals, [r.expression for r in self.derivation.residuals])
-        self.canvas.add_given()
+        self.canvas.add_outside()
         lines = self.canvas.lines()
         name = self.subject.name if isinstance(self.subject, Program) else self.subject.title.replace("`", "")
         if self.derivation and self.programs.keys() == {"primal"}:
@@ -278,26 +282,26 @@ class _Builder:
             self.group([e], place, title, summary(nested), tooltip=tooltip)
             return
         outer = self.canvas.add_frame(place.frame, "call", title, tooltip)
-        given = [self.canvas.read(a, place.env, outer) for a in e.invars]
+        operands = [self.canvas.read(a, place.env, outer) for a in e.invars]
         results: list[Values] = [()] * len(e.outvars)
         if is_choice(e):
             box = self.canvas.add_box("equation", "cond", f"{len(inside)} branches", role(e), outer, title, at)
-            self.canvas.use(given[0], (box, 0), e.invars[0])
+            self.canvas.use(operands[0], (box, 0), e.invars[0])
         befores = [Before() for _ in carried(e)]  # what an iteration receives from the previous one
-        for before, operand in zip(befores, carried(e), strict=True):
-            given[operand] = (*given[operand], before)
+        for before, i in zip(befores, carried(e), strict=True):
+            operands[i] = (*operands[i], before)
         for body in inside:
             name = body_name(e, body)
             frame = self.canvas.add_frame(outer, "call", name) if name else outer
             program, names = body.program, self.canvas.names
             env: dict[Var, Values] = {
-                v: (Given("constant", names.get(v, "_"), v.aval, frame),) for v in program.constvars
+                v: (Outside("constant", names.get(v, "_"), v.aval, frame),) for v in program.constvars
             }
-            env.update(zip(program.invars, (given[i] for i in body.operands), strict=True))
+            env.update(zip(program.invars, (operands[i] for i in body.operands), strict=True))
             self.equations(program.equations, _Surroundings(env, frame, place.depth + 1, (*place.within, e)))
-            made = [self.canvas.read(a, env, frame) for a in program.outvars]
+            outputs = [self.canvas.read(a, env, frame) for a in program.outvars]
             if body.has_results:
-                for before, values in zip(befores, made, strict=False):
-                    before.made = values
-                results = [(*r, *m) for r, m in zip(results, made, strict=True)]
+                for before, values in zip(befores, outputs, strict=False):
+                    before.values = values
+                results = [(*r, *m) for r, m in zip(results, outputs, strict=True)]
         place.env.update(zip(e.outvars, results, strict=True))

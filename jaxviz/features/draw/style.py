@@ -72,7 +72,7 @@ _ID = re.compile(r' (id|class)="[^"]*"')
 _COLOUR = re.compile(r'\b(fill|stroke)="([^"]+)"')
 
 
-def _on_page(found: re.Match[str]) -> str:
-    what, colour = found.groups()
+def _on_page(attribute: re.Match[str]) -> str:
+    what, colour = attribute.groups()
     there, covers = ON_PAGE.get(colour, (colour, 1.0))
     return f'{what}="{there}"' + (f' {what}-opacity="{covers:g}"' if covers < 1 else "")
