@@ -54,10 +54,10 @@ class Alike:
     def _key(self, operation: Operation) -> Hashable:
         if not operation.programs:
             return id(operation)  # equal ones are one object
-        held = {id(p) for _, p in operation.programs}
+        nested = {id(p) for _, p in operation.programs}
         params = []
         for name, value in operation.params.items():
-            if id(value) in held or (isinstance(value, tuple) and any(id(x) in held for x in value)):
+            if id(value) in nested or (isinstance(value, tuple) and any(id(x) in nested for x in value)):
                 continue
             params.append((name, _key_of_param(value)))
         programs = tuple(self._key_of_program(p) for _, p in operation.programs)
@@ -109,14 +109,14 @@ def candidates(numbers: np.ndarray) -> Iterator[tuple[int, int, int]]:
         before = last.setdefault(number, deque(maxlen=_IN_A_BLOCK))
         gaps.update(i - j for j in before)
         before.append(i)
-    found = []
+    places = []
     for period, _ in sorted(gaps.items(), key=lambda item: -item[0] * item[1])[:_PERIODS]:
         same = np.concatenate([[False], numbers[:-period] == numbers[period:], [False]])
         (turns,) = np.nonzero(same[1:] != same[:-1])
         for first, past in turns.reshape(-1, 2).tolist():
             if past - first >= period:
-                found.append((first, past + period, period))
-    yield from sorted(found, key=lambda c: -((c[1] - c[0]) // c[2] - 1) * c[2])
+                places.append((first, past + period, period))
+    yield from sorted(places, key=lambda c: -((c[1] - c[0]) // c[2] - 1) * c[2])
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -41,10 +41,10 @@ def advice_of(residuals: ResidualSet, switches: Switches) -> PeakAdvice:
         return PeakAdvice(sentence=f"no checkpoint lowers the peak by much{but}", setting="", cards=cards, error="")
     assert isinstance(trade, Trade)
     more = _more_work(switches, trade)
-    made = switches.written(key)
+    code = switches.written(key)
     by = (
         "checkpoints"
-        if made.files or made.trade is not None
+        if code.files or code.trade is not None
         else "checkpoints by plan.apply, which your source cannot have,"
     )
     to = f"would bring the peak to {format_bytes(trade.peak_nbytes)}"
@@ -63,12 +63,12 @@ def _card(switches: Switches, residuals: Iterable[int], expression: SavedExpress
     others = set[int]().union(*(stand_in(i) for i in range(len(switches.residuals)) if i not in mine))
     values = values - others or values
     if not values:
-        is_made = any(r.kind == "intermediate" for r in expression.residuals)
-        what = "The backward pass begins with it" if is_made else "It is a constant"
+        is_computed = any(r.kind == "intermediate" for r in expression.residuals)
+        what = "The backward pass begins with it" if is_computed else "It is a constant"
         planned = _planned(switches, expression)
         return f"{planned[:1].upper()}{planned[1:]}." if planned else f"{what}, so no checkpoint removes it."
     written = switches.search.written
-    found: list[tuple[bool, Trade, str]] = []
+    effects: list[tuple[bool, Trade, str]] = []
     holding = [i for i in range(len(switches.regions)) if values & switches.choices(i)]
     for i in sorted(holding, key=lambda i: len(switches.choices(i)))[:_REGIONS]:
         choices = switches.choices(i)
@@ -82,15 +82,15 @@ def _card(switches: Switches, residuals: Iterable[int], expression: SavedExpress
             # An effect that the checkpoint also has while saving it is not due to recomputing it.
             less = not isinstance(with_it, Trade) or (isinstance(trade, Trade) and _lowers(with_it, trade))
             if isinstance(trade, Trade) and _lowers(written, trade) and less:
-                found.append((bool(saved), trade, said))
-    if not found:
+                effects.append((bool(saved), trade, said))
+    if not effects:
         planned = _planned(switches, expression)
         return (
             f"Recomputing it alone does not lower the peak; {planned}."
             if planned
             else "Recomputing it does not lower the peak."
         )
-    _, best, said = max(found, key=lambda f: (f[0], _worth(switches, f[1])))
+    _, best, said = max(effects, key=lambda f: (f[0], _worth(switches, f[1])))
     return (
         f"{said} the peak from {format_bytes(written.peak_nbytes)} to {format_bytes(best.peak_nbytes)}, for "
         f"{_more_work(switches, best)}."

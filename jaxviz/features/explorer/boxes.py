@@ -152,9 +152,9 @@ class Boxes:
 
     def _leaves(self, program: Program, call: Sequence[Frame], names: _Names) -> list[_Leaf]:
         """The equations of a program that is run with these frames, those of calls in place of the call."""
-        found: list[_Leaf] = []
+        content: list[_Leaf] = []
         place = len(self._in_place)
-        self._in_place.append(found)
+        self._in_place.append(content)
         for e in program.equations:
             stack, named = self._led_to(e, program, call, names)
             inside = []
@@ -164,10 +164,10 @@ class Boxes:
             if not inside or is_loop(e) or is_choice(e):
                 leaf = _Leaf(e, place, stack, named, self._line_of(e))
                 leaf.bodies = [self._told_apart(leaves, leaf) for leaves in inside]
-                found.append(leaf)
+                content.append(leaf)
             else:
-                found += [leaf for leaves in inside for leaf in leaves]
-        return found
+                content += [leaf for leaves in inside for leaf in leaves]
+        return content
 
     def _told_apart(self, leaves: list[_Leaf], holder: _Leaf | None = None) -> list[_Leaf]:
         """The same, with the calls and scopes within their holder that they belong to."""
@@ -183,8 +183,8 @@ class Boxes:
         for leaf, calls in zip(leaves, of_leaf, strict=True):
             scopes = [n for n in leaf.names[outer:] if n.is_scope]
             around = [(i, (names[c], c)) for i, c in enumerate(calls) if i >= begin and c in names]
-            found = sorted([*((n.level, (n.name, None)) for n in scopes), *around], key=itemgetter(0))
-            leaf.keys = tuple(key for _, key in found)
+            around_leaf = sorted([*((n.level, (n.name, None)) for n in scopes), *around], key=itemgetter(0))
+            leaf.keys = tuple(key for _, key in around_leaf)
             if holder is None and leaf.keys and leaf.keys[0][0] == self.function:
                 leaf.keys = leaf.keys[1:]
         return leaves
@@ -201,35 +201,35 @@ class Boxes:
             # A jitted function is traced once, and its equations have the frames of its first call.
             is_start = lambda code: at is not None and (code.co_filename, code.co_firstlineno) == (at.file, at.line)
             begins = next((i for i, (code, _) in enumerate(own) if is_start(code)), min(len(call), len(own)))
-        found = []
+        functions = []
         whose = owners([code for code, _ in reversed(own)])[::-1]
         for i, (code, _) in enumerate(own):
             if path and whose[i] in ("user", "library") and _name(code) == path[0]:
                 name = path.pop(0)
                 # What a generator does, it does between what reads its values.
-                found += [] if is_resumed(code) else [(i, name)]
+                functions += [] if is_resumed(code) else [(i, name)]
         scopes = [n.name for n in outer if n.is_scope]
         path = path[len(scopes) :] if path[: len(scopes)] == scopes else path
         shift = len(call) - begins
         stack = (*call, *own[begins:])
-        named = [_Named(i + shift, name, False) for i, name in found if i >= begins or not call]
+        named = [_Named(i + shift, name, False) for i, name in functions if i >= begins or not call]
         return stack, (*outer, *named, *(_Named(len(stack), name, True) for name in path))
 
     def _nodes(self, leaves: Sequence[_Leaf], depth: int) -> list[_Section]:
         """The parts of the equations of a function or scope, in order."""
-        found: list[_Section] = []
+        sections: list[_Section] = []
         for key, run in groupby(leaves, lambda leaf: leaf.keys[depth] if depth < len(leaf.keys) else None):
             part = [*run]
             if key is None:
-                found += self._lines(part)
+                sections += self._lines(part)
                 continue
             name, call = key
             inside = self._nodes(part, depth + 1)
             if call is not None:
                 call.is_certain &= call not in self._met  # otherwise it is shown in parts
                 self._met.add(call)
-            found.append(_Section(name, "scope", self._number(pattern(name), inside), children=inside, call=call))
-        return found
+            sections.append(_Section(name, "scope", self._number(pattern(name), inside), children=inside, call=call))
+        return sections
 
     def _lines(self, leaves: Sequence[_Leaf]) -> Iterator[_Section]:
         for (line, whole), run in groupby(leaves, lambda leaf: (leaf.line, leaf if leaf.bodies else None)):
@@ -293,18 +293,18 @@ def _calls_of(leaves: Sequence[_Leaf], outer: int) -> list[Sequence[FunctionCall
     found_for = calls_of([leaf.stack for leaf in in_order], [_is_sure(leaf.equation) for leaf in in_order], outer)
     calls = dict(zip(in_order, found_for, strict=True))
     last: dict[tuple[Frame, ...], Sequence[FunctionCall]] = {}
-    found: list[Sequence[FunctionCall]] = []
+    of_leaves: list[Sequence[FunctionCall]] = []
     for leaf in leaves:
         stack = tuple(leaf.stack)
         if leaf in calls:
             last[stack] = calls[leaf]
         elif stack not in last:
-            before = zip(leaves[len(found) - 1].stack, stack, strict=False) if found else ()
+            before = zip(leaves[len(of_leaves) - 1].stack, stack, strict=False) if of_leaves else ()
             last[stack] = (
-                found[-1][: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], before))] if found else ()
+                of_leaves[-1][: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], before))] if of_leaves else ()
             )
-        found.append(last[stack])
-    return found
+        of_leaves.append(last[stack])
+    return of_leaves
 
 
 def _is_sure(e: Equation) -> bool:

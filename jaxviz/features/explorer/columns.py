@@ -57,10 +57,10 @@ def view_of(derivation: Derivation, source: bool = True) -> View:
 def compared_with_jax(derivation: Derivation) -> CheckResult:
     """The comparison of the residuals with JAX's, for which JAX traces the function again."""
     try:
-        found = derivation.check(values=False)
+        comparison = derivation.check(values=False)
     except Exception as error:
         return CheckResult("unknown", "not compared with JAX", (first_line(error),))
-    return CheckResult("agrees" if found.agrees else "differs", found.summary, found.differences)
+    return CheckResult("agrees" if comparison.agrees else "differs", comparison.summary, comparison.differences)
 
 
 class ViewMaker:
@@ -192,10 +192,10 @@ class ViewMaker:
     def add_residuals(self, stages: Sequence[Stage]) -> Headline:
         """The residuals, also by expression, and by line with the line's work; and a summary in words."""
         try:
-            found: ResidualSet | None = self.derivation.residuals
+            report: ResidualSet | None = self.derivation.residuals
         except Exception:  # `notes` has the reason
-            found = None
-        residuals, groups = ((), ()) if found is None else (found.items, found.groups)
+            report = None
+        residuals, groups = ((), ()) if report is None else (report.items, report.groups)
         number, row_of = self.string.all, self.rows.first
         consumers = [[row_of[e] for e in r.consumers if e in row_of] for r in residuals]
         group = {id(r): i for i, g in enumerate(groups) for r in g.residuals}
@@ -222,7 +222,7 @@ class ViewMaker:
         self._residuals, self._groups = residuals, groups
         self.add_words([first.setdefault(r.repeats, r) for r in residuals])
         add_lines(self.columns, self.numbers, self.rows, stages, self.derivation, residuals)
-        return Headline() if found is None else add_kept(self.columns, self.numbers, found)
+        return Headline() if report is None else add_kept(self.columns, self.numbers, report)
 
     def add_words(self, residuals: Sequence[Residual]) -> None:
         """The texts on what each residual is, where it is computed and why it is saved: for thousands of residuals a
@@ -302,13 +302,13 @@ class ViewMaker:
     def step_rows(self, timeline: MemoryTimeline) -> list[int]:
         """The row of each step."""
         forward, backward = self.places
-        found = []
+        step_rows = []
         for step in timeline.steps:
             row, row_in = -1, backward if step.is_backward else forward
             for equation in step.within:
                 row = row_in[row, equation]
-            found.append(row_in[row, step.equation])
-        return found
+            step_rows.append(row_in[row, step.equation])
+        return step_rows
 
 
 def _array(values: list[int]) -> np.ndarray:
@@ -324,12 +324,12 @@ def _decisions(derivation: Derivation) -> dict[Equation, str]:
         reports = report_checkpoints(derivation)
     except Exception:  # a program that cannot be linearized; its stage shows the error
         return {}
-    found: dict[Equation, dict[str, None]] = {}
+    decisions: dict[Equation, dict[str, None]] = {}
     for report in reports:
         for value in report.values:
             if value.equation is not None:
-                found.setdefault(value.equation, {})[f"{value.fate} (policy {report.policy})"] = None
-    return {equation: "; ".join(texts) for equation, texts in found.items()}
+                decisions.setdefault(value.equation, {})[f"{value.fate} (policy {report.policy})"] = None
+    return {equation: "; ".join(texts) for equation, texts in decisions.items()}
 
 
 def pattern_of(sentence: str) -> tuple[str, list[str]]:

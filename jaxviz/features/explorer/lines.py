@@ -64,15 +64,15 @@ def _work(rows: Rows, flops: np.ndarray) -> np.ndarray:
     """The FLOPs of each row over all its runs; 0 if its nested programs are counted, and in branches other than the
     most expensive one."""
     costs: dict[int, Cost] = {}
-    held: dict[int, list[int]] = {}
+    nested: dict[int, list[int]] = {}
     for program, owner in enumerate(rows.owners):
-        held.setdefault(owner, []).append(program)
+        nested.setdefault(owner, []).append(program)
     times = [int(owner < 0) for owner in rows.owners]
     counts_inside = []
     # The nested programs of a row follow it.
-    for row in sorted(held.keys() - {-1}):
+    for row in sorted(nested.keys() - {-1}):
         equation = rows.equations[row]
-        inside = [p for p in held[row] if any(rows.programs[p] is run for run in counted(equation, costs))]
+        inside = [p for p in nested[row] if any(rows.programs[p] is run for run in counted(equation, costs))]
         for program in inside:
             times[program] = times[rows.program_of[row]] * repeats(equation)[0]
         if inside:

@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 def add_kept(columns: dict[str, Any], numbers: Numbers, residuals: ResidualSet) -> Headline:
     """Adds the saved values by expression, with a summary in words."""
-    found = residuals.expressions
-    number = {id(r): i for i, e in enumerate(found) for r in e.residuals}
+    expressions = residuals.expressions
+    number = {id(r): i for i, e in enumerate(expressions) for r in e.residuals}
     string = numbers.string
     columns.update(
         residual_kept=[number.get(id(r), -1) for r in residuals],
-        kept_label=string.all(e.label for e in found),
-        kept_location=[numbers.location(e.location) for e in found],
-        kept_nbytes=[e.nbytes for e in found],
-        kept_times=[e.times for e in found],
-        kept_values=[e.values for e in found],
-        kept_reason=string.all(e.reason for e in found),
+        kept_label=string.all(e.label for e in expressions),
+        kept_location=[numbers.location(e.location) for e in expressions],
+        kept_nbytes=[e.nbytes for e in expressions],
+        kept_times=[e.times for e in expressions],
+        kept_values=[e.values for e in expressions],
+        kept_reason=string.all(e.reason for e in expressions),
     )
     saves = "; ".join([f"saves {residuals.saved}", *residuals.saved.remarks])
     return Headline(_keeps(residuals), _largest(residuals), saves=saves)
@@ -123,23 +123,23 @@ def add_scopes(
         items = of_pass[step.is_backward].of_step(row, step.equation)
         passes[step.is_backward].extend(items)
         sizes.append(len(items))
-    made: dict[str, list[Any]] = {name: [] for name in COLUMNS if name.startswith("scope_")}
-    found: list[int] = []
+    scopes: dict[str, list[Any]] = {name: [] for name in COLUMNS if name.startswith("scope_")}
+    scope_rows: list[int] = []
     for is_backward, items in enumerate(passes):
         for top in scopes_of(items, len(items)):
-            _add(made, found, numbers, top, is_backward, -1, location)
-    made["scope_rows"] = [0, *accumulate(made["scope_rows"])]
-    columns.update(made, row_of_scope=found, step_equations=sizes)
+            _add(scopes, scope_rows, numbers, top, is_backward, -1, location)
+    scopes["scope_rows"] = [0, *accumulate(scopes["scope_rows"])]
+    columns.update(scopes, row_of_scope=scope_rows, step_equations=sizes)
 
 
 def _add(
-    columns: dict[str, list[Any]], found: list[int], numbers: Numbers, scope: Scope, is_backward: int, parent: int,
+    columns: dict[str, list[Any]], scope_rows: list[int], numbers: Numbers, scope: Scope, is_backward: int, parent: int,
     location: Sequence[int],
 ) -> None:  # fmt: skip
     number = len(columns["scope_parent"])
     inside = {i.row for child in scope.children for i in child.items}
     rows = [i.row for i in scope.items if i.row not in inside]
-    found += rows
+    scope_rows += rows
     for name, value in (
         ("parent", parent),
         ("backward", is_backward),
@@ -153,4 +153,4 @@ def _add(
     ):
         columns[f"scope_{name}"].append(value)
     for child in scope.children:
-        _add(columns, found, numbers, child, is_backward, number, location)
+        _add(columns, scope_rows, numbers, child, is_backward, number, location)

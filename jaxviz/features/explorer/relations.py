@@ -27,15 +27,15 @@ def handed_to(equation: Equation) -> dict[int, tuple[Body, list[int]]]:
     rounds = carried(equation)
     # A scan's consts and carry precede the arrays it iterates over.
     slices = sum(of(equation).carry(equation.operation)) if is_scan(equation) else len(equation.invars)
-    found: dict[int, tuple[Body, list[int]]] = {}
+    by_program: dict[int, tuple[Body, list[int]]] = {}
     whole = of(equation).runs(equation.operation)
     for body in [whole] if whole is not None and whole.operands else bodies(equation):
         how = [1 if i in rounds else 2 if i >= slices else 0 for i in body.operands]
-        found[id(body.program)] = (body, how)
-    return found
+        by_program[id(body.program)] = (body, how)
+    return by_program
 
 
-def _made(program: Program) -> Iterator[Atom]:
+def _results(program: Program) -> Iterator[Atom]:
     return (v for e in program.equations for v in e.outvars)
 
 
@@ -107,10 +107,10 @@ class Variables:
         """Reads the relations recorded by the transforms."""
         first = self.first
         several = [p for p in self._unique if self.calls[id(p)] > 1]
-        times = {v: self.calls[id(p)] for p in several for v in (*p.constvars, *p.invars, *_made(p))}
+        times = {v: self.calls[id(p)] for p in several for v in (*p.constvars, *p.invars, *_results(p))}
         branches = [b for p in self._unique for e in p.equations if is_choice(e) for _, b in e.programs]
         inputs = {v for p in branches for v in p.invars}
-        self.held_apart = {v for p in self._unique for v in _made(p) if v in inputs} if inputs else set[Atom]()
+        self.held_apart = {v for p in self._unique for v in _results(p) if v in inputs} if inputs else set[Atom]()
         """Inputs of branches with known relations that are not their operands': residuals, where branches share a
         position."""
         for program in self._unique:

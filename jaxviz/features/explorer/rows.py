@@ -199,13 +199,13 @@ class Rows:
 
     def _locations(self, sources: Shared) -> np.ndarray:
         """The user's line of each equation, or of an enclosing one; a library's if none of them has one."""
-        places = self._held(self.numbers.own_lines_of(self.equations, sources))
+        places = self._inherited(self.numbers.own_lines_of(self.equations, sources))
         rest = np.flatnonzero(places < 0)
         equations = [self.equations[row] for row in rest]
         places[rest] = self.numbers.locations_of(equations, shared([e.source for e in equations]))
-        return self._held(places)
+        return self._inherited(places)
 
-    def _held(self, places: np.ndarray) -> np.ndarray:
+    def _inherited(self, places: np.ndarray) -> np.ndarray:
         """Equations without a value get that of the nearest enclosing equation that has one."""
         holders = self.holders.copy()
         while (rest := np.flatnonzero((places < 0) & (holders >= 0))).size:
@@ -265,15 +265,15 @@ class Rows:
 
     def _earlier(self, equation: Equation) -> tuple[int, int]:
         """For an equation whose origin is not shown, the row of its nearest origin that is, or -1; and, as a string,
-        what made it and the origins in between: these belong to a derived function."""
-        made: list[str] = []
+        what rules it and the origins in between: these belong to a derived function."""
+        rules: list[str] = []
         for e in (equation, *ancestors(equation)):
             if e in self.first:
-                return self.first[e], self.numbers.string("\n".join(made))
+                return self.first[e], self.numbers.string("\n".join(rules))
             if e.origin is None:
                 break
-            made.append(f"{e.origin.rule} ({e.origin.transform})")
-        return -1, self.numbers.string("\n".join(made))
+            rules.append(f"{e.origin.rule} ({e.origin.transform})")
+        return -1, self.numbers.string("\n".join(rules))
 
     def _add_shared(self, names: Sequence[str], cells: Sequence[Sequence[int]], of_row: np.ndarray) -> None:
         """Fills columns of values that rows share: their distinct cells, and the index of each row's cell."""

@@ -107,9 +107,9 @@ class Items:
 
     def _path_to(self, row: int) -> Path:
         place = self._place(self.holder_of[row])
-        found = self.boxes.around(place, self.equations[row])
-        if found is not None:
-            return found
+        own = self.boxes.around(place, self.equations[row])
+        if own is not None:
+            return own
         path, origin = self._path_into(self.holder_of[row]), self.equations[row].origin
         if origin is None or origin.equation is not None:
             around = [self.boxes.function, *(box.name for box in path)]
@@ -146,7 +146,7 @@ def scopes_of(items: Sequence[Item], n_equations: int) -> list[Scope]:
     def inside(items: Iterable[Item], depth: int) -> list[Scope]:
         if depth == _DEEPEST:
             return []
-        found: list[Scope] = []
+        scopes: list[Scope] = []
         parts = grouped(enumerate(items), lambda item: item[1].path[depth] if depth < len(item[1].path) else _REST)
         # What a loop does not change is computed before everything else.
         for part in sorted(parts, key=lambda part: sum(i for i, _ in part) / len(part)):
@@ -156,15 +156,15 @@ def scopes_of(items: Sequence[Item], n_equations: int) -> list[Scope]:
             if box.kind in ("scope", "loop", "repeated"):
                 scope.children = inside(of_part, depth + 1)
             if box.kind != "rest" and not is_small(scope):
-                found.append(scope)
-            elif found and found[-1].box is _REST:
-                found[-1].items += scope.items
+                scopes.append(scope)
+            elif scopes and scopes[-1].box is _REST:
+                scopes[-1].items += scope.items
             else:
-                found.append(Scope(_REST, scope.items))
+                scopes.append(Scope(_REST, scope.items))
             if box.kind == "scope" and [c.box.kind for c in scope.children if c.box is not _REST] in ([], ["line"]):
                 scope.line = next((c.line for c in scope.children if c.box is not _REST), -1)
                 scope.children = []
-        return found
+        return scopes
 
     return inside(items, 0)
 

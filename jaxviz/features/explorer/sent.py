@@ -54,9 +54,9 @@ def code_of(switches: Switches, key: str) -> str:
 def without_memory(compiled: str) -> str:
     """A compiled program without everything that contains source expressions: the memory, the collectives, and the
     description of equal blocks."""
-    made = json.loads(compiled)
-    notes = made.get("notes", [])[1 if made.get("isBlock") else 0 :]
-    return as_json({**made, "memory": None, "exchanges": None, "block": "", "notes": notes})
+    message = json.loads(compiled)
+    notes = message.get("notes", [])[1 if message.get("isBlock") else 0 :]
+    return as_json({**message, "memory": None, "exchanges": None, "block": "", "notes": notes})
 
 
 _NOT_IN_THE_PAGE = "It was not compiled when this page was saved; `save_html(path, compiled=True)` compiles it."

@@ -148,10 +148,10 @@ def _lines(view: View, stage: Stage) -> Iterator[str]:
     if stage.programs[0] < stage.programs[1]:
         reader = _Reader(view)
         rows = range(*stage.equations)
-        held: dict[int, list[int]] = {}
+        rows_of: dict[int, list[int]] = {}
         for row in rows:
-            held.setdefault(int(view.columns["equation_program"][row]), []).append(row)
-        yield from reader.program(stage.programs[0], held, 0)
+            rows_of.setdefault(int(view.columns["equation_program"][row]), []).append(row)
+        yield from reader.program(stage.programs[0], rows_of, 0)
 
 
 class _Reader:
@@ -166,8 +166,8 @@ class _Reader:
 
     def items(self, offsets: str, values: str, i: int) -> list[int]:
         starts = self.view.columns[offsets]
-        found: list[int] = self.view.columns[values][int(starts[i]) : int(starts[i + 1])].tolist()
-        return found
+        items: list[int] = self.view.columns[values][int(starts[i]) : int(starts[i + 1])].tolist()
+        return items
 
     def typed(self, atom: int) -> str:
         kind, i = ("variable", atom) if atom >= 0 else ("literal", ~atom)
@@ -176,14 +176,14 @@ class _Reader:
     def atom(self, atom: int) -> str:
         return self.text("variable_name", atom) if atom >= 0 else self.text("literal_text", ~atom)
 
-    def program(self, program: int, held: dict[int, list[int]], depth: int) -> Iterator[str]:
+    def program(self, program: int, rows_of: dict[int, list[int]], depth: int) -> Iterator[str]:
         pad = "  " * depth
         binders = "".join(f" {self.typed(v)}" for v in self.items("program_binders", "binder_vars", program))
         yield f"{pad}lambda{binders} ."
-        for row in held.get(program, []):
+        for row in rows_of.get(program, []):
             yield f"{pad}  {self.equation(row)}"
             for inner in self.nested.get(row, []):
-                yield from self.program(inner, held, depth + 2)
+                yield from self.program(inner, rows_of, depth + 2)
         results = ", ".join(self.atom(a) for a in self.items("program_results", "result_atoms", program))
         yield f"{pad}in ({results})"
 

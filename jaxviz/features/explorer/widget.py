@@ -163,8 +163,8 @@ class Explorer(Bundled):
 
     @cached_property
     def _one_block(self) -> OneBlock | None:
-        found: OneBlock | None = added("one block of the compiled stage")(self.derivation)
-        return found
+        one_block: OneBlock | None = added("one block of the compiled stage")(self.derivation)
+        return one_block
 
     @property
     def equation(self) -> Equation | None:
@@ -232,7 +232,7 @@ class Explorer(Bundled):
           the path.
         """
         view = self.view if source else fit_to_show(view_of(self.derivation, source=False))
-        state = {name: getattr(self, name) for name in (*self.from_page - {"switches"}, "height")}
+        state = {name: getattr(self, name) for name in (*sorted(self.from_page - {"switches"}), "height")}
         try:
             state |= saved_switches(self._switches, self.switches, source) | {"tried": self._tried()}
         except Exception as error:
@@ -473,31 +473,31 @@ class Explorer(Bundled):
         if self.compiled and not self._is_block:
             return
         stage = added("compiled stage")
-        one, made, line = None, "", self.line
+        one, message, line = None, "", self.line
         try:
             one = self._one_block
-            found = stage.lower(self.derivation)
+            lowered = stage.lower(self.derivation)
             text = "" if one is None else one.text
             with self.hold_sync():
-                self.lowered, self.compiled, self._is_block = as_json(stage.lowered(found, text)), "", False
-            texts = stage.compiled(found, text)
-            made = as_json(texts)
+                self.lowered, self.compiled, self._is_block = as_json(stage.lowered(lowered, text)), "", False
+            texts = stage.compiled(lowered, text)
+            message = as_json(texts)
             if texts["memory"] is not None and not self.switches:
                 line = as_json(stage.compiled_line("", texts["memory"]))
         except Exception as error:
-            made = as_json({"error": first_line(error), "block": "" if one is None else one.text})
+            message = as_json({"error": first_line(error), "block": "" if one is None else one.text})
         with self.hold_sync():
-            self.compiled, self.lowered, self.line = made, "", line
+            self.compiled, self.lowered, self.line = message, "", line
 
     def _fill_block(self) -> None:
         """The same for the function with one of several equal blocks."""
         no_blocks = {"error": "there are no identical blocks"}
         try:
-            made = as_json(self._one_block.compiled() if self._one_block is not None else no_blocks)
+            message = as_json(self._one_block.compiled() if self._one_block is not None else no_blocks)
         except Exception as error:
-            made = as_json({"error": first_line(error)})
+            message = as_json({"error": first_line(error)})
         with self.hold_sync():
-            self.compiled, self.lowered, self._is_block = made, "", True
+            self.compiled, self.lowered, self._is_block = message, "", True
 
     def _answer(self, widget: Any, content: Any, buffers: Any) -> None:
         """Handles requests of the browser."""
@@ -506,20 +506,20 @@ class Explorer(Bundled):
         elif is_switch_request(content):
             self._work("try", lambda explorer: explorer._try(content))
 
-    def _work(self, asked: str, work: Callable[[Explorer], None]) -> None:
+    def _work(self, request: str, work: Callable[[Explorer], None]) -> None:
         """Does the requested work and reports its progress, since a busy kernel does not answer requests."""
 
         try:
             with stoppable() as stop:
 
                 def tell(what: str = "", done: int = 0, total: int | None = None) -> None:
-                    self.send({"work": asked, "what": what, "done": done, "total": total or 0, "stop": stop})
+                    self.send({"work": request, "what": what, "done": done, "total": total or 0, "stop": stop})
 
                 tell()
                 with report_progress_to(tell), collector_paused():
                     work(self)
         except KeyboardInterrupt:
-            self.send({"work": asked, "stopped": True})
+            self.send({"work": request, "stopped": True})
 
     def set_state(self, sync_data: Any) -> None:
         self._is_told = True

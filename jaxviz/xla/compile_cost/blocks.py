@@ -96,15 +96,15 @@ class Blocks:
         Args:
           names: the names of the arguments.
         """
-        found: dict[frozenset[str], None] = {}
+        arguments: dict[frozenset[str], None] = {}
         for run in self.runs:
             array_of = {row: of.array for row, of in rows_of(run.body).items()}
             for atoms in stacked(run):
                 paths = [names.get(array_of.get(a, a), "") for a in atoms]
                 if all(paths) and len({pattern(p) for p in paths}) == 1:
-                    found[frozenset(paths)] = None
+                    arguments[frozenset(paths)] = None
         # Another pass may cover all but the first of these.
-        widest = (paths for paths in found if not any(paths < others for others in found))
+        widest = (paths for paths in arguments if not any(paths < others for others in arguments))
         return tuple(one_name(sorted(paths)) for paths in widest)
 
     def holds(self, lines: Sequence[Location]) -> bool:
@@ -130,12 +130,12 @@ def blocks_of(program: Program) -> list[Blocks]:
     runs = [run for p in programs_in(program) for run in runs_of(p, alike)]
     place = {run: place_of([*run.block(0), *run.block(run.count - 1)]) for run in runs}
     outside = set(_lines_outside(program, runs))
-    found = []
+    blocks = []
     for own in grouped(runs, lambda run: place[run] or run):
         equations = [e for run in own for e in run.equations]
         lines = frozenset(line for run in own for line in _lines_of(run.block(0)))
-        found.append(Blocks(own, place[own[0]], sum(alike.size(e.operation) for e in equations), lines - outside))
-    return sorted(found, key=lambda blocks: -blocks.size)
+        blocks.append(Blocks(own, place[own[0]], sum(alike.size(e.operation) for e in equations), lines - outside))
+    return sorted(blocks, key=lambda b: -b.size)
 
 
 def opened(program: Program) -> Program:

@@ -63,11 +63,11 @@ def place_of(equations: Sequence[Equation]) -> BlockPlace | None:
         instructions = list(dict.fromkeys(p[depth] for p in paths))
         called = Counter(p[depth + 1][0] for p in paths if len(p) > depth + 1)
         inner = called.most_common(1)[0] if called else (None, 0)
-        found = _lines(instructions, inner[0] if inner[1] >= enough else None)
+        lines = _lines(instructions, inner[0] if inner[1] >= enough else None)
         if all(is_called_in_loop(frame) for frame in instructions):
-            loop = replace(found, is_loop=True)
+            loop = replace(lines, is_loop=True)
         elif loop is None:
-            outside = found
+            outside = lines
     return loop or outside
 
 

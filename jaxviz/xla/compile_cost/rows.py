@@ -33,16 +33,16 @@ def row_of(equation: Equation) -> int | None:
 
 def rows_of(equations: Iterable[Equation]) -> dict[Atom, Row]:
     """The results of a program's equations that are rows of others."""
-    found: dict[Atom, Row] = {}
+    rows: dict[Atom, Row] = {}
     for e in equations:
         number = row_of(e)
         if number is not None:
-            found[e.outvars[0]] = Row(e.invars[0], number, True)
+            rows[e.outvars[0]] = Row(e.invars[0], number, True)
         elif e.primitive.name == "squeeze" and tuple(e.params["dimensions"]) == (0,):
-            row = found.get(e.invars[0])
+            row = rows.get(e.invars[0])
             if row is not None and row.keeps_dimension:
-                found[e.outvars[0]] = replace(row, keeps_dimension=False)
-    return found
+                rows[e.outvars[0]] = replace(row, keeps_dimension=False)
+    return rows
 
 
 def with_rows_first(program: Program) -> Program:
