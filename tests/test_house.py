@@ -161,7 +161,7 @@ BUDGETS = {
     "page": 1_145,
     "report": 2_290,
     "runtime": 1_625,
-    "teach": 5_080,
+    "teach": 5_235,
     "transforms": 3_045,
     "xla": 50,
     "xla/collectives": 2_100,

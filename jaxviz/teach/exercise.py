@@ -128,7 +128,8 @@ class AnswerForm:
     """How the user answers in a notebook.
 
     Args:
-      kind: 'marks' for boxes to tick, 'choice' for one of several, 'line' for a number or a word, 'code' for code in a cell.
+      kind: 'marks' for boxes to tick, 'choice' for one of several, 'line' for a number or a word, 'code' for code in a
+        cell.
       groups: the options: headings, each with its options as pairs of a key and a label; for code, only headings.
       placeholder: the placeholder of the input.
       code: the code that the question is about.

@@ -25,7 +25,8 @@ def predict(
 ) -> Exercise:
     """A question whose answer is computed only when the learner answers.
 
-    >>> size = teach.predict("How many bytes does the gradient keep?", truth=lambda: jaxviz.residuals(f, x).nbytes, tolerance=0.1)
+    >>> n = lambda: jaxviz.residuals(f, x).nbytes
+    >>> size = teach.predict("How many bytes does the gradient save?", truth=n, tolerance=0.1)
     >>> size.answer("12 KiB")
     Not yet. 12 KiB is too much.
 

@@ -60,8 +60,9 @@ def rule(
 ) -> Exercise:
     """An exercise in which the learner writes a custom rule, a linear program, a policy or any other function.
 
-    >>> tanh = teach.rule("Write `tanh` with a rule that saves its result alone.", teach.computes(jnp.tanh, (0.5,), (3.0,)),
-    ...                   teach.has_right_rule((0.5,), (3.0,)), teach.keeps_at_most(4, 0.5))
+    >>> tanh = teach.rule("Write `tanh` with a rule that saves its result alone.",
+    ...                   teach.computes(jnp.tanh, (0.5,), (3.0,)), teach.has_right_rule((0.5,), (3.0,)),
+    ...                   teach.keeps_at_most(4, 0.5))
     >>> tanh.answer(my_tanh)
     Not yet. ...
 
@@ -283,7 +284,10 @@ def difference(ours: Any, theirs: Any, tol: float, name: str) -> str:
     if [p for p, _ in found] != [p for p, _ in wanted]:
         if ours is None:
             return "it returns None. Is a `return` missing?"
-        return f"it returns {counted(len(found), 'array')} in {jax.tree.structure(ours)}, but {name} returns {jax.tree.structure(theirs)}."
+        return (
+            f"it returns {counted(len(found), 'array')} in {jax.tree.structure(ours)}, but {name} returns "
+            f"{jax.tree.structure(theirs)}."
+        )
     for (path, a), (_, b) in zip(found, wanted, strict=True):
         at = f" in {keystr(path)}" if path else ""
         if np.shape(a) != np.shape(b):

@@ -34,8 +34,8 @@ class Value:
     """A value that the gradient may save.
 
     Args:
-      kind: 'input' for an argument or a constant, 'value' for the result of an equation of the function, 'slope' for another value that
-        the equation's derivative rule computes.
+      kind: 'input' for an argument or a constant, 'value' for the result of an equation of the function, 'slope' for
+        another value that the equation's derivative rule computes.
       name: its variable in the program; for a slope, the variable of the value.
       text: such as `tanh(h)`.
       equation: the equation that computes it; None for an input.
@@ -79,12 +79,14 @@ def saved(
     >>> kept = teach.saved(loss, params, x)
     >>> kept.answer(["x", "tanh", "params['w']"])
 
-    Besides the values that the function computes, a derivative rule may compute and save another one, such as the cosine for a sine. Each
-    equation that is not linear has a box for it, named `sin'`.
+    Besides the values that the function computes, a derivative rule may compute and save another one, such as the
+    cosine for a sine. Each equation that is not linear has a box for it, named `sin'`.
 
-    An answer is a list of: an argument's path such as `params['w']`; a variable of the source such as `h`, for what is assigned to it; an
-      operation such as `tanh`, for its results, or `tanh'`; an expression such as `tanh(b)`; a variable of the printed program; or a line,
-      as a number, for all values that are computed there. An item that matches several values marks all of them.
+    An answer is a list of: an argument's path such as `params['w']`; a variable of the source such as `h`, for what is
+    assigned to it; an
+      operation such as `tanh`, for its results, or `tanh'`; an expression such as `tanh(b)`; a variable of the printed
+      program; or a line, as a number, for all values that are computed there. An item that matches several values marks
+      all of them.
 
     Args:
       f, argnums: as for `jaxviz.derive`.
@@ -106,8 +108,9 @@ def saved(
 
 
 _WRITTEN = {
-    "add": "{} + {}", "add_any": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}", "pow": "{}**{}", "neg": "-{}",
-    "integer_pow": "{}**{y}", "gt": "{} > {}", "lt": "{} < {}", "ge": "{} >= {}", "le": "{} <= {}", "eq": "{} == {}",
+    "add": "{} + {}", "add_any": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}", "pow": "{}**{}",
+    "neg": "-{}", "integer_pow": "{}**{y}", "gt": "{} > {}", "lt": "{} < {}", "ge": "{} >= {}", "le": "{} <= {}",
+    "eq": "{} == {}",
 }  # fmt: skip
 """The operations that are written with a sign."""
 
@@ -232,7 +235,8 @@ class _Case:
         return None
 
     def _is_noise(self, value: Value) -> bool:
-        """Whether a value that is not saved is no question: one that only changes a shape, or another one beside a product's factors."""
+        """Whether a value that is not saved is no question: one that only changes a shape, or another one beside a
+        product's factors."""
         if value.equation is None:
             return False
         what = plain(value.primitive)
@@ -335,7 +339,8 @@ class _Case:
         return {
             "kind": "marks", "headline": self._headline(), "note": self._note(),
             "boxes": [
-                {"isKept": v in self.kept, "what": printable(v.short), "why": printable(self._why_kept(v) if v in self.kept else self._why_not(v))}
+                {"isKept": v in self.kept, "what": printable(v.short),
+                 "why": printable(self._why_kept(v) if v in self.kept else self._why_not(v))}
                 for v in self.values
             ],
         }  # fmt: skip
@@ -386,7 +391,10 @@ class _Case:
     def hint(self) -> str:
         lines = sorted({v.location.line for v in self.kept if v.location is not None})
         inputs = sum(v.kind == "input" for v in self.kept)
-        made = f"{len(self.kept) - inputs} that are computed at line{'s' if len(lines) != 1 else ''} {', '.join(map(str, lines))}"
+        made = (
+            f"{len(self.kept) - inputs} that are computed at line{'s' if len(lines) != 1 else ''} "
+            f"{', '.join(map(str, lines))}"
+        )
         given = f"{inputs} of its arguments{' and ' if lines else ''}" if inputs else ""
         return (
             f"It saves {given}{made if lines else ''}. A derivative that multiplies a tangent by a value needs that "

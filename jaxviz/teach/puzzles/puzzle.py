@@ -1,4 +1,5 @@
-"""`Puzzle`: a function of at most five lines to rewrite, what is measured of the answer, and par, by the planner or by a known answer."""
+"""`Puzzle`: a function of at most five lines to rewrite, what is measured of the answer, and par, by the planner or by
+a known answer."""
 
 from __future__ import annotations
 
@@ -136,7 +137,8 @@ def _places(argnums: Argnums) -> tuple[int, ...]:
 
 
 def _value_and_gradient(function: Function, argnums: Argnums) -> Function:
-    """Compiled: the results, and the cotangents of the arguments for cotangents of the results that differ from element to element."""
+    """Compiled: the results, and the cotangents of the arguments for cotangents of the results that differ from element
+    to element."""
 
     def computed(*args: Any) -> Any:
         places = _places(argnums)
