@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import models
-from jaxviz.xla.compile_cost.stages import Measured, subject_of
+from jaxviz.xla.compile_cost.stages import CompileTimings, subject_of
 from jaxviz.xla.compile_cost.start import TIMES, compile_cost
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -237,7 +237,7 @@ PROGRAMS: dict[str, Callable[[], tuple[Call, Call]]] = {
 
 def taken(*calls: Call, times: int = TIMES) -> list[Any]:
     """The seconds of each phase of some programs, interleaved, measured as in a report."""
-    measured = [(subject_of(f, args, {}, 0), Measured()) for f, args in calls]
+    measured = [(subject_of(f, args, {}, 0), CompileTimings()) for f, args in calls]
     for _ in range(times):
         for subject, of in measured:
             of.compile(subject.make(), (*subject.inputs, *subject.cotangents))

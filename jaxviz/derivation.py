@@ -187,6 +187,35 @@ class Derivation:
         """The names of the forward program's variables in its listing, by which the other stages name the residuals."""
         return variable_names(self.linearized.forward)
 
+    def names(self, stage: str) -> Mapping[Var, str]:
+        """The names of a stage's variables in its listing; residuals have those of the forward program."""
+        if stage == "forward":
+            return self.forward_names
+        program: Program = getattr(self, stage)
+        if stage not in ("linear", "backward"):
+            return variable_names(program)
+        forward, pairs = self.forward_names, zip(self.linearized.residuals, program.invars, strict=False)
+        return variable_names(program, {v: forward[a] for a, v in pairs if isinstance(a, Var) and a in forward})
+
+    @property
+    def differentiated_inputs(self) -> tuple[str, ...]:
+        """The names of the differentiated inputs."""
+        names = (name or f"input {i}" for i, name in enumerate(self.primal.arg_names))
+        return tuple(name for name, nonzero in zip(names, self.nonzeros, strict=True) if nonzero)
+
+    def input_labels(self, stage: str) -> tuple[str, ...]:
+        """A description of each input of a stage: the path of an argument, or whose tangent or cotangent it is; '' for
+        residuals."""
+        if stage in ("primal", "forward"):
+            return self.primal.arg_names
+        tangents = tuple(f"tangent of {name}" for name in self.differentiated_inputs)
+        if stage == "jvp":
+            return (*self.primal.arg_names, *tangents)
+        if stage == "backward":
+            nonzeros = enumerate(self.linearized.nonzeros_out)
+            tangents = tuple(f"cotangent of result {i}" for i, nonzero in nonzeros if nonzero)
+        return (*[""] * self.n_residuals, *tangents)
+
     @property
     @api_boundary
     def linear(self) -> Program:

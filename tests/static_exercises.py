@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxviz import teach
 from jaxviz.teach.exercise import said
-from jaxviz.teach.saved import Key
+from jaxviz.teach.saved import ValueNumber
 
 FIXTURE = Path(__file__).parent / "fixtures" / "exercises.json"
 
@@ -52,7 +52,7 @@ ANSWERS = {
 def given(name, answer):
     """An answer in Python's form."""
     if isinstance(answer, list):
-        return [Key(i) for i in answer]
+        return [ValueNumber(i) for i in answer]
     return EXERCISES[name].form.groups[0][1][answer][0] if isinstance(answer, int) else answer
 
 

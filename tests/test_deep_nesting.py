@@ -11,7 +11,7 @@ from short_runs import short
 
 import jaxviz
 from jaxviz.features.explorer.columns import ViewMaker
-from jaxviz.features.explorer.text import stage_text
+from jaxviz.features.explorer.still import stage_text
 from jaxviz.ir.stack import FRAMES, deep_stack
 from jaxviz.page.html import fit_to_show
 from jaxviz.page.schema import decode, encode

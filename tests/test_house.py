@@ -140,14 +140,14 @@ def test_each_primitive_that_is_opened_is_in_the_table_of_programs():
 
 
 BUDGETS = {
-    ".": 1_210,
-    "analysis": 3_770,
+    ".": 1_240,
+    "analysis": 3_920,
     "features": 470,
     "features/comparison": 590,
-    "features/cost": 1_130,
+    "features/cost": 1_135,
     "features/debugger": 4_130,
-    "features/draw": 1_700,
-    "features/explorer": 4_300,
+    "features/draw": 1_515,
+    "features/explorer": 4_165,
     "features/lint": 1_400,
     "features/memory": 1_150,
     "features/nans": 2_810,
@@ -160,15 +160,15 @@ BUDGETS = {
     "ir/compat": 3_760,
     "notebook": 950,
     "page": 1_145,
-    "report": 2_280,
+    "report": 2_290,
     "runtime": 1_625,
-    "teach": 5_080,
-    "transforms": 3_040,
+    "teach": 5_235,
+    "transforms": 3_045,
     "xla": 50,
     "xla/collectives": 2_100,
     "xla/compat": 800,
     "xla/compilations": 950,
-    "xla/compile_cost": 1_450,
+    "xla/compile_cost": 1_300,
     "xla/compiled_memory": 3_520,
     "xla/donation": 385,
     "xla/explorer_stage": 460,
@@ -197,9 +197,7 @@ def test_every_room_keeps_to_its_budget_of_lines():
     assert {room: n for room, n in lines.items() if n < 0.9 * BUDGETS[room] - 50} == {}, "lower these budgets"
 
 
-MAY_SHARE = (
-    "features/draw", "features/explorer", "features/remat", "ir", "teach", "xla/compile_cost", "xla/compiled_memory",
-)  # fmt: skip
+MAY_SHARE = ("features/explorer", "features/remat", "ir", "teach")
 """Rooms in which a class may still have the name of another one of them. The list only becomes shorter."""
 
 

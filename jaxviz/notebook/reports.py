@@ -209,7 +209,7 @@ class Request:
         """Writes the explorer and pictures to files; without any, its text."""
         from jaxviz.features.draw.drawing import draw
         from jaxviz.features.explorer.columns import view_of
-        from jaxviz.features.explorer.text import summary
+        from jaxviz.features.explorer.still import summary
 
         options, source = self.options, not self.options.no_source
         if wrong := [stage for stage in options.stage.split("+") if stage not in STAGES]:

@@ -143,7 +143,8 @@ class OverTime:
     @property
     def sentence(self) -> str:
         there = ", ".join(f"{kind} {format_bytes(int(n))}" for kind, n in self.at_peak)
-        return f"{self.title}, over {counted(len(self.steps), 'step')}: {self.peak}, including {there}"
+        including = f", including {there}" if there else ""
+        return f"{self.title}, over {counted(len(self.steps), 'step')}: {self.peak}{including}"
 
     def spans(self) -> list[tuple[str, int, int]]:
         """The passes, each with its first step and the one after its last."""
@@ -236,7 +237,7 @@ class TradeOff:
     @property
     def sentence(self) -> str:
         said = "; ".join(f"{name} {text}" for (_, _, name, _), text in zip(self.marks, self.texts, strict=True))
-        return f"{self.title}, {self.x.label} against {self.y.label}: {said}"
+        return f"{self.title}, {self.x.label} against {self.y.label}: {said or 'nothing'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +260,8 @@ class FlameGraph:
 
     @property
     def sentence(self) -> str:
+        if not self.rows:
+            return f"{self.title}: nothing"
         parts = ", ".join(f"{name} {self.axis.written(long)}" for name, _, _, long, depth in self.rows if depth == 1)
         return f"{self.title}: {self.rows[0][0]}{f', including {parts}' * bool(parts)}"
 
@@ -336,6 +339,8 @@ class Bars:
     @property
     def sentence(self) -> str:
         bars = self.bars
+        if not bars:
+            return f"{self.title}: nothing"
         label, amounts = bars[0]
         return f"{self.title}: the longest of {len(bars):,} is {label} {' and '.join(self.texts(amounts))}"
 
@@ -393,6 +398,8 @@ class Lanes:
     @property
     def sentence(self) -> str:
         lanes, n = self.lanes, sum(len(rows) for _, rows in self.lanes)
+        if not lanes:
+            return f"{self.title}: nothing"
         name, rows = max(lanes, key=lambda lane: _seconds(lane[1]))
         took = f"{name} took longest, {format_seconds(_seconds(rows))}"
         return f"{self.title}: {n:,} in {format_seconds(self.span[1])}, in {counted(len(lanes), 'lane')}; {took}"
@@ -446,7 +453,7 @@ class Chain:
     def sentence(self) -> str:
         stops = self.stops if len(self.stops) < 4 else (self.stops[0], self.stops[-1])
         way = ", then ".join(f"{s.place} {s.what}" for s in stops)
-        return f"{self.title}, in {counted(len(self.stops), 'step')}: {way}"
+        return f"{self.title}, in {counted(len(self.stops), 'step')}: {way or 'nothing'}"
 
 
 Chart = OverTime | TradeOff | FlameGraph | Bars | Lanes | Chain

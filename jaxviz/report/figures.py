@@ -95,7 +95,8 @@ def _(chart: OverTime, axes: Axes | None = None) -> Figure:
     """A chart of memory as a stacked area, its peak marked, and the other program as a line."""
     axes = _own(axes, 9, 4)
     edges, picked = chart.columns(2000)
-    of_kinds = np.asarray([chart.steps[i] for i in (*picked, *picked[-1:])], float).reshape(-1, len(chart.kinds))
+    picked = [*picked, *picked[-1:]]
+    of_kinds = np.asarray([chart.steps[i] for i in picked], float).reshape(len(picked), len(chart.kinds))
     shown = [i for i in range(len(chart.kinds)) if of_kinds[:, i].any()]
     if shown:
         at_peak = dict(chart.at_peak)

@@ -124,11 +124,12 @@ def _start(is_right: bool | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class AnswerForm:
     """How the user answers in a notebook.
 
     Args:
-      kind: 'marks' for boxes to tick, 'choice' for one of several, 'line' for a number or a word, 'code' for code in a cell.
+      kind: 'marks' for boxes to tick, 'choice' for one of several, 'line' for a number or a word, 'code' for code in a
+        cell.
       groups: the options: headings, each with its options as pairs of a key and a label; for code, only headings.
       placeholder: the placeholder of the input.
       code: the code that the question is about.
@@ -163,7 +164,7 @@ class Exercise:
     question: str
     check: Callable[[Any], Verdict]
     truth: Callable[[], Verdict]
-    form: Form
+    form: AnswerForm
     hints: Sequence[str | Callable[[], str]] = ()
     wrong: Callable[[], Iterable[Any]] = tuple
     grading: Callable[[], OfChoice | OfNumber | OfWord | OfMarks] | None = None

@@ -1,4 +1,5 @@
-"""The JSON in a form on a page without a kernel. `python tests/page/wire_types.py` writes these types down for the page."""
+"""The JSON in a form on a page without a kernel. `python tests/page/wire_types.py` writes these types down for the
+page."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ class OfMarks(TypedDict):
 
 
 class Sheet(TypedDict):
-    """Everything that a form may need to say. Without a grading it takes no answer, because its answer is code that must run."""
+    """Everything that a form may need to say. Without a grading it takes no answer, because its answer is code that
+    must run."""
 
     grading: OfChoice | OfNumber | OfWord | OfMarks | None
     blank: str

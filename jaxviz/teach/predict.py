@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxviz.analysis.budgets import read_size
-from jaxviz.teach.exercise import Exercise, Form, Verdict, said
+from jaxviz.teach.exercise import AnswerForm, Exercise, Verdict, said
 from jaxviz.teach.messages import OfChoice, OfNumber, OfWord
 
 Text = str | Callable[[], str]
@@ -25,7 +25,8 @@ def predict(
 ) -> Exercise:
     """A question whose answer is computed only when the learner answers.
 
-    >>> size = teach.predict("How many bytes does the gradient keep?", truth=lambda: jaxviz.residuals(f, x).nbytes, tolerance=0.1)
+    >>> n = lambda: jaxviz.residuals(f, x).nbytes
+    >>> size = teach.predict("How many bytes does the gradient save?", truth=n, tolerance=0.1)
     >>> size.answer("12 KiB")
     Not yet. 12 KiB is too much.
 
@@ -98,9 +99,9 @@ def predict(
 
     options = tuple((c, str(c)) for c in choices or ())
     if options:
-        form = Form("choice", (("", options),))
+        form = AnswerForm("choice", (("", options),))
     else:
-        form = Form("line", placeholder="a number, or a size such as 12 KiB" if tolerance else "your answer")
+        form = AnswerForm("line", placeholder="a number, or a size such as 12 KiB" if tolerance else "your answer")
     return Exercise(question, check, solution, form, hints, wrong, grading)
 
 

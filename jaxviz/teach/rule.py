@@ -21,7 +21,7 @@ from jaxviz.ir.syntax import Program
 from jaxviz.ir.trace import trace
 from jaxviz.report.tables import counted, format_bytes
 from jaxviz.runtime.cache import function_name
-from jaxviz.teach.exercise import BLANK, Exercise, Form, Point, Verdict, raised
+from jaxviz.teach.exercise import BLANK, AnswerForm, Exercise, Point, Verdict, raised
 from jaxviz.teach.predict import Text
 
 
@@ -60,8 +60,9 @@ def rule(
 ) -> Exercise:
     """An exercise in which the learner writes a custom rule, a linear program, a policy or any other function.
 
-    >>> tanh = teach.rule("Write `tanh` with a rule that saves its result alone.", teach.computes(jnp.tanh, (0.5,), (3.0,)),
-    ...                   teach.has_right_rule((0.5,), (3.0,)), teach.keeps_at_most(4, 0.5))
+    >>> tanh = teach.rule("Write `tanh` with a rule that saves its result alone.",
+    ...                   teach.computes(jnp.tanh, (0.5,), (3.0,)), teach.has_right_rule((0.5,), (3.0,)),
+    ...                   teach.keeps_at_most(4, 0.5))
     >>> tanh.answer(my_tanh)
     Not yet. ...
 
@@ -85,7 +86,7 @@ def rule(
         shown = example if isinstance(example, str) else textwrap.dedent(inspect.getsource(example))
         return Verdict(None, "An answer does this:", wanted, _for_example(shown.strip()) if shown else "")
 
-    return Exercise(question, check, solution, Form("code"), hints, lambda: wrong)
+    return Exercise(question, check, solution, AnswerForm("code"), hints, lambda: wrong)
 
 
 def tried(checks: Iterable[Check], given: Any) -> Iterator[Point]:
@@ -283,7 +284,10 @@ def difference(ours: Any, theirs: Any, tol: float, name: str) -> str:
     if [p for p, _ in found] != [p for p, _ in wanted]:
         if ours is None:
             return "it returns None. Is a `return` missing?"
-        return f"it returns {counted(len(found), 'array')} in {jax.tree.structure(ours)}, but {name} returns {jax.tree.structure(theirs)}."
+        return (
+            f"it returns {counted(len(found), 'array')} in {jax.tree.structure(ours)}, but {name} returns "
+            f"{jax.tree.structure(theirs)}."
+        )
     for (path, a), (_, b) in zip(found, wanted, strict=True):
         at = f" in {keystr(path)}" if path else ""
         if np.shape(a) != np.shape(b):

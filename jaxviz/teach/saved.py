@@ -20,7 +20,7 @@ from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.primitives import is_view, plain
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.report.tables import format_bytes, printable, together, type_text
-from jaxviz.teach.exercise import Exercise, Form, Mark, Point, Verdict
+from jaxviz.teach.exercise import AnswerForm, Exercise, Mark, Point, Verdict
 from jaxviz.teach.messages import OfMarks
 from jaxviz.teach.predict import Text
 
@@ -34,8 +34,8 @@ class Value:
     """A value that the gradient may save.
 
     Args:
-      kind: 'input' for an argument or a constant, 'value' for the result of an equation of the function, 'slope' for another value that
-        the equation's derivative rule computes.
+      kind: 'input' for an argument or a constant, 'value' for the result of an equation of the function, 'slope' for
+        another value that the equation's derivative rule computes.
       name: its variable in the program; for a slope, the variable of the value.
       text: such as `tanh(h)`.
       equation: the equation that computes it; None for an input.
@@ -79,12 +79,14 @@ def saved(
     >>> kept = teach.saved(loss, params, x)
     >>> kept.answer(["x", "tanh", "params['w']"])
 
-    Besides the values that the function computes, a derivative rule may compute and save another one, such as the cosine for a sine. Each
-    equation that is not linear has a box for it, named `sin'`.
+    Besides the values that the function computes, a derivative rule may compute and save another one, such as the
+    cosine for a sine. Each equation that is not linear has a box for it, named `sin'`.
 
-    An answer is a list of: an argument's path such as `params['w']`; a variable of the source such as `h`, for what is assigned to it; an
-      operation such as `tanh`, for its results, or `tanh'`; an expression such as `tanh(b)`; a variable of the printed program; or a line,
-      as a number, for all values that are computed there. An item that matches several values marks all of them.
+    An answer is a list of: an argument's path such as `params['w']`; a variable of the source such as `h`, for what is
+    assigned to it; an
+      operation such as `tanh`, for its results, or `tanh'`; an expression such as `tanh(b)`; a variable of the printed
+      program; or a line, as a number, for all values that are computed there. An item that matches several values marks
+      all of them.
 
     Args:
       f, argnums: as for `jaxviz.derive`.
@@ -98,7 +100,7 @@ def saved(
         question or QUESTION.format(name=name),
         case.check,
         lambda: case.verdict(None),
-        Form("marks", case.groups()),
+        AnswerForm("marks", case.groups()),
         (case.hint, *hints),
         case.wrong,
         case.grading,
@@ -106,8 +108,9 @@ def saved(
 
 
 _WRITTEN = {
-    "add": "{} + {}", "add_any": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}", "pow": "{}**{}", "neg": "-{}",
-    "integer_pow": "{}**{y}", "gt": "{} > {}", "lt": "{} < {}", "ge": "{} >= {}", "le": "{} <= {}", "eq": "{} == {}",
+    "add": "{} + {}", "add_any": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}", "pow": "{}**{}",
+    "neg": "-{}", "integer_pow": "{}**{y}", "gt": "{} > {}", "lt": "{} < {}", "ge": "{} >= {}", "le": "{} <= {}",
+    "eq": "{} == {}",
 }  # fmt: skip
 """The operations that are written with a sign."""
 
@@ -232,7 +235,8 @@ class _Case:
         return None
 
     def _is_noise(self, value: Value) -> bool:
-        """Whether a value that is not saved is no question: one that only changes a shape, or another one beside a product's factors."""
+        """Whether a value that is not saved is no question: one that only changes a shape, or another one beside a
+        product's factors."""
         if value.equation is None:
             return False
         what = plain(value.primitive)
@@ -269,7 +273,7 @@ class _Case:
         """The values by their lines, in the order of the program."""
         found: dict[str, list[tuple[Any, str]]] = {}
         for i, v in enumerate(self.values):
-            found.setdefault(_heading(v.location), []).append((Key(i), v.label))
+            found.setdefault(_heading(v.location), []).append((ValueNumber(i), v.label))
         return tuple((heading, tuple(options)) for heading, options in found.items())
 
     def check(self, given: Any) -> Verdict:
@@ -284,7 +288,7 @@ class _Case:
 
     def _fitting(self, item: Any) -> list[Value]:
         """The values that a part of an answer names, by the first kind of name that matches any."""
-        if isinstance(item, Key):
+        if isinstance(item, ValueNumber):
             return [self.values[item]]
         if isinstance(item, int):
             return [v for v in self.values if v.kind == "value" and v.location is not None and v.location.line == item]
@@ -335,7 +339,8 @@ class _Case:
         return {
             "kind": "marks", "headline": self._headline(), "note": self._note(),
             "boxes": [
-                {"isKept": v in self.kept, "what": printable(v.short), "why": printable(self._why_kept(v) if v in self.kept else self._why_not(v))}
+                {"isKept": v in self.kept, "what": printable(v.short),
+                 "why": printable(self._why_kept(v) if v in self.kept else self._why_not(v))}
                 for v in self.values
             ],
         }  # fmt: skip
@@ -386,7 +391,10 @@ class _Case:
     def hint(self) -> str:
         lines = sorted({v.location.line for v in self.kept if v.location is not None})
         inputs = sum(v.kind == "input" for v in self.kept)
-        made = f"{len(self.kept) - inputs} that are computed at line{'s' if len(lines) != 1 else ''} {', '.join(map(str, lines))}"
+        made = (
+            f"{len(self.kept) - inputs} that are computed at line{'s' if len(lines) != 1 else ''} "
+            f"{', '.join(map(str, lines))}"
+        )
         given = f"{inputs} of its arguments{' and ' if lines else ''}" if inputs else ""
         return (
             f"It saves {given}{made if lines else ''}. A derivative that multiplies a tangent by a value needs that "
@@ -395,8 +403,8 @@ class _Case:
 
     def wrong(self) -> Iterable[Any]:
         """Nothing, everything, each saved value omitted, each other value added."""
-        right = [Key(i) for i, v in enumerate(self.values) if v in self.kept]
-        others = [Key(i) for i, v in enumerate(self.values) if v not in self.kept]
+        right = [ValueNumber(i) for i, v in enumerate(self.values) if v in self.kept]
+        others = [ValueNumber(i) for i, v in enumerate(self.values) if v not in self.kept]
         if right:
             yield []
         if others:
@@ -405,7 +413,7 @@ class _Case:
         yield from ([*right, k] for k in others)
 
 
-class Key(int):
+class ValueNumber(int):
     """The number of a value in an exercise, as returned by the form; a plain number is a line."""
 
 

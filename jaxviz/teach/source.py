@@ -33,7 +33,8 @@ def source_of(answer: Any) -> str:
 
 
 def code_of(answer: Any, beside: Callable[..., Any]) -> str:
-    """The source of something in a module: its definition, its rules, and everything that these read, as written in a cell.
+    """The source of something in a module: its definition, its rules, and everything that these read, as written in a
+    cell.
 
     Args:
       answer: a function or another value of the module.

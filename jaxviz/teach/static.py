@@ -1,4 +1,5 @@
-"""Exercises on a page without a kernel, such as a static site: forms that contain all their messages, and check answers in the browser.
+"""Exercises on a page without a kernel, such as a static site: forms that contain all their messages, and check answers
+in the browser.
 
 Their contents are encoded, so that no reader, search or screen reader finds an answer early; they are not secret.
 `widgets/src/main/exercise.ts` is the script of such a page.
@@ -13,22 +14,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxviz.report.tables import code_html, preformatted
-from jaxviz.teach.exercise import Exercise, Form, said
+from jaxviz.teach.exercise import AnswerForm, Exercise, said
 from jaxviz.teach.messages import Sheet
 
 _NO_SCRIPT = "<noscript><p>This page needs JavaScript to check answers.</p></noscript>"
 
 
 def static_form(exercise: Exercise) -> str:
-    """An exercise as HTML that needs no kernel: a form that checks the answer, and shows hints and the answer when asked.
+    """An exercise as HTML that needs no kernel: a form that checks the answer, and shows hints and the answer when
+    asked.
 
     The page must include the script returned by `static_script` once.
 
     >>> size = teach.predict("How many bytes does it save?", truth=lambda: 12, because="Three numbers of four bytes.")
     >>> page = teach.static_form(size) + f"<script>{teach.static_script()}</script>"
 
-    Everything that the form may have to say is computed now, and is in the page encoded. An exercise whose answer is code shows hints and the answer
-    only, since checking it would have to run it.
+    Everything that the form may have to say is computed now, and is in the page encoded. An exercise whose answer is
+    code shows hints and the answer only, since checking it would have to run it.
 
     Args:
       exercise: made by `teach.saved`, `teach.predict`, `teach.rule` or `teach.autodiff.exercise`.
@@ -77,10 +79,13 @@ def encoded(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def _fields(form: Form) -> str:
+def _fields(form: AnswerForm) -> str:
     if form.kind == "line":
         hint = html.escape(form.placeholder, quote=True)
-        return f'<label>Your answer: <input type="text" autocomplete="off" spellcheck="false" placeholder="{hint}"></label>'
+        return (
+            '<label>Your answer: <input type="text" autocomplete="off" spellcheck="false" '
+            f'placeholder="{hint}"></label>'
+        )
     if form.kind == "code":
         told = "".join(f"<p>{code_html(heading)}</p>" for heading, _ in form.groups)
         code = preformatted(form.code) if form.code else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -180,6 +180,19 @@ class Builder:
             effects, debug_info, like.branches if like else (), like.is_path if like else False,
             relations=self.relations if self._related else unrelated,
         )  # fmt: skip
+
+    def part(self, of: Program, invars: Sequence[Var], results: Sequence[Atom]) -> Program:
+        """The finished program, as a part of another one, whose variables it shares."""
+        part = self.program(invars, results, compat.derived_debug_info(of.debug_info, [""] * len(invars), len(results)))
+        if of.relations is unrelated:
+            return part
+        return replace(part, relations=cache(partial(self._inherited, of, part)))
+
+    def _inherited(self, program: Program, part: Program) -> Relations:
+        """How the variables of a part relate to others: those that they have in the program, and those copied in."""
+        own = {*part.invars, *part.constvars, *(v for e in part.equations for v in e.outvars)}
+        related = [r for r in program.relations() if r[0] in own]
+        return tuple(dict.fromkeys([*related, *self.relations()]))
 
     @cached_property
     def _copied(self) -> Relations:
@@ -429,14 +442,6 @@ def relations_of_values(
     for v, t in tangent.items():
         yield t, "tangent", v
     yield from builder.relations()
-
-
-def relations_of_part(program: Program, part: Program, builder: Builder) -> Relations:
-    """The same for a part of a program that shares its variables: those that they have in the program, and those of the
-    builder."""
-    own = {*part.invars, *part.constvars, *(v for e in part.equations for v in e.outvars)}
-    inherited = [related for related in program.relations() if related[0] in own]
-    return tuple(dict.fromkeys([*inherited, *builder.relations()]))
 
 
 def call_of(operation: Operation) -> Program:

@@ -17,13 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, partial
-from typing import Any
 
 from jaxviz.ir import compat
-from jaxviz.ir.syntax import Atom, Checkpoint, Decision, Equation, Literal, Origin, Program, Var, unrelated
-from jaxviz.transforms.driver import Builder, Mask, either, fixpoint, located, relations_of_part, select
-from jaxviz.transforms.policy import decide, in_force, offloaded, recomputation, with_own_origin
+from jaxviz.ir.syntax import Atom, Checkpoint, Decision, Equation, Literal, Program, Var
+from jaxviz.transforms.driver import Builder, either, fixpoint, located, select
+from jaxviz.transforms.policy import divide, in_force
 from jaxviz.transforms.primitive import of
 from jaxviz.transforms.split_rules import SplitOptions, SplitProgram, split_rules
 
@@ -38,13 +36,13 @@ def split_program(program: Program, unknown: Sequence[bool], options: SplitOptio
     refs: list[Var] = []
     if options.policy is None and compat.makes_refs(program.effects):
         refs = [v for e in program.equations for v in e.outvars if compat.is_mutable(v.aval)]
-
-    def split(is_staged: Mask) -> SplitProgram:
-        return _Splitter(program, unknown, options, select(is_staged, refs)).split()
-
     # A reference that the staged part uses too is made there. JAX makes it now: in a loop then only once, with what
     # earlier iterations wrote.
-    parts, _ = fixpoint([False] * len(refs), split, lambda parts: [v in parts.residuals for v in refs])
+    parts, _ = fixpoint(
+        [False] * len(refs),
+        lambda is_staged: _Splitter(program, unknown, options, select(is_staged, refs)).split(),
+        lambda parts: [v in parts.residuals for v in refs],
+    )
     return parts
 
 
@@ -78,7 +76,7 @@ class _Splitter:
                 elif is_known:
                     self.evaluate(equation)
                 else:
-                    self.stage(equation, equation.origin)
+                    self.stage(equation)
                     self.unknown.update(equation.outvars)
         return self.finish()
 
@@ -86,26 +84,19 @@ class _Splitter:
         """Adds an equation to the known part; a policy decides whether the staged part has its results, too."""
         invars = tuple([self.in_known.get(a, a) for a in equation.invars])
         evaluated = equation if invars == equation.invars else replace(equation, invars=invars)
-        policy, transform = self.options.policy, self.options.transform
-        if policy is None:
+        if self.options.policy is None:
             self.known.equations.append(evaluated)
             return
-        evaluated = with_own_origin(evaluated)
-        self.known.equations.append(evaluated)
-        verdict = decide(policy, equation)
-        if verdict == "recomputed":
-            self.stage(equation, recomputation(evaluated, transform))
-        elif verdict != "saved":
-            away, back = offloaded(equation, transform, *verdict)
-            verdict = "offloaded"
-            self.known.equations.append(away)
-            self.stage(back, back.origin)
-        self.decisions.append(Decision(evaluated, verdict))
+        decision, known, later = divide(self.options.policy, equation, evaluated, self.options.transform)
+        self.known.equations += known
+        if later is not None:
+            self.stage(later)
+        self.decisions.append(decision)
 
-    def stage(self, equation: Equation, origin: Origin | None) -> None:
+    def stage(self, equation: Equation) -> None:
         """Adds an equation to the staged part."""
         invars = tuple([self.read_staged(a) for a in equation.invars])
-        staged = Equation(equation.operation, invars, equation.outvars, equation.source, origin)
+        staged = Equation(equation.operation, invars, equation.outvars, equation.source, equation.origin)
         self.staged.equations.append(staged)
         self.in_staged.update(zip(equation.outvars, equation.outvars, strict=True))
 
@@ -152,23 +143,15 @@ class _Splitter:
 
     def finish(self) -> SplitProgram:
         options, outvars = self.options, self.program.outvars
-        unknown_out = either([a in self.unknown for a in outvars], options.ensure_unknown or [False] * len(outvars))
+        nothing = [False] * len(outvars)
+        unknown_out = either([a in self.unknown for a in outvars], options.ensure_unknown or nothing)
         available_out = unknown_out
         if options.policy is not None:
-            available = [self.is_available(a) for a in outvars]
-            available_out = either(available, options.ensure_available or [False] * len(outvars))
+            available_out = either([self.is_available(a) for a in outvars], options.ensure_available or nothing)
         staged_results = [self.read_staged(a) for a in select(available_out, outvars)]
         known_results = [self.in_known.get(a, a) for a, u in zip(outvars, unknown_out, strict=True) if not u]
-        known = self.part(self.known, self.known_inputs, [*known_results, *self.residuals])
+        known = self.known.part(self.program, self.known_inputs, [*known_results, *self.residuals])
         inputs = [*self.residuals.values(), *self.staged_inputs]
-        staged = self.part(self.staged, inputs, staged_results, tangents=self.program.tangents)
+        staged = replace(self.staged.part(self.program, inputs, staged_results), tangents=self.program.tangents)
         residuals, decisions, checkpoints = tuple(self.residuals), tuple(self.decisions), tuple(self.checkpoints)
         return SplitProgram(known, staged, residuals, unknown_out, available_out, decisions, checkpoints)
-
-    def part(self, builder: Builder, invars: Sequence[Var], results: Sequence[Atom], **of_derived: Any) -> Program:
-        program = self.program
-        info = compat.derived_debug_info(program.debug_info, [""] * len(invars), len(results))
-        part = builder.program(invars, results, info)
-        if program.relations is unrelated:
-            return part
-        return replace(part, relations=cache(partial(relations_of_part, program, part, builder)), **of_derived)

@@ -14,7 +14,7 @@ from typing import Any
 from jaxviz.ir import compat
 from jaxviz.ir.convert import one_equation, write_params
 from jaxviz.ir.convert import operation as make_operation
-from jaxviz.ir.syntax import Atom, Equation, Origin, Program, Relations, Var
+from jaxviz.ir.syntax import Atom, Decision, Equation, Origin, Program, Relations, Var
 
 Policy = Callable[..., Any]
 
@@ -26,7 +26,31 @@ def in_force(policy: Policy, equation: Equation) -> Policy:
     return compat.policy_in_rules(policy) if in_rule else policy
 
 
-def decide(policy: Policy, equation: Equation) -> Any:
+def divide(
+    policy: Policy, equation: Equation, known: Equation, transform: str
+) -> tuple[Decision, list[Equation], Equation | None]:
+    """What a policy decides about an equation; the equations of the known part, and the one that has the results in the
+    staged part, unless they are saved.
+
+    Args:
+      policy: the policy.
+      equation: of the program that is split.
+      known: the same equation on values of the known part.
+      transform: the transform that asks.
+    """
+    # Its origin is not shared with other equations of its rule, so that later copies of it can be identified.
+    o = known.origin
+    known = replace(known, origin=Origin(o.equation, o.transform, o.rule, o.role) if o is not None else None)
+    verdict = _decide(policy, equation)
+    if verdict == "saved":
+        return Decision(known, "saved"), [known], None
+    if verdict == "recomputed":
+        return Decision(known, "recomputed"), [known], replace(equation, origin=_recomputation(known, transform))
+    away, back = _offloaded(equation, transform, *verdict)
+    return Decision(known, "offloaded"), [known, away], back
+
+
+def _decide(policy: Policy, equation: Equation) -> Any:
     """The decision about an equation: 'saved', 'recomputed', or the memories between which its results are moved,
     `(source, destination)`.
 
@@ -42,14 +66,7 @@ def decide(policy: Policy, equation: Equation) -> Any:
     return verdict
 
 
-def with_own_origin(equation: Equation) -> Equation:
-    """A copy whose origin is not shared with other equations of its rule, so that later copies of it can be
-    identified."""
-    o = equation.origin
-    return replace(equation, origin=Origin(o.equation, o.transform, o.rule, o.role) if o is not None else None)
-
-
-def offloaded(equation: Equation, transform: str, source: str, destination: str) -> tuple[Equation, Equation]:
+def _offloaded(equation: Equation, transform: str, source: str, destination: str) -> tuple[Equation, Equation]:
     """The equations that move the results of an equation to another kind of memory, and back to the same variables."""
     parked = tuple([Var(compat.in_memory(v.aval, destination)) for v in equation.outvars])
 
@@ -66,7 +83,7 @@ def offloaded(equation: Equation, transform: str, source: str, destination: str)
     )
 
 
-def recomputation(equation: Equation, transform: str) -> Origin:
+def _recomputation(equation: Equation, transform: str) -> Origin:
     """The origin of an equation that computes the results of another one again."""
     return Origin(equation, transform, "recomputed in the backward pass", "recomputation")
 
@@ -74,7 +91,7 @@ def recomputation(equation: Equation, transform: str) -> Origin:
 def recomputed(program: Program, transform: str) -> Program:
     """The program with its equations marked as done once more, in the backward pass."""
     equations = tuple(
-        replace(e, source=compat.in_scope(e.source, compat.RECOMPUTED), origin=recomputation(e, transform))
+        replace(e, source=compat.in_scope(e.source, compat.RECOMPUTED), origin=_recomputation(e, transform))
         for e in program.equations
     )
     return replace(program, equations=equations, relations=partial(_copied, program))

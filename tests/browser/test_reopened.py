@@ -41,7 +41,7 @@ SHEETS = "() => [...document.querySelectorAll('style')].filter((s) => s.textCont
 def test_many_explorers_are_saved_small_and_live_without_a_kernel(lab, own_tab):
     name, page = "many.ipynb", own_tab.page
     # Half of them wait for a request before sending what large programs send later.
-    late = "import jaxviz.features.explorer.widget as module\nmodule._AT_ONCE = 10"
+    late = "import jaxviz.features.explorer.sent as module\nmodule._AT_ONCE = 10"
     half = EXPLORERS // 2
     show = "for e in explorers[{}:{}]:\n    display(e)"
     path = lab.folder / name

@@ -9,6 +9,8 @@ import pytest
 from jaxviz.report.charts import (
     BYTES,
     FLOPS,
+    SECONDS,
+    SIZE,
     TIME,
     Axis,
     Bars,
@@ -111,8 +113,15 @@ def test_the_same_amounts_are_in_each_way_of_drawing():
     assert lengths == sorted([3 * 2.0**i for i in range(4, 12)] * 2)
 
 
-@pytest.mark.parametrize("chart", [Bars([], "t"), Lanes([], "t"), Chain([], "t"), Bars([("a", 0, "plan")], "t")])
-def test_a_chart_of_nothing_is_an_empty_figure_and_no_drawing(chart):
+@pytest.mark.parametrize(
+    ("chart", "sentence"),
+    [(Bars([], "t"), "t: nothing"), (Lanes([], "t"), "t: nothing"), (FlameGraph([], {}, {}, "t"), "t: nothing"),
+     (Chain([], "t"), "t, in 0 steps: nothing"), (Bars([("a", 0, "plan")], "t"), "t: nothing"),
+     (TradeOff([], [], "t", SIZE, TIME), "t, bytes against time: nothing"),
+     (OverTime([], [], [], "t", "no peak"), "t, over 0 steps: no peak")],
+)  # fmt: skip
+def test_a_chart_of_nothing_is_an_empty_figure_and_no_drawing(chart, sentence):
+    assert chart.sentence == sentence
     assert svg(chart) == ""
     assert [text for text, _ in texts_of(plot(chart)) if text == "t"] == ["t"]
 

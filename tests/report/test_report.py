@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 import jaxviz
-from jaxviz.features.remat.policy_views import MemoryComparison, PlanComparison
+from jaxviz.features.remat.policy_comparison import MemoryComparison, PlanComparison
 from jaxviz.report.report import Report
 
 

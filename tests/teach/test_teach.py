@@ -12,7 +12,7 @@ import pytest
 import jaxviz
 from jaxviz import teach
 from jaxviz.ir.emit import as_function
-from jaxviz.teach.saved import Key, _Case
+from jaxviz.teach.saved import ValueNumber, _Case
 
 
 def network(params, x, y):
@@ -102,7 +102,7 @@ def test_every_residual_is_told_and_every_answer_but_one_is_wrong(name):
     assert sorted(r.nbytes for r in told) == sorted(r.nbytes for r in case.derivation.residuals)
     assert all(r.kind == "literal" for r in case.beside)
     kept = teach.saved(f, *args)
-    assert kept.answer([Key(i) for i, v in enumerate(case.values) if v in case.kept])
+    assert kept.answer([ValueNumber(i) for i, v in enumerate(case.values) if v in case.kept])
     wrong = list(kept.wrong())
     assert wrong
     for given in wrong:

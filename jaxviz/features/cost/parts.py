@@ -125,6 +125,14 @@ def repeats(equation: Equation) -> tuple[int, int]:
     return (kind.trip_count(operation) or 1) * kind.n_devices(operation), kind.copies(operation)
 
 
+def counted(equation: Equation, known: dict[int, Cost]) -> list[Program]:
+    """The programs that count as the work of an equation: all that it runs, or for a choice the most expensive one."""
+    programs = run_by(equation)
+    if not is_choice(equation) or not programs:
+        return programs
+    return [max(programs, key=lambda p: weight(total_of(remembered(e, known) for e in p.equations)))]
+
+
 def _expense(branch: list[CostPart]) -> tuple[int, int]:
     return weight(total_of(p.cost for p in branch))
 

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from jaxviz.analysis.grouping import alike
-from jaxviz.features.draw.graph import ROLE_LABELS, Box, Frame, Line
+from jaxviz.features.draw.graph import ROLE_LABELS, Frame, GraphBox, Line, enclosing
 from jaxviz.features.draw.labels import literal_text, printable_lines
 from jaxviz.ir.origin import Location
 from jaxviz.ir.own_code import is_own
@@ -27,12 +27,15 @@ MOST_BOXES = 800
 
 _TITLE = 28
 
+_LISTED = 12
+"""How many values a tooltip lists."""
+
 _CROWD = 4
 """More values than this between the same groups of equations are drawn as one line."""
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class BoxOutput:
     """A value that a box computes: the box's number, and the index of the result."""
 
     box: int
@@ -41,7 +44,7 @@ class Made:
 
 
 @dataclass(eq=False, slots=True)
-class Given:
+class Outside:
     """A value from outside of a stage, or a literal."""
 
     kind: str
@@ -52,13 +55,13 @@ class Given:
 
 @dataclass(eq=False, slots=True)
 class Before:
-    """What an iteration receives from the previous one; `made` is known once the body has been processed."""
+    """What an iteration receives from the previous one; `values` is known once the body has been processed."""
 
-    made: tuple[Any, ...] = ()
+    values: tuple[Any, ...] = ()
 
 
 Values = tuple[Any, ...]
-"""Where a value may come from: `Made`, `Given` or `Before`; several if branches or iterations return it."""
+"""Where a value may come from: `BoxOutput`, `Outside` or `Before`; several if branches or iterations return it."""
 
 Slot = tuple[int, Any]
 """A box, and the index of one of its operands."""
@@ -68,16 +71,9 @@ Slot = tuple[int, Any]
 class Script:
     """Numbers of boxes and frames that one repetition of a layer created, to be reused for the next ones."""
 
-    made: list[int] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
     at: int = 0
     replays: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Typed:
-    """A value that has a type and no name."""
-
-    aval: Any
 
 
 @dataclass(eq=False, slots=True)
@@ -109,10 +105,10 @@ class Canvas:
 
     def __init__(self, source: bool):
         self.source = source
-        self.boxes: list[Box] = []
+        self.boxes: list[GraphBox] = []
         self.frames = [Frame(0, -1, "picture", "")]
-        self.uses: dict[tuple[Any, Slot], Atom | Typed] = {}
-        self.names: dict[Var, str] = {}
+        self.uses: dict[tuple[Any, Slot], Atom] = {}
+        self.names: Mapping[Var, str] = {}
         self.script: Script | None = None
         self.folded: Counter[str] = Counter()
         self.left_out = 0
@@ -126,23 +122,21 @@ class Canvas:
 
     def read(self, atom: Atom, env: Mapping[Var, Values], frame: int) -> Values:
         if isinstance(atom, Literal):
-            return (Given("literal", literal_text(atom), atom.aval, frame),)
+            return (Outside("literal", literal_text(atom), atom.aval, frame),)
         return env.get(atom, ())
 
-    def read_all(
-        self, e: Equation, atoms: Sequence[Atom], env: Mapping[Var, Values], box: int, frame: int, place: int = 0
-    ) -> None:
+    def read_all(self, atoms: Sequence[Atom], env: Mapping[Var, Values], box: int, frame: int, place: int = 0) -> None:
         for i, atom in enumerate(atoms):
             self.use(self.read(atom, env, frame), (box, (place, i)), atom)
 
-    def use(self, values: Values, slot: Slot, atom: Atom | Typed) -> None:
+    def use(self, values: Values, slot: Slot, atom: Atom) -> None:
         for value in values:
-            if not (isinstance(value, Made) and value.box == slot[0] and self.boxes[slot[0]].kind == "group"):
+            if not (isinstance(value, BoxOutput) and value.box == slot[0] and self.boxes[slot[0]].kind == "group"):
                 self.uses[value, slot] = atom
 
     def bind(self, outvars: Sequence[Var], env: dict[Var, Values], box: int, place: int = 0) -> None:
         for i, v in enumerate(outvars):
-            env[v] = (Made(box, (place, i)),)
+            env[v] = (BoxOutput(box, (place, i)),)
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 
@@ -154,7 +148,7 @@ class Canvas:
         if self.script is None or not self.script.replays:
             return None
         self.script.at += 1
-        return self.script.made[self.script.at - 1]
+        return self.script.numbers[self.script.at - 1]
 
     def add_frame(self, parent: int, kind: str, title: str, tooltip: str = "") -> int:
         number = self.again()
@@ -162,7 +156,7 @@ class Canvas:
             number = len(self.frames)
             self.frames.append(Frame(number, parent, kind, printable(title, 60), printable_lines(tooltip)))
             if self.script is not None:
-                self.script.made.append(number)
+                self.script.numbers.append(number)
             if parent == 0:
                 self.drawn = 0
         return number
@@ -174,21 +168,11 @@ class Canvas:
         if number is None:
             number = len(self.boxes)
             url = self.url(at) if at is not None else ""
-            self.boxes.append(
-                Box(
-                    number,
-                    kind,
-                    fitted(title, _TITLE),
-                    printable(detail, 40),
-                    role,
-                    frame,
-                    printable_lines(tooltip),
-                    url,
-                )
-            )
+            title, detail = fitted(title, _TITLE), printable(detail, 40)
+            self.boxes.append(GraphBox(number, kind, title, detail, role, frame, printable_lines(tooltip), url))
             self.drawn += 1
             if self.script is not None:
-                self.script.made.append(number)
+                self.script.numbers.append(number)
         return number
 
     def equation_tooltip(self, e: Equation, at: Location | None) -> str:
@@ -216,9 +200,9 @@ class Canvas:
 
     def note_what_is_left_out(self, frame: int, n: int) -> None:
         text = f"and {n:,} more equations"
-        self.boxes.append(Box(len(self.boxes), "note", text, "left out of the picture", "", frame, text))
+        self.boxes.append(GraphBox(len(self.boxes), "note", text, "left out of the picture", "", frame, text))
 
-    # --- inputs and results --------------------------------------------------------------------------------------------
+    # --- inputs and results -------------------------------------------------------------------------------------------
 
     def add_results(self, results: Iterable[tuple[str, str, Any, Values, int]]) -> None:
         """A label for each result; a single one for results that repetitions of a layer share."""
@@ -227,22 +211,23 @@ class Canvas:
             kind, _, aval, values, frame = result
             groups.setdefault((kind, self.place_of(values) or i, type_text(aval), frame), []).append(result)
         parts = []
-        for found in groups.values():
-            kind, _, aval, values, frame = found[0]
-            tails = frozenset(v.box for v in values if isinstance(v, Made))
+        for group in groups.values():
+            kind, _, aval, values, frame = group[0]
+            tails = frozenset(v.box for v in values if isinstance(v, BoxOutput))
             place = self.innermost(tails, ("fold", "stage")) if tails else frame
-            parts.append(_Part(kind, tails, place, [name for _, name, *_ in found], aval, [r[3] for r in found]))
+            parts.append(_Part(kind, tails, place, [name for _, name, *_ in group], aval, [r[3] for r in group]))
         for crowd in self.crowds(parts):
             box = self.add_values(crowd)
             for part in crowd:
                 for each in part.what:
-                    self.use(each, (box, 0), Typed(part.aval))
+                    self.use(each, (box, 0), Var(part.aval))
 
     def add_ports(self, residuals: Mapping[int, tuple[Values, Any]], labels: Sequence[str]) -> None:
-        """Adds a box for each residual between the forward and the linear or backward program; one for those of a layer's repetitions."""
+        """Adds a box for each residual between the forward and the linear or backward program; one for those of a
+        layer's repetitions."""
         readers: dict[int, list[Slot]] = {}
         for value, slot in list(self.uses):
-            if isinstance(value, Given) and value.kind.startswith("residual "):
+            if isinstance(value, Outside) and value.kind.startswith("residual "):
                 readers.setdefault(int(value.kind.split()[1]), []).append(slot)
                 del self.uses[value, slot]
         groups: dict[Any, list[int]] = {}
@@ -251,22 +236,23 @@ class Canvas:
         parts = []
         for numbers in groups.values():
             values, aval = residuals[numbers[0]]
-            ends = {v.box for v in values if isinstance(v, Made)} | {box for box, _ in readers.get(numbers[0], ())}
+            ends = {v.box for v in values if isinstance(v, BoxOutput)} | {box for box, _ in readers.get(numbers[0], ())}
             parts.append(_Part("residual", frozenset(ends), 0, [labels[i] for i in numbers], aval, numbers))
         for crowd in self.crowds(parts):
             box = self.add_values(crowd)
             for part in crowd:
                 for i in part.what:
-                    made = tuple(v for v in residuals[i][0] if not (isinstance(v, Given) and v.kind == "literal"))
-                    self.use(made, (box, 0), Typed(part.aval))
+                    values = tuple(v for v in residuals[i][0] if not (isinstance(v, Outside) and v.kind == "literal"))
+                    self.use(values, (box, 0), Var(part.aval))
                     for slot in readers.get(i, ()):
-                        self.uses[Made(box, 0), slot] = Typed(part.aval)
+                        self.uses[BoxOutput(box, 0), slot] = Var(part.aval)
 
     def place_of(self, values: Values) -> frozenset[Any]:
-        """A key shared by values at the same position of a layer's repetitions: the box that computes them, or those that read them."""
+        """A key shared by values at the same position of a layer's repetitions: the box that computes them, or those
+        that read them."""
         return frozenset(
             (v.box, v.place)
-            if isinstance(v, Made)
+            if isinstance(v, BoxOutput)
             else (v.kind, v.name if v.kind == "literal" else self._slots.get(v, v))
             for v in self.resolved(values)
         )
@@ -274,84 +260,75 @@ class Canvas:
     @cached_property
     def _slots(self) -> dict[Any, frozenset[Slot]]:
         """The operands that read each value from outside."""
-        found: dict[Any, set[Slot]] = {}
+        readers: dict[Any, set[Slot]] = {}
         for value, slot in self.uses:
-            if isinstance(value, Given):
-                found.setdefault(value, set()).add(slot)
-        return {value: frozenset(slots) for value, slots in found.items()}
+            if isinstance(value, Outside):
+                readers.setdefault(value, set()).add(slot)
+        return {value: frozenset(slots) for value, slots in readers.items()}
 
-    def add_given(self) -> None:
-        """Adds a label for each input that is read, next to its reader; numbers and constants have one at each reader."""
-        slots: dict[Given, list[Slot]] = {}
+    def add_outside(self) -> None:
+        """Adds a label for each input that is read, next to its reader; numbers and constants have one at each
+        reader."""
+        slots: dict[Outside, list[Slot]] = {}
         for value, slot in list(self.uses):
-            for given in self.resolved((value,)):
-                if isinstance(given, Given):
-                    slots.setdefault(given, []).append(slot)
-        groups: dict[Any, list[Given]] = {}
-        for given, read in slots.items():
-            type_ = type_text(given.aval)
-            if given.kind in ("constant", "literal"):
+            for outside in self.resolved((value,)):
+                if isinstance(outside, Outside):
+                    slots.setdefault(outside, []).append(slot)
+        groups: dict[Any, list[Outside]] = {}
+        for outside, read in slots.items():
+            type_ = type_text(outside.aval)
+            if outside.kind in ("constant", "literal"):
                 for box in {box for box, _ in read}:
                     there = frozenset(slot for slot in read if slot[0] == box)
-                    groups.setdefault((given.kind, there, type_), []).append(given)
+                    groups.setdefault((outside.kind, there, type_), []).append(outside)
             else:
-                groups.setdefault((given.kind, frozenset(read), type_), []).append(given)
+                groups.setdefault((outside.kind, frozenset(read), type_), []).append(outside)
         parts = []
-        for (kind, read, _), found in groups.items():
+        for (kind, read, _), group in groups.items():
             inside = {box for box, _ in read if self.boxes[box].frame}  # and not a residual between two stages
-            frame = self.common_frame(inside) or found[0].frame
-            names = list(dict.fromkeys(g.name for g in found))
+            frame = self.common_frame(inside) or group[0].frame
+            names = list(dict.fromkeys(g.name for g in group))
             ends = frozenset(box for box, _ in read)
-            parts.append(_Part(kind, ends, frame, names, found[0].aval, [(g, slot) for g in found for slot in read]))
-        made: dict[tuple[Given, Slot], int] = {}
+            parts.append(_Part(kind, ends, frame, names, group[0].aval, [(g, slot) for g in group for slot in read]))
+        box_of: dict[tuple[Outside, Slot], int] = {}
         for crowd in self.crowds(parts):
             box = self.add_values(crowd)
-            made.update({reading: box for part in crowd for reading in part.what})
+            box_of.update({reading: box for part in crowd for reading in part.what})
         for value, slot in list(self.uses):
             atom = self.uses[value, slot]
-            for given in self.resolved((value,)):
-                if isinstance(given, Given):
-                    self.uses[Made(made[given, slot], 0), slot] = atom
-            if isinstance(value, Given):
+            for outside in self.resolved((value,)):
+                if isinstance(outside, Outside):
+                    self.uses[BoxOutput(box_of[outside, slot], 0), slot] = atom
+            if isinstance(value, Outside):
                 del self.uses[value, slot]
 
     def crowds(self, parts: Sequence[_Part]) -> list[list[_Part]]:
         """Values that are drawn as one: those between the same groups of equations, if they are many."""
-        found: dict[Any, list[_Part]] = {}
+        by_ends: dict[Any, list[_Part]] = {}
         for part in parts:
             closed = bool(part.ends) and all(self.boxes[b].kind in ("group", "residual") for b in part.ends)
-            found.setdefault((part.kind, part.ends, part.frame) if closed else part, []).append(part)
-        return [c for group in found.values() for c in ([group] if len(group) > _CROWD else [[p] for p in group])]
+            by_ends.setdefault((part.kind, part.ends, part.frame) if closed else part, []).append(part)
+        return [c for group in by_ends.values() for c in ([group] if len(group) > _CROWD else [[p] for p in group])]
 
     def add_values(self, crowd: Sequence[_Part]) -> int:
         (first, *others) = crowd
-        if not others:
-            return self.add_value(first.kind, first.names, first.aval, first.frame)
+        kind, names = first.kind, first.names
         n = sum(len(part.names) for part in crowd)
         size = format_bytes(sum(len(part.names) * nbytes(part.aval) for part in crowd))
-        shown = [f"{printable(alike(p.names), 120)}: {len(p.names)} × {type_text(p.aval)}" for p in crowd[:12]]
-        tooltip = "\n".join([f"{n:,} {first.kind}s, {size}", *shown, *(["…"] if len(crowd) > 12 else [])])
-        number = len(self.boxes)
-        self.boxes.append(
-            Box(number, first.kind, f"{n:,} {first.kind}s", size, "", first.frame, printable_lines(tooltip))
-        )
-        return number
-
-    def add_value(self, kind: str, names: Sequence[str], aval: Any, frame: int) -> int:
-        n = len(names)
-        type_ = type_text(aval)
-        size = format_bytes(nbytes(aval))
-        shown_as = f"{names[0]} … {names[-1]}" if kind == "literal" and n > 1 else alike(names)
-        title = fitted(shown_as, _TITLE + 6)
-        many = f"{n} × " if n > 1 else ""
-        detail = "" if kind == "literal" else f"{many}{type_}"
-        if kind == "residual":
-            detail += f", {format_bytes(n * nbytes(aval))}"
-        shown = [printable(name, 120) for name in names[:12]] + ([f"and {n - 12} more"] if n > 12 else [])
-        tooltip = "\n".join([f"{kind}: {type_}, {size}{' each' if n > 1 else ''}", *shown])
-        number = len(self.boxes)
-        self.boxes.append(Box(number, kind, title, detail, "", frame, printable_lines(tooltip)))
-        return number
+        if others:
+            title, detail, head = f"{n:,} {kind}s", size, f"{n:,} {kind}s, {size}"
+            listed = [f"{printable(alike(p.names), 120)}: {len(p.names)} × {type_text(p.aval)}" for p in crowd]
+        else:
+            title = fitted(f"{names[0]} … {names[-1]}" if kind == "literal" and n > 1 else alike(names), _TITLE + 6)
+            detail = "" if kind == "literal" else f"{f'{n} × ' if n > 1 else ''}{type_text(first.aval)}"
+            detail += f", {size}" if kind == "residual" else ""
+            each = " each" if n > 1 else ""
+            head = f"{kind}: {type_text(first.aval)}, {format_bytes(nbytes(first.aval))}{each}"
+            listed = [printable(name, 120) for name in names]
+        more = [f"and {len(listed) - _LISTED} more"] if len(listed) > _LISTED else []
+        tooltip = printable_lines("\n".join([head, *listed[:_LISTED], *more]))
+        self.boxes.append(GraphBox(len(self.boxes), kind, title, detail, "", first.frame, tooltip))
+        return len(self.boxes) - 1
 
     def innermost(self, boxes: Iterable[int], kinds: Sequence[str]) -> int:
         """The innermost frame of some kinds around boxes."""
@@ -361,7 +338,7 @@ class Canvas:
         return frame
 
     def common_frame(self, boxes: Iterable[int]) -> int:
-        paths = [self.path(self.boxes[b].frame) for b in boxes]
+        paths = [enclosing(self.frames, self.boxes[b].frame)[::-1] for b in boxes]
         common = 0
         for level in zip(*paths, strict=False):
             if len(set(level)) > 1:
@@ -369,15 +346,9 @@ class Canvas:
             common = level[0]
         return common
 
-    def path(self, frame: int) -> list[int]:
-        found = [frame]
-        while self.frames[found[-1]].parent >= 0:
-            found.append(self.frames[found[-1]].parent)
-        return found[::-1]
-
     def resolved(self, values: Values) -> list[Any]:
         """The values, with the previous iteration's result in place of an iteration's carry."""
-        found: dict[Any, None] = {}
+        sources: dict[Any, None] = {}
         seen: set[Before] = set()
 
         def visit(each: Values, carried: bool) -> None:
@@ -385,56 +356,41 @@ class Canvas:
                 if isinstance(v, Before):
                     if v not in seen:
                         seen.add(v)
-                        visit(v.made, True)
-                elif isinstance(v, Made):
-                    found[replace(v, carried=v.carried or carried)] = None
+                        visit(v.values, True)
+                elif isinstance(v, BoxOutput):
+                    sources[replace(v, carried=v.carried or carried)] = None
                 else:
-                    found[v] = None
+                    sources[v] = None
 
         visit(values, False)
-        return list(found)
+        return list(sources)
 
     def lines(self) -> tuple[Line, ...]:
         between: dict[tuple[int, int, str], dict[str, int]] = {}
         for (value, (head, _)), atom in self.uses.items():
-            for made in self.resolved((value,)):
-                if not isinstance(made, Made):
+            for output in self.resolved((value,)):
+                if not isinstance(output, BoxOutput):
                     continue
-                tail = made.box
-                is_port = (
-                    "residual" in (self.boxes[tail].kind, self.boxes[head].kind)
-                    and self.boxes[tail].frame != self.boxes[head].frame
-                )
-                at_port = is_port and 0 in (self.boxes[tail].frame, self.boxes[head].frame)
-                kind = (
-                    "carry"
-                    if made.carried and self.boxes[head].kind not in ("result", "residual")
-                    else "residual"
-                    if at_port
-                    else "value"
-                )
+                tail = output.box
+                kinds, frames = zip(*((b.kind, b.frame) for b in (self.boxes[tail], self.boxes[head])), strict=True)
+                if output.carried and kinds[1] not in ("result", "residual"):
+                    kind = "carry"
+                else:  # residuals between two stages are outside of both
+                    kind = "residual" if "residual" in kinds and 0 in frames and len(set(frames)) > 1 else "value"
                 name = f"{self.names[atom]}:" if isinstance(atom, Var) and atom in self.names else ""
                 between.setdefault((tail, head, kind), {})[f"{name}{type_text(atom.aval)}"] = nbytes(atom.aval)
-        return tuple(
-            Line(
-                tail,
-                head,
-                kind,
-                max(values.values()),
-                ", ".join([*list(values)[:6], *(["…"] if len(values) > 6 else [])]),
-            )
-            for (tail, head, kind), values in between.items()
-        )
+        listed = lambda values: ", ".join([*list(values)[:6], *(["…"] if len(values) > 6 else [])])
+        return tuple(Line(*ends, max(values.values()), listed(values)) for ends, values in between.items())
 
     def notes(self, depth: int) -> tuple[str, ...]:
-        found = [f"{text}{f', {n} times' if n > 1 else ''}" for text, n in self.folded.items()]
+        notes = [f"{text}{f', {n} times' if n > 1 else ''}" for text, n in self.folded.items()]
         closed = sum(b.kind == "group" for b in self.boxes)
         if closed:
-            found.append(
-                f"{closed:,} box{'es' if closed > 1 else ''} with a double border hold{'s' if closed == 1 else ''} several equations (depth={depth})"
-            )
+            holds = "box with a double border holds" if closed == 1 else "boxes with a double border hold"
+            notes.append(f"{closed:,} {holds} several equations (depth={depth})")
         if self.left_out:
-            found.append(
-                f"{self.left_out:,} equations are left out: a picture has at most {MOST_BOXES:,} boxes; a smaller depth shows more of them"
+            notes.append(
+                f"{self.left_out:,} equations are left out: a picture has at most {MOST_BOXES:,} boxes; a smaller "
+                "depth shows more of them"
             )
-        return tuple(found)
+        return tuple(notes)

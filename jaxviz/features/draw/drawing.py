@@ -15,7 +15,7 @@ from jaxviz.analysis.training_step import subject_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation, derive
 from jaxviz.features.draw.dot import dot_source
-from jaxviz.features.draw.graph import Graph
+from jaxviz.features.draw.graph import ProgramGraph
 from jaxviz.features.draw.program_graph import graph_of
 from jaxviz.features.draw.style import on_page
 from jaxviz.ir.boundary import api_boundary
@@ -54,7 +54,7 @@ class Drawing:
       upwards: frames of stages that are drawn from bottom to top.
     """
 
-    graph: Graph
+    graph: ProgramGraph
     upwards: tuple[int, ...] = ()
 
     @cached_property
@@ -63,7 +63,8 @@ class Drawing:
         return dot_source(self.graph, self.upwards)
 
     def to_dot(self) -> Dot:
-        """The picture in Graphviz's dot language: a `graphviz.Source`, which a notebook shows and `.render()` writes."""
+        """The picture in Graphviz's dot language: a `graphviz.Source`, which a notebook shows and `.render()`
+        writes."""
         with needs("The dot language", "graphviz"):
             from jaxviz.features.draw.source import Dot
 
@@ -151,9 +152,10 @@ def draw(
     Args:
       f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
       *args, **kwargs: its arguments, as for `derive`.
-      stage: 'primal', 'jvp', 'forward', 'linear' or 'backward', or several joined by '+'; by default the function itself.
-      depth: how many levels of calls, loops, branches, named scopes and repeated layers are opened; each deeper one is a box. By default as
-        many as stay legible.
+      stage: 'primal', 'jvp', 'forward', 'linear' or 'backward', or several joined by '+'; by default the function
+        itself.
+      depth: how many levels of calls, loops, branches, named scopes and repeated layers are opened; each deeper one is
+        a box. By default as many as stay legible.
       source: whether lines of your own source files are in the tooltips.
       argnums: the positional argument or arguments to differentiate with respect to.
 

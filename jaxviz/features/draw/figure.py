@@ -1,6 +1,7 @@
 """A picture as a matplotlib figure, from what `dot` says that it draws.
 
-Source: the operations `_draw_`, `_ldraw_` and the others of Graphviz's output format `json`, https://graphviz.org/docs/outputs/xdot/.
+Source: the operations `_draw_`, `_ldraw_` and the others of Graphviz's output format `json`,
+https://graphviz.org/docs/outputs/xdot/.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ def _draw(axes: Axes, operations: Sequence[Mapping[str, Any]], thick: float, sca
                 if shape in "pP":
                     points, codes = np.vstack([points, points[:1]]), [*codes, Path.CLOSEPOLY]
                 patch = PathPatch(
-                    Path(points, codes), facecolor=fill if is_filled else "none", edgecolor=ink, linewidth=thick * scale,
-                    linestyle=dashes, zorder=1,  # in the order in which `dot` draws
+                    Path(points, codes), facecolor=fill if is_filled else "none", edgecolor=ink,
+                    linewidth=thick * scale, linestyle=dashes, zorder=1,  # in the order in which `dot` draws
                 )  # fmt: skip
                 axes.add_patch(patch)
             case "T":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,13 +19,13 @@ ROLE_LABELS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class GraphBox:
     """A box, or a word for a value from outside.
 
     Args:
       number: its index among the boxes.
-      kind: 'equation'; 'group' for equations drawn as one; 'input', 'constant', 'literal' and 'result' for values; 'residual' for one
-        that goes from the forward to the backward program; 'note' for what is left out.
+      kind: 'equation'; 'group' for equations drawn as one; 'input', 'constant', 'literal' and 'result' for values;
+        'residual' for one that goes from the forward to the backward program; 'note' for what is left out.
       title, detail: its two lines.
       role: of its equation; '' for a value.
       frame: the frame that contains it.
@@ -49,7 +49,8 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame around boxes and other frames: a stage, a call, a branch, a loop's body, a named scope, or a repeated layer.
+    """A frame around boxes and other frames: a stage, a call, a branch, a loop's body, a named scope, or a repeated
+    layer.
 
     Args:
       number: its index among the frames; the first contains everything.
@@ -84,7 +85,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Graph:
+class ProgramGraph:
     """The content of a picture.
 
     Args:
@@ -96,7 +97,7 @@ class Graph:
     """
 
     title: str
-    boxes: tuple[Box, ...]
+    boxes: tuple[GraphBox, ...]
     frames: tuple[Frame, ...]
     lines: tuple[Line, ...]
     notes: tuple[str, ...] = ()
@@ -113,10 +114,11 @@ class Graph:
     def stages(self) -> tuple[Frame, ...]:
         return tuple(f for f in self.frames if f.parent == 0)
 
-    def enclosing(self, frame: int) -> list[int]:
-        """The frame and those around it, innermost first."""
-        found = []
-        while frame >= 0:
-            found.append(frame)
-            frame = self.frames[frame].parent
-        return found
+
+def enclosing(frames: Sequence[Frame], frame: int) -> list[int]:
+    """The frame and those around it, innermost first."""
+    path = []
+    while frame >= 0:
+        path.append(frame)
+        frame = frames[frame].parent
+    return path

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jaxviz.analysis.repeats import Run
 from jaxviz.analysis.site import call_name
 from jaxviz.derivation import Derivation
-from jaxviz.features.draw.folds import Fold
 from jaxviz.higher_order import Body, bodies, is_scan, of, scan_length
 from jaxviz.higher_order.jit import JIT
 from jaxviz.ir import compat
@@ -90,10 +90,10 @@ def summary(equations: Sequence[Equation]) -> str:
     return f"{n:,} equation{'s' if n != 1 else ''}{': ' if most else ''}{', '.join(most)}{more}"
 
 
-def scopes_of(item: Equation | Fold, equations: Sequence[Equation]) -> tuple[str, ...]:
+def scopes_of(item: Equation | Run) -> tuple[str, ...]:
     """The named scopes of an equation; for a repeated layer, those that contain all of it."""
-    if isinstance(item, Fold):
-        paths = [compat.scopes(e.source) for e in equations[item.start : item.stop]]
+    if isinstance(item, Run):
+        paths = [compat.scopes(e.source) for e in item.equations]
         shared = 0
         while all(len(p) > shared and p[shared] == paths[0][shared] for p in paths):
             shared += 1
@@ -108,8 +108,8 @@ def common_function(layer: Sequence[Equation]) -> str:
     if not stacks:
         return ""
     shared = set(stacks[0]).intersection(*stacks[1:])
-    found = next((name for name in stacks[0] if name in shared), "")
-    return found.rsplit("<locals>.", 1)[-1]
+    innermost = next((name for name in stacks[0] if name in shared), "")
+    return innermost.rsplit("<locals>.", 1)[-1]
 
 
 def _stack(e: Equation) -> tuple[Location, ...]:

@@ -1,4 +1,5 @@
-"""The style of pictures of programs: the colours of Okabe and Ito, widths of lines, and sizes of texts; on white, and on a page."""
+"""The style of pictures of programs: the colours of Okabe and Ito, widths of lines, and sizes of texts; on white, and
+on a page."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def line_width(nbytes: int) -> float:
 
 
 def on_page(svg: str) -> str:
-    """A picture for inclusion in a page, light or dark: with the page's ink and background, and without ids, which might clash."""
+    """A picture for inclusion in a page, light or dark: with the page's ink and background, and without ids, which
+    might clash."""
     shown = re.sub(r"<[^<>]+>", lambda tag: _COLOUR.sub(_on_page, _ID.sub("", tag[0])), svg[svg.index("<svg") :])
     return shown.replace("<svg ", '<svg fill="currentColor" style="max-width:100%;height:auto" ', 1)
 
@@ -70,7 +72,7 @@ _ID = re.compile(r' (id|class)="[^"]*"')
 _COLOUR = re.compile(r'\b(fill|stroke)="([^"]+)"')
 
 
-def _on_page(found: re.Match[str]) -> str:
-    what, colour = found.groups()
+def _on_page(attribute: re.Match[str]) -> str:
+    what, colour = attribute.groups()
     there, covers = ON_PAGE.get(colour, (colour, 1.0))
     return f'{what}="{there}"' + (f' {what}-opacity="{covers:g}"' if covers < 1 else "")

@@ -1,4 +1,5 @@
-"""Advice on the peak of a gradient: the best plan in a sentence, and the effect of a checkpoint on each of the largest saved expressions."""
+"""Advice on the peak of a gradient: the best plan in a sentence, and the effect of a checkpoint on each of the largest
+saved expressions."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ _NO_MORE = "no more work"
 
 @collector_paused()
 def advice_of(residuals: ResidualSet, switches: Switches) -> PeakAdvice:
-    """Each figure is measured, like those of the switches, by deriving the function with these checkpoints; that of the plan with its code in
-    place, if it can be written."""
+    """Each figure is measured, like those of the switches, by deriving the function with these checkpoints; that of the
+    plan with its code in place, if it can be written."""
     number = {id(r): i for i, r in enumerate(residuals)}
     key = switches.plan()
     trade = switches.trade(key)
@@ -41,10 +42,10 @@ def advice_of(residuals: ResidualSet, switches: Switches) -> PeakAdvice:
         return PeakAdvice(sentence=f"no checkpoint lowers the peak by much{but}", setting="", cards=cards, error="")
     assert isinstance(trade, Trade)
     more = _more_work(switches, trade)
-    made = switches.written(key)
+    code = switches.written(key)
     by = (
         "checkpoints"
-        if made.files or made.trade is not None
+        if code.files or code.trade is not None
         else "checkpoints by plan.apply, which your source cannot have,"
     )
     to = f"would bring the peak to {format_bytes(trade.peak_nbytes)}"
@@ -54,7 +55,8 @@ def advice_of(residuals: ResidualSet, switches: Switches) -> PeakAdvice:
 
 
 def _card(switches: Switches, residuals: Iterable[int], expression: SavedExpression) -> str:
-    """``Recomputing it in a checkpoint around `block` brings the peak from 43.7 MiB to 31.2 MiB, for 0.3 % more work``."""
+    """``Recomputing it in a checkpoint around `block` brings the peak from 43.7 MiB to 31.2 MiB, for 0.3 % more
+    work``."""
     mine = set(residuals)
     stand_in = lambda i: {switches.number[v] for v in switches.residuals[i] if v in switches.number}
     values = set[int]().union(*map(stand_in, mine))
@@ -62,12 +64,12 @@ def _card(switches: Switches, residuals: Iterable[int], expression: SavedExpress
     others = set[int]().union(*(stand_in(i) for i in range(len(switches.residuals)) if i not in mine))
     values = values - others or values
     if not values:
-        is_made = any(r.kind == "intermediate" for r in expression.residuals)
-        what = "The backward pass begins with it" if is_made else "It is a constant"
+        is_computed = any(r.kind == "intermediate" for r in expression.residuals)
+        what = "The backward pass begins with it" if is_computed else "It is a constant"
         planned = _planned(switches, expression)
         return f"{planned[:1].upper()}{planned[1:]}." if planned else f"{what}, so no checkpoint removes it."
     written = switches.search.written
-    found: list[tuple[bool, Trade, str]] = []
+    effects: list[tuple[bool, Trade, str]] = []
     holding = [i for i in range(len(switches.regions)) if values & switches.choices(i)]
     for i in sorted(holding, key=lambda i: len(switches.choices(i)))[:_REGIONS]:
         choices = switches.choices(i)
@@ -81,21 +83,24 @@ def _card(switches: Switches, residuals: Iterable[int], expression: SavedExpress
             # An effect that the checkpoint also has while saving it is not due to recomputing it.
             less = not isinstance(with_it, Trade) or (isinstance(trade, Trade) and _lowers(with_it, trade))
             if isinstance(trade, Trade) and _lowers(written, trade) and less:
-                found.append((bool(saved), trade, said))
-    if not found:
+                effects.append((bool(saved), trade, said))
+    if not effects:
         planned = _planned(switches, expression)
         return (
             f"Recomputing it alone does not lower the peak; {planned}."
             if planned
             else "Recomputing it does not lower the peak."
         )
-    _, best, said = max(found, key=lambda f: (f[0], _worth(switches, f[1])))
-    return f"{said} the peak from {format_bytes(written.peak_nbytes)} to {format_bytes(best.peak_nbytes)}, for {_more_work(switches, best)}."
+    _, best, said = max(effects, key=lambda f: (f[0], _worth(switches, f[1])))
+    return (
+        f"{said} the peak from {format_bytes(written.peak_nbytes)} to {format_bytes(best.peak_nbytes)}, for "
+        f"{_more_work(switches, best)}."
+    )
 
 
 def _planned(switches: Switches, expression: SavedExpression) -> str:
-    """``with the checkpoints suggested above, its line saves 1.0 KiB instead of 2.0 KiB``; '' if there are none, or if they change nothing
-    there."""
+    """``with the checkpoints suggested above, its line saves 1.0 KiB instead of 2.0 KiB``; '' if there are none, or if
+    they change nothing there."""
     key = switches.plan()
     trade = switches.trade(key)
     if not key or not isinstance(trade, Trade) or not _lowers(switches.search.written, trade):

@@ -1,4 +1,5 @@
-"""The animation of a gradient as a file: the overview step by step, with the expression that runs and the bytes in memory.
+"""The animation of a gradient as a file: the overview step by step, with the expression that runs and the bytes in
+memory.
 
 `widgets/src/panes/motion.ts` shows a gradient in motion on the page, with controls.
 """

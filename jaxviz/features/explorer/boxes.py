@@ -1,4 +1,5 @@
-"""The boxes of a function, in which both passes of its gradient are shown: its calls, scopes, loops and lines, with repetitions folded."""
+"""The boxes of a function, in which both passes of its gradient are shown: its calls, scopes, loops and lines, with
+repetitions folded."""
 
 from __future__ import annotations
 
@@ -24,13 +25,15 @@ from jaxviz.ir.syntax import Equation, Program
 
 
 @dataclass(eq=False, slots=True)
-class Box:
+class ScopeBox:
     """Something of the function that is shown as one box.
 
     Args:
-      name: the name of the function, module, scope or loop; for several that differ in numbers, one name for all; '' for a line.
+      name: the name of the function, module, scope or loop; for several that differ in numbers, one name for all; ''
+        for a line.
       kind: one of `SCOPES` of the wire format.
-      count: how often it is called in that box per run of the enclosing one, for a loop its iterations; 1 if that is not certain.
+      count: how often it is called in that box per run of the enclosing one, for a loop its iterations; 1 if that is
+        not certain.
       line: for a line its number, or -1.
     """
 
@@ -40,7 +43,7 @@ class Box:
     line: int = -1
 
 
-Path = tuple[Box, ...]
+Path = tuple[ScopeBox, ...]
 """The boxes around an equation, outermost first."""
 
 _Key = tuple[str, FunctionCall | None]
@@ -83,14 +86,14 @@ class _Leaf:
 
 
 @dataclass(eq=False, slots=True)
-class _Node:
+class _Section:
     """A part of the function, before repetitions are folded. Those that do the same have the same `number`."""
 
     name: str
     kind: str
     number: int
     leaves: list[_Leaf] = field(default_factory=list)
-    children: list[_Node] = field(default_factory=list)
+    children: list[_Section] = field(default_factory=list)
     trips: int = 1
     call: FunctionCall | None = None
 
@@ -98,7 +101,8 @@ class _Node:
 class Boxes:
     """Finds the boxes around each equation of a function, and around those that are derived from it.
 
-    The calls and scopes of the function are a tree. Parts of it that do the same, one after the other, share their boxes.
+    The calls and scopes of the function are a tree. Parts of it that do the same, one after the other, share their
+    boxes.
 
     Args:
       program: the function.
@@ -130,7 +134,8 @@ class Boxes:
         return self._places.get((holder, primal), self._any_place.get(primal, holder))
 
     def around(self, place: int, equation: Equation) -> Path | None:
-        """The boxes around an equation; None for one that comes from no equation of the function, as in a custom rule."""
+        """The boxes around an equation; None for one that comes from no equation of the function, as in a custom
+        rule."""
         primal = primal_equation(equation)
         # One that was moved out of its program is also found.
         path = self._found.get((place, primal)) or self._any.get(primal)
@@ -147,9 +152,9 @@ class Boxes:
 
     def _leaves(self, program: Program, call: Sequence[Frame], names: _Names) -> list[_Leaf]:
         """The equations of a program that is run with these frames, those of calls in place of the call."""
-        found: list[_Leaf] = []
+        content: list[_Leaf] = []
         place = len(self._in_place)
-        self._in_place.append(found)
+        self._in_place.append(content)
         for e in program.equations:
             stack, named = self._led_to(e, program, call, names)
             inside = []
@@ -159,10 +164,10 @@ class Boxes:
             if not inside or is_loop(e) or is_choice(e):
                 leaf = _Leaf(e, place, stack, named, self._line_of(e))
                 leaf.bodies = [self._told_apart(leaves, leaf) for leaves in inside]
-                found.append(leaf)
+                content.append(leaf)
             else:
-                found += [leaf for leaves in inside for leaf in leaves]
-        return found
+                content += [leaf for leaves in inside for leaf in leaves]
+        return content
 
     def _told_apart(self, leaves: list[_Leaf], holder: _Leaf | None = None) -> list[_Leaf]:
         """The same, with the calls and scopes within their holder that they belong to."""
@@ -178,8 +183,8 @@ class Boxes:
         for leaf, calls in zip(leaves, of_leaf, strict=True):
             scopes = [n for n in leaf.names[outer:] if n.is_scope]
             around = [(i, (names[c], c)) for i, c in enumerate(calls) if i >= begin and c in names]
-            found = sorted([*((n.level, (n.name, None)) for n in scopes), *around], key=itemgetter(0))
-            leaf.keys = tuple(key for _, key in found)
+            around_leaf = sorted([*((n.level, (n.name, None)) for n in scopes), *around], key=itemgetter(0))
+            leaf.keys = tuple(key for _, key in around_leaf)
             if holder is None and leaf.keys and leaf.keys[0][0] == self.function:
                 leaf.keys = leaf.keys[1:]
         return leaves
@@ -196,57 +201,58 @@ class Boxes:
             # A jitted function is traced once, and its equations have the frames of its first call.
             is_start = lambda code: at is not None and (code.co_filename, code.co_firstlineno) == (at.file, at.line)
             begins = next((i for i, (code, _) in enumerate(own) if is_start(code)), min(len(call), len(own)))
-        found = []
+        functions = []
         whose = owners([code for code, _ in reversed(own)])[::-1]
         for i, (code, _) in enumerate(own):
             if path and whose[i] in ("user", "library") and _name(code) == path[0]:
                 name = path.pop(0)
                 # What a generator does, it does between what reads its values.
-                found += [] if is_resumed(code) else [(i, name)]
+                functions += [] if is_resumed(code) else [(i, name)]
         scopes = [n.name for n in outer if n.is_scope]
         path = path[len(scopes) :] if path[: len(scopes)] == scopes else path
         shift = len(call) - begins
         stack = (*call, *own[begins:])
-        named = [_Named(i + shift, name, False) for i, name in found if i >= begins or not call]
+        named = [_Named(i + shift, name, False) for i, name in functions if i >= begins or not call]
         return stack, (*outer, *named, *(_Named(len(stack), name, True) for name in path))
 
-    def _nodes(self, leaves: Sequence[_Leaf], depth: int) -> list[_Node]:
+    def _nodes(self, leaves: Sequence[_Leaf], depth: int) -> list[_Section]:
         """The parts of the equations of a function or scope, in order."""
-        found: list[_Node] = []
+        sections: list[_Section] = []
         for key, run in groupby(leaves, lambda leaf: leaf.keys[depth] if depth < len(leaf.keys) else None):
             part = [*run]
             if key is None:
-                found += self._lines(part)
+                sections += self._lines(part)
                 continue
             name, call = key
             inside = self._nodes(part, depth + 1)
             if call is not None:
                 call.is_certain &= call not in self._met  # otherwise it is shown in parts
                 self._met.add(call)
-            found.append(_Node(name, "scope", self._number(pattern(name), inside), children=inside, call=call))
-        return found
+            sections.append(_Section(name, "scope", self._number(pattern(name), inside), children=inside, call=call))
+        return sections
 
-    def _lines(self, leaves: Sequence[_Leaf]) -> Iterator[_Node]:
+    def _lines(self, leaves: Sequence[_Leaf]) -> Iterator[_Section]:
         for (line, whole), run in groupby(leaves, lambda leaf: (leaf.line, leaf if leaf.bodies else None)):
             if whole is None:
                 part = [*run]
                 kinds = tuple(self._alike.number(leaf.equation.operation) for leaf in part)
-                yield _Node("", "line", self._number((line, *kinds), ()), part)
+                yield _Section("", "line", self._number((line, *kinds), ()), part)
                 continue
             inside = [self._nodes(leaves, 0) for leaves in whole.bodies]
-            of_branches = [_Node("", "branch", self._number("branch", nodes), children=nodes) for nodes in inside]
+            of_branches = [_Section("", "branch", self._number("branch", nodes), children=nodes) for nodes in inside]
             kind, e = "loop" if is_loop(whole.equation) else "choice", whole.equation
             trips = repeats(e)[0] if kind == "loop" else 1
             name = str(e.primitive.name)
-            yield _Node(name, kind, self._number((name, trips), of_branches), [whole], of_branches, trips)
+            yield _Section(name, kind, self._number((name, trips), of_branches), [whole], of_branches, trips)
 
-    def _number(self, what: Hashable, inside: Sequence[_Node]) -> int:
+    def _number(self, what: Hashable, inside: Sequence[_Section]) -> int:
         return self._numbers.setdefault((what, *(n.number for n in inside)), len(self._numbers))
 
     # --- the boxes ----------------------------------------------------------------------------------------------------
 
-    def _put(self, runs: Sequence[Sequence[_Node]], outer: Path, is_certain: bool = True) -> None:
-        """Puts several runs of the same parts into the same boxes. If it is not certain how often, no calls share a box."""
+    def _put(self, runs: Sequence[Sequence[_Section]], outer: Path, is_certain: bool = True) -> None:
+        """Puts several runs of the same parts into the same boxes. If it is not certain how often, no calls share a
+        box."""
         numbers = [
             nodes[0].number if nodes[0].kind == "line" or (is_certain and _are_certain(nodes)) else -1 - i
             for i, nodes in enumerate(zip(*runs, strict=True))
@@ -257,19 +263,19 @@ class Boxes:
                 self._box([node for (node,) in parts], count, outer, is_certain)
                 continue
             has_calls = any(node.kind in ("scope", "loop") for node in parts[0])
-            self._put(parts, (*outer, Box("", "repeated", count)) if has_calls else outer, is_certain)
+            self._put(parts, (*outer, ScopeBox("", "repeated", count)) if has_calls else outer, is_certain)
 
-    def _box(self, nodes: Sequence[_Node], count: int, outer: Path, is_certain: bool) -> None:
+    def _box(self, nodes: Sequence[_Section], count: int, outer: Path, is_certain: bool) -> None:
         first = nodes[0]
         match first.kind:
             case "line":
                 line = first.leaves[0].line
-                path = (*outer, Box("", "line" if line >= 0 else "rest", line=line))
+                path = (*outer, ScopeBox("", "line" if line >= 0 else "rest", line=line))
             case "loop":
-                path = (*outer, Box(first.name, "loop", first.trips * count))
+                path = (*outer, ScopeBox(first.name, "loop", first.trips * count))
                 is_certain = True
             case "scope":
-                path = (*outer, Box(alike([node.name for node in nodes]), "scope", count))
+                path = (*outer, ScopeBox(alike([node.name for node in nodes]), "scope", count))
                 is_certain &= _are_certain(nodes)
             case _:
                 path = outer
@@ -287,18 +293,18 @@ def _calls_of(leaves: Sequence[_Leaf], outer: int) -> list[Sequence[FunctionCall
     found_for = calls_of([leaf.stack for leaf in in_order], [_is_sure(leaf.equation) for leaf in in_order], outer)
     calls = dict(zip(in_order, found_for, strict=True))
     last: dict[tuple[Frame, ...], Sequence[FunctionCall]] = {}
-    found: list[Sequence[FunctionCall]] = []
+    of_leaves: list[Sequence[FunctionCall]] = []
     for leaf in leaves:
         stack = tuple(leaf.stack)
         if leaf in calls:
             last[stack] = calls[leaf]
         elif stack not in last:
-            before = zip(leaves[len(found) - 1].stack, stack, strict=False) if found else ()
+            before = zip(leaves[len(of_leaves) - 1].stack, stack, strict=False) if of_leaves else ()
             last[stack] = (
-                found[-1][: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], before))] if found else ()
+                of_leaves[-1][: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], before))] if of_leaves else ()
             )
-        found.append(last[stack])
-    return found
+        of_leaves.append(last[stack])
+    return of_leaves
 
 
 def _is_sure(e: Equation) -> bool:
@@ -306,7 +312,7 @@ def _is_sure(e: Equation) -> bool:
     return plain(e.primitive.name).same in ("", "operand", "bits")
 
 
-def _are_certain(nodes: Iterable[_Node]) -> bool:
+def _are_certain(nodes: Iterable[_Section]) -> bool:
     return all(node.call is None or node.call.is_certain for node in nodes)
 
 
@@ -324,7 +330,8 @@ def _name(code: object) -> str:
 
 
 def _folded(numbers: np.ndarray) -> Iterator[tuple[int, int, int]]:
-    """Divides numbers where some of them repeat, one after the other: start, length, and how often; those that leave out most first."""
+    """Divides numbers where some of them repeat, one after the other: start, length, and how often; those that leave
+    out most first."""
     at, past, period = next(candidates(numbers), (0, 0, 1)) if len(numbers) > 1 else (0, 0, 1)
     n = (past - at) // period
     if n < 2:

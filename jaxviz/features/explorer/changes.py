@@ -31,8 +31,8 @@ def follow(comparison: Comparison, selected: str) -> str:
     """The counterpart in the second version of an equation of the first, such as 'primal:12'; '' if there is none."""
     stage, _, number = selected.partition(":")
     alignment = comparison.alignments.get(stage)
-    found = dict(alignment.pairs).get(int(number)) if alignment is not None else None
-    return f"{stage}:{found}" if found is not None else ""
+    counterpart = dict(alignment.pairs).get(int(number)) if alignment is not None else None
+    return f"{stage}:{counterpart}" if counterpart is not None else ""
 
 
 def _stage(alignment: Alignment) -> StageChanges:

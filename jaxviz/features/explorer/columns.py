@@ -22,9 +22,8 @@ from jaxviz.features.residuals.residual import Residual
 from jaxviz.features.residuals.residual_set import ResidualSet
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.expressions import source_shown
-from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.stack import deep_stack
-from jaxviz.ir.syntax import Equation, Program, Var
+from jaxviz.ir.syntax import Equation, Program
 from jaxviz.page.schema import COLUMNS, KINDS, MEMORY_KINDS, BranchPoint, CheckResult, Headline, Stage, View
 from jaxviz.page.texts import first_line
 from jaxviz.transforms.unopened import unopened_note
@@ -58,20 +57,15 @@ def view_of(derivation: Derivation, source: bool = True) -> View:
 def compared_with_jax(derivation: Derivation) -> CheckResult:
     """The comparison of the residuals with JAX's, for which JAX traces the function again."""
     try:
-        found = derivation.check(values=False)
+        comparison = derivation.check(values=False)
     except Exception as error:
         return CheckResult("unknown", "not compared with JAX", (first_line(error),))
-    return CheckResult("agrees" if found.agrees else "differs", found.summary, found.differences)
+    return CheckResult("agrees" if comparison.agrees else "differs", comparison.summary, comparison.differences)
 
 
 class ViewMaker:
-    """Creates the view of a derivation, at once or in four steps, each with more: what is visible first, then the groups of equations, then
-    the memory, then the details. It does not include the comparison with JAX.
-
-    Args:
-      derivation: its programs are derived here if necessary.
-      source: whether the user's own source lines are embedded.
-    """
+    """Creates the view of a derivation, at once or in four steps, each with more: what is visible first, then the
+    groups of equations, then the memory, then the details. It does not include the comparison with JAX."""
 
     def __init__(self, derivation: Derivation, source: bool = True):
         self.derivation = derivation
@@ -87,8 +81,9 @@ class ViewMaker:
 
     @cached_property
     def first(self) -> View:
-        """The view without what is needed later: no memory, no notes, no relations of variables, and no equal equations; the texts about
-        a residual are those of the first equal one, and inputs that are residuals have no labels."""
+        """The view without what is needed later: no memory, no notes, no relations of variables, and no equal
+        equations; the texts about a residual are those of the first equal one, and inputs that are residuals have no
+        labels."""
         try:
             with collector_paused(), deep_stack:
                 return self._first()
@@ -107,7 +102,8 @@ class ViewMaker:
 
     @cached_property
     def with_memory(self) -> View:
-        """The same with the modelled memory over time and the scopes. Rows, strings and all other numbers are the same."""
+        """The same with the modelled memory over time and the scopes. Rows, strings and all other numbers are the
+        same."""
         before = self.with_groups
         with collector_paused(), deep_stack:
             no_memory, n_devices, peak = self.add_memory()
@@ -187,47 +183,19 @@ class ViewMaker:
             program: Program = getattr(self.derivation, key)
         except Exception as error:
             return Stage(key, label, title, (programs, programs), (equations, equations), first_line(error))
-        if key == "forward":
-            names = self.derivation.forward_names
-        else:
-            names = variable_names(program, self.residual_names() if key in ("linear", "backward") else None)
-        rows.add_stage(index, program, names, self.input_labels(key, program))
+        rows.add_stage(index, program, self.derivation.names(key), self.derivation.input_labels(key))
         n_programs, n_equations = len(rows.programs), len(rows.equations)
         return Stage(key, label, title, (programs, n_programs), (equations, n_equations), "", program.is_path)
-
-    def residual_names(self) -> dict[Var, str]:
-        """Names from the listing of the forward program, for the inputs of the linear one that are its residuals."""
-        parts, forward = self.derivation.linearized, self.derivation.forward_names
-        pairs = zip(parts.residuals, parts.linear.invars, strict=False)
-        return {var: forward[a] for a, var in pairs if isinstance(a, Var) and a in forward}
-
-    def input_labels(self, stage: str, program: Program) -> tuple[str, ...]:
-        """A description of each input of a stage: the path of an argument, or whose tangent or cotangent it is; residuals have none yet."""
-        derivation = self.derivation
-        if stage in ("primal", "forward"):
-            return program.arg_names
-        names = derivation.primal.arg_names
-        tangents = [
-            f"tangent of {name or f'input {i}'}"
-            for i, (name, nonzero) in enumerate(zip(names, derivation.nonzeros, strict=True))
-            if nonzero
-        ]
-        if stage == "jvp":
-            return (*names, *tangents)
-        if stage == "backward":
-            nonzeros_out = derivation.linearized.nonzeros_out
-            tangents = [f"cotangent of result {i}" for i, nonzero in enumerate(nonzeros_out) if nonzero]
-        return (*[""] * derivation.n_residuals, *tangents)
 
     # --- residuals and memory -----------------------------------------------------------------------------------------
 
     def add_residuals(self, stages: Sequence[Stage]) -> Headline:
         """The residuals, also by expression, and by line with the line's work; and a summary in words."""
         try:
-            found: ResidualSet | None = self.derivation.residuals
+            report: ResidualSet | None = self.derivation.residuals
         except Exception:  # `notes` has the reason
-            found = None
-        residuals, groups = ((), ()) if found is None else (found.items, found.groups)
+            report = None
+        residuals, groups = ((), ()) if report is None else (report.items, report.groups)
         number, row_of = self.string.all, self.rows.first
         consumers = [[row_of[e] for e in r.consumers if e in row_of] for r in residuals]
         group = {id(r): i for i, g in enumerate(groups) for r in g.residuals}
@@ -254,10 +222,11 @@ class ViewMaker:
         self._residuals, self._groups = residuals, groups
         self.add_words([first.setdefault(r.repeats, r) for r in residuals])
         add_lines(self.columns, self.numbers, self.rows, stages, self.derivation, residuals)
-        return Headline() if found is None else add_kept(self.columns, self.numbers, found)
+        return Headline() if report is None else add_kept(self.columns, self.numbers, report)
 
     def add_words(self, residuals: Sequence[Residual]) -> None:
-        """The texts on what each residual is, where it is computed and why it is saved: for thousands of residuals a quarter of the work."""
+        """The texts on what each residual is, where it is computed and why it is saved: for thousands of residuals a
+        quarter of the work."""
         number = self.string.all
         reasons = [pattern_of(r.reason) for r in residuals]
         self.columns.update(
@@ -270,7 +239,8 @@ class ViewMaker:
         )
 
     def add_group_words(self) -> None:
-        """The texts of each row of the report of residuals, which are those of all its values, and which of these differ."""
+        """The texts of each row of the report of residuals, which are those of all its values, and which of these
+        differ."""
         differ = {
             id(r): other
             for g in self._groups
@@ -325,19 +295,20 @@ class ViewMaker:
 
     @cached_property
     def places(self) -> tuple[Mapping[tuple[int, Equation], int], ...]:
-        """The rows of the equations of the forward and the backward stage, by the row that contains their program and themselves."""
+        """The rows of the equations of the forward and the backward stage, by the row that contains their program and
+        themselves."""
         return tuple(self.rows.places(self.first.stage(key).equations) for key in ("forward", "backward"))
 
     def step_rows(self, timeline: MemoryTimeline) -> list[int]:
         """The row of each step."""
         forward, backward = self.places
-        found = []
+        step_rows = []
         for step in timeline.steps:
             row, row_in = -1, backward if step.is_backward else forward
             for equation in step.within:
                 row = row_in[row, equation]
-            found.append(row_in[row, step.equation])
-        return found
+            step_rows.append(row_in[row, step.equation])
+        return step_rows
 
 
 def _array(values: list[int]) -> np.ndarray:
@@ -353,12 +324,12 @@ def _decisions(derivation: Derivation) -> dict[Equation, str]:
         reports = report_checkpoints(derivation)
     except Exception:  # a program that cannot be linearized; its stage shows the error
         return {}
-    found: dict[Equation, dict[str, None]] = {}
+    decisions: dict[Equation, dict[str, None]] = {}
     for report in reports:
         for value in report.values:
             if value.equation is not None:
-                found.setdefault(value.equation, {})[f"{value.fate} (policy {report.policy})"] = None
-    return {equation: "; ".join(texts) for equation, texts in found.items()}
+                decisions.setdefault(value.equation, {})[f"{value.fate} (policy {report.policy})"] = None
+    return {equation: "; ".join(texts) for equation, texts in decisions.items()}
 
 
 def pattern_of(sentence: str) -> tuple[str, list[str]]:

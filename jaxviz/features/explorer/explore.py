@@ -17,11 +17,12 @@ def explore(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> Explorer
 
     >>> jaxviz.explore(loss, params, x)
 
-    For a training step, which computes a gradient itself and returns more than one number, it is about the gradient that the step takes;
-    `derive(step, ...)` in its place is about that of the step.
+    For a training step, which computes a gradient itself and returns more than one number, it is about the gradient
+    that the step takes; `derive(step, ...)` in its place is about that of the step.
 
     Args:
-      f: a function; or a Derivation, Program or ClosedJaxpr, and then no args; or the result of `compare`, to show both side by side.
+      f: a function; or a Derivation, Program or ClosedJaxpr, and then no args; or the result of `compare`, to show both
+        side by side.
       *args, **kwargs: its arguments, as for `derive`.
       argnums: the positional argument or arguments to differentiate with respect to, as for `derive`.
 

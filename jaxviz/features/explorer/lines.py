@@ -10,12 +10,10 @@ import numpy as np
 from jaxviz.analysis.walk import defined_at
 from jaxviz.derivation import Derivation
 from jaxviz.features.cost.counts import Cost
-from jaxviz.features.cost.parts import remembered, repeats, run_by, total_of, weight
+from jaxviz.features.cost.parts import counted, repeats
 from jaxviz.features.explorer.numbers import Numbers
 from jaxviz.features.explorer.rows import Rows
 from jaxviz.features.residuals.residual import Residual
-from jaxviz.higher_order import is_choice
-from jaxviz.ir.syntax import Equation, Program
 from jaxviz.page.schema import ROLES, Stage
 
 _RECOMPUTED = ROLES.index("recomputation")
@@ -29,15 +27,8 @@ def add_lines(
     derivation: Derivation,
     residuals: Sequence[Residual],
 ) -> None:
-    """Adds the work of each row, and the totals by line: the same sums as in `CostReport` and `ResidualSet`, to the last FLOP and byte.
-
-    Args:
-      columns, numbers: where to add them.
-      rows: the rows of the equations.
-      stages: the stages that they are in.
-      derivation: the programs.
-      residuals: the residuals of the gradient.
-    """
+    """Adds the work of each row, and the totals by line: the same sums as in `CostReport` and `ResidualSet`, to the
+    last FLOP and byte."""
     location, role = (np.asarray(columns[f"equation_{name}"], np.int64) for name in ("location", "role"))
     work = _work(rows, columns["equation_flops"])
     rows_of = {stage.key: slice(*stage.equations) for stage in stages}
@@ -50,8 +41,8 @@ def add_lines(
     def flops(here: slice, only: np.ndarray | None = None) -> np.ndarray:
         """FLOPs by location."""
         at = np.where(location[here] < 0, nowhere, location[here])
-        counted = (at >= 0) if only is None else (at >= 0) & only[here]
-        return np.bincount(at[counted], work[here][counted], len(columns["location_file"]))
+        which = (at >= 0) if only is None else (at >= 0) & only[here]
+        return np.bincount(at[which], work[here][which], len(columns["location_file"]))
 
     kept = [r for r in residuals if r.is_saved]
     at = np.array([numbers.location(r.location) for r in kept], np.int64)
@@ -70,22 +61,18 @@ def add_lines(
 
 
 def _work(rows: Rows, flops: np.ndarray) -> np.ndarray:
-    """The FLOPs of each row over all its runs; 0 if its nested programs are counted, and in branches other than the most expensive one.
-
-    Args:
-      rows: the rows of the equations.
-      flops: the FLOPs of each equation, in one run of its program.
-    """
+    """The FLOPs of each row over all its runs; 0 if its nested programs are counted, and in branches other than the
+    most expensive one."""
     costs: dict[int, Cost] = {}
-    held: dict[int, list[int]] = {}
+    nested: dict[int, list[int]] = {}
     for program, owner in enumerate(rows.owners):
-        held.setdefault(owner, []).append(program)
+        nested.setdefault(owner, []).append(program)
     times = [int(owner < 0) for owner in rows.owners]
     counts_inside = []
     # The nested programs of a row follow it.
-    for row in sorted(held.keys() - {-1}):
+    for row in sorted(nested.keys() - {-1}):
         equation = rows.equations[row]
-        inside = [p for p in held[row] if any(rows.programs[p] is run for run in _counted(equation, costs))]
+        inside = [p for p in nested[row] if any(rows.programs[p] is run for run in counted(equation, costs))]
         for program in inside:
             times[program] = times[rows.program_of[row]] * repeats(equation)[0]
         if inside:
@@ -93,11 +80,3 @@ def _work(rows: Rows, flops: np.ndarray) -> np.ndarray:
     work: np.ndarray = flops * np.array(times, np.float64)[rows.program_of]
     work[counts_inside] = 0
     return work
-
-
-def _counted(equation: Equation, costs: dict[int, Cost]) -> list[Program]:
-    """The programs that count as the work of an equation: all that it runs, or for a choice the most expensive one."""
-    programs = run_by(equation)
-    if not is_choice(equation) or not programs:
-        return programs
-    return [max(programs, key=lambda p: weight(total_of(remembered(e, costs) for e in p.equations)))]

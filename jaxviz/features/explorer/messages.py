@@ -1,4 +1,5 @@
-"""The JSON messages of the explorer's page, other than its view. `python tests/page/wire_types.py` generates their types for the page."""
+"""The JSON messages of the explorer's page, other than its view. `python tests/page/wire_types.py` generates their
+types for the page."""
 
 from __future__ import annotations
 
@@ -6,8 +7,8 @@ from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, TypeGuard
 
 
 class Progress(TypedDict):
-    """Progress of the kernel: `what` is counted, with `total` 0 if unknown; or the work was stopped. `stop` is code that stops background
-    work, which an interrupt does not reach."""
+    """Progress of the kernel: `what` is counted, with `total` 0 if unknown; or the work was stopped. `stop` is code
+    that stops background work, which an interrupt does not reach."""
 
     work: str
     what: NotRequired[str]
@@ -40,8 +41,8 @@ class DifferenceRow(NamedTuple):
 
 
 class StageChanges(TypedDict):
-    """Runs of equations: `[i, j, n]` means that `i` to `i + n - 1` of the first version are `j` to `j + n - 1` of the second, and `[i, n]`
-    that `n` equations from `i` on are in only one of them."""
+    """Runs of equations: `[i, j, n]` means that `i` to `i + n - 1` of the first version are `j` to `j + n - 1` of the
+    second, and `[i, n]` that `n` equations from `i` on are in only one of them."""
 
     pairs: list[tuple[int, int, int]]
     removed: list[tuple[int, int]]
@@ -49,7 +50,8 @@ class StageChanges(TypedDict):
 
 
 class Changes(TypedDict):
-    """The differences between two versions; stages are identified by key, where both have them, and equations by number."""
+    """The differences between two versions; stages are identified by key, where both have them, and equations by
+    number."""
 
     functions: tuple[str, str]
     summary: str
@@ -59,8 +61,8 @@ class Changes(TypedDict):
 
 
 class SwitchRegion(TypedDict):
-    """A region that can get a checkpoint: its row, or -1; whether it has one in the function as written; the regions that contain it, and
-    those that overlap with it; and its values, as runs of a first number and a length."""
+    """A region that can get a checkpoint: its row, or -1; whether it has one in the function as written; the regions
+    that contain it, and those that overlap with it; and its values, as runs of a first number and a length."""
 
     name: str
     line: str
@@ -87,8 +89,9 @@ class SwitchValues(TypedDict):
 
 
 class SwitchTable(TypedDict):
-    """The switches of a function. `work` is the FLOPs of its gradient without checkpoints, `present` the setting closest to the function as
-    written, and `residuals` has, for each residual, the values that a checkpoint saves instead."""
+    """The switches of a function. `work` is the FLOPs of its gradient without checkpoints, `present` the setting
+    closest to the function as written, and `residuals` has, for each residual, the values that a checkpoint saves
+    instead."""
 
     function: str
     work: int
@@ -100,8 +103,8 @@ class SwitchTable(TypedDict):
 
 
 class TriedTrade(NamedTuple):
-    """The figures of a setting: bytes of the peak, bytes that it saves on the device without arguments, FLOPs in addition to those without checkpoints, and
-    bytes of residuals offloaded to the host."""
+    """The figures of a setting: bytes of the peak, bytes that it saves on the device without arguments, FLOPs in
+    addition to those without checkpoints, and bytes of residuals offloaded to the host."""
 
     peak: int
     nbytes: int
@@ -110,8 +113,8 @@ class TriedTrade(NamedTuple):
 
 
 class TriedSettings(TypedDict):
-    """The results so far: the figures of settings by key, impossible settings with the reason, the setting of the best plan once it was
-    requested, and the number of requests."""
+    """The results so far: the figures of settings by key, impossible settings with the reason, the setting of the best
+    plan once it was requested, and the number of requests."""
 
     trades: dict[str, TriedTrade]
     failed: dict[str, str]
@@ -120,7 +123,8 @@ class TriedSettings(TypedDict):
 
 
 class SwitchRequest(TypedDict):
-    """A request of the page: the figures of settings, a setting's modelled or compiled memory over time, its code, or the best plan."""
+    """A request of the page: the figures of settings, a setting's modelled or compiled memory over time, its code, or
+    the best plan."""
 
     work: str
     keys: list[str]
@@ -139,7 +143,8 @@ def is_switch_request(content: Any) -> TypeGuard[SwitchRequest]:
 
 
 class DrawnBuffer(NamedTuple):
-    """A value in memory during some steps; texts are given by number. `group` is that of the expression whose values it is one of."""
+    """A value in memory during some steps; texts are given by number. `group` is that of the expression whose values it
+    is one of."""
 
     nbytes: int
     kind: int
@@ -152,8 +157,8 @@ class DrawnBuffer(NamedTuple):
 
 
 class DrawnMemory(TypedDict):
-    """The memory over time of a setting: what each step runs, and where; the first `turn` steps are forward. `groups` has a text for the
-    values of each group."""
+    """The memory over time of a setting: what each step runs, and where; the first `turn` steps are forward. `groups`
+    has a text for the values of each group."""
 
     key: str
     turn: int
@@ -165,8 +170,8 @@ class DrawnMemory(TypedDict):
 
 
 class CompiledLine(TypedDict):
-    """The memory over time of a setting compiled by XLA: the bytes during each instruction, the first `turn` of which are forward; or why
-    there is none."""
+    """The memory over time of a setting compiled by XLA: the bytes during each instruction, the first `turn` of which
+    are forward; or why there is none."""
 
     key: str
     turn: int
@@ -182,8 +187,8 @@ class WrittenCode(TypedDict):
 
 
 class PeakAdvice(TypedDict):
-    """Advice on the peak: a sentence with the corresponding setting of the switches, and the cards of the largest saved expressions, in
-    their order. `error` is the reason if there is none."""
+    """Advice on the peak: a sentence with the corresponding setting of the switches, and the cards of the largest saved
+    expressions, in their order. `error` is the reason if there is none."""
 
     sentence: str
     setting: str
@@ -204,8 +209,8 @@ CompiledKind = Literal["argument", "constant", "residual", "result", "cotangent"
 
 
 class CompiledHeld(NamedTuple):
-    """Something in memory at a compiled program's peak: its kind, and the kind it is drawn as; the expression that computes it; its type
-    with the count; its bytes; its line; and why it is in memory."""
+    """Something in memory at a compiled program's peak: its kind, and the kind it is drawn as; the expression that
+    computes it; its type with the count; its bytes; its line; and why it is in memory."""
 
     kind: str
     drawn: CompiledKind
@@ -217,8 +222,8 @@ class CompiledHeld(NamedTuple):
 
 
 class CompiledPeak(TypedDict):
-    """The memory of a compiled program: for each kind the bytes during each instruction, the first `turn` of which are forward; what is in
-    memory at the peak; and the number and the bytes of the rows left out."""
+    """The memory of a compiled program: for each kind the bytes during each instruction, the first `turn` of which are
+    forward; what is in memory at the peak; and the number and the bytes of the rows left out."""
 
     summary: str
     notes: list[str]
@@ -230,8 +235,8 @@ class CompiledPeak(TypedDict):
 
 
 class CompiledExchange(NamedTuple):
-    """A collective of a compiled program: its kind, the axes, the bytes that each device sends, how often it runs, its pass, its line, its
-    cause, and the equations that need it, numbered over the stages."""
+    """A collective of a compiled program: its kind, the axes, the bytes that each device sends, how often it runs, its
+    pass, its line, its cause, and the equations that need it, numbered over the stages."""
 
     kind: str
     over: str
@@ -251,8 +256,8 @@ class CompiledExchanges(TypedDict):
 
 
 class Lowered(TypedDict):
-    """What is available before XLA has compiled a gradient; the stages with their numbers of equations. `block` describes the blocks of
-    which one can be compiled alone; '' if there are none."""
+    """What is available before XLA has compiled a gradient; the stages with their numbers of equations. `block`
+    describes the blocks of which one can be compiled alone; '' if there are none."""
 
     function: str
     stages: list[tuple[str, int]]
@@ -262,8 +267,8 @@ class Lowered(TypedDict):
 
 
 class Compiled(Lowered):
-    """A compiled gradient. `memory` is None if the backend does not report it, and `exchanges` is None on a single device; `isBlock` tells
-    whether only one of several equal blocks was compiled."""
+    """A compiled gradient. `memory` is None if the backend does not report it, and `exchanges` is None on a single
+    device; `isBlock` tells whether only one of several equal blocks was compiled."""
 
     hlo: CompiledText | None
     memory: CompiledPeak | None

@@ -52,21 +52,21 @@ class Numbers:
 
     def literal(self, literal: Literal) -> int:
         key = (_literal_text(literal), self.type(literal.aval))
-        found = self.of_literals.get(key)
-        if found is None:
-            found = self.of_literals[key] = len(self.of_literals)
+        number = self.of_literals.get(key)
+        if number is None:
+            number = self.of_literals[key] = len(self.of_literals)
             self.columns["literal_text"].append(self.string(key[0]))
             self.columns["literal_type"].append(key[1])
-        return found
+        return number
 
     def type(self, aval: Any) -> int:
-        found = self.of_types.get(aval)
-        if found is None:
-            found = self.of_types[aval] = len(self.of_types)
+        number = self.of_types.get(aval)
+        if number is None:
+            number = self.of_types[aval] = len(self.of_types)
             self.columns["type_text"].append(self.string(type_text(aval)))
             self.columns["type_nbytes"].append(nbytes(aval))
             self.columns["type_per_device"].append(nbytes_per_device(aval))
-        return found
+        return number
 
     def types(self, avals: list[Any]) -> list[int]:
         """The numbers of several types, each looked up once, by identity."""
@@ -79,24 +79,19 @@ class Numbers:
             return -1
         # Locations that differ only in their columns are equal.
         shown = (location.column, location.end_line, location.end_column) if self.sources.embed else ()
-        found = self.of_locations.get((location, shown))
-        if found is None:
-            found = self.of_locations[location, shown] = len(self.of_locations)
+        place = self.of_locations.get((location, shown))
+        if place is None:
+            place = self.of_locations[location, shown] = len(self.of_locations)
             expression = expression_of(location) if shown else (0, 0, 0, 0)
             self.columns["location_file"].append(self.sources.number(location))
             self.columns["location_line"].append(location.line)
             self.columns["location_function"].append(self.string(location.function))
             for name, number in zip(_EXPRESSION, expression, strict=True):
                 self.columns[name].append(number)
-        return found
+        return place
 
     def own_lines_of(self, equations: Sequence[Equation], sources: Shared) -> np.ndarray:
-        """For each equation the user's own line, or that of its nearest origin; -1 if none has one.
-
-        Args:
-          equations: the equations.
-          sources: their sources, as `shared` returns them.
-        """
+        """For each equation the user's own line, or that of its nearest origin; -1 if none has one."""
         return _nearest(equations, sources, lambda source: self.location(own_line(source)), -1)
 
     def locations_of(self, equations: Sequence[Equation], sources: Shared) -> np.ndarray:
@@ -123,15 +118,15 @@ def _nearest(equations: Sequence[Equation], sources: Shared, find: Callable[[Any
     """What is found of the source of each, or else of the nearest that it came from, or `none`."""
     different, which = sources
     known = {id(source): find(source) for source in different}
-    found: np.ndarray = np.fromiter(known.values(), np.int64, len(known))[which]
-    for i in np.flatnonzero(found == none).tolist():
+    nearest: np.ndarray = np.fromiter(known.values(), np.int64, len(known))[which]
+    for i in np.flatnonzero(nearest == none).tolist():
         for e in ancestors(equations[i]):
             if id(e.source) not in known:
                 known[id(e.source)] = find(e.source)
             if known[id(e.source)] != none:
-                found[i] = known[id(e.source)]
+                nearest[i] = known[id(e.source)]
                 break
-    return found
+    return nearest
 
 
 def _literal_text(literal: Literal) -> str:

@@ -25,30 +25,26 @@ if TYPE_CHECKING:
 
 
 def add_kept(columns: dict[str, Any], numbers: Numbers, residuals: ResidualSet) -> Headline:
-    """Adds the saved values by expression, with a summary in words.
-
-    Args:
-      columns, numbers: where to add them.
-      residuals: the residuals of the gradient.
-    """
-    found = residuals.expressions
-    number = {id(r): i for i, e in enumerate(found) for r in e.residuals}
+    """Adds the saved values by expression, with a summary in words."""
+    expressions = residuals.expressions
+    number = {id(r): i for i, e in enumerate(expressions) for r in e.residuals}
     string = numbers.string
     columns.update(
         residual_kept=[number.get(id(r), -1) for r in residuals],
-        kept_label=string.all(e.label for e in found),
-        kept_location=[numbers.location(e.location) for e in found],
-        kept_nbytes=[e.nbytes for e in found],
-        kept_times=[e.times for e in found],
-        kept_values=[e.values for e in found],
-        kept_reason=string.all(e.reason for e in found),
+        kept_label=string.all(e.label for e in expressions),
+        kept_location=[numbers.location(e.location) for e in expressions],
+        kept_nbytes=[e.nbytes for e in expressions],
+        kept_times=[e.times for e in expressions],
+        kept_values=[e.values for e in expressions],
+        kept_reason=string.all(e.reason for e in expressions),
     )
     saves = "; ".join([f"saves {residuals.saved}", *residuals.saved.remarks])
     return Headline(_keeps(residuals), _largest(residuals), saves=saves)
 
 
 def _keeps(residuals: ResidualSet) -> str:
-    """`saves 33.2 MiB for the backward pass; it reads 9.0 MiB of its arguments, which are in memory anyway`, and which policy has no effect."""
+    """`saves 33.2 MiB for the backward pass; it reads 9.0 MiB of its arguments, which are in memory anyway`, and which
+    policy has no effect."""
     saved = residuals.saved
     what = saved.size if saved.count else "nothing"
     idle = in_short(names_without_effect(residuals.checkpoints))
@@ -66,7 +62,8 @@ def _largest(residuals: ResidualSet) -> str:
 
 
 def said_of_peak(timeline: MemoryTimeline) -> str:
-    """``peak 43.7 MiB in the backward pass, at `jax.nn.gelu(x @ w)` (model.py:12)``: the peak with the user's expression."""
+    """``peak 43.7 MiB in the backward pass, at `jax.nn.gelu(x @ w)` (model.py:12)``: the peak with the user's
+    expression."""
     if not timeline.steps:
         return ""
     step = timeline.steps[timeline.peak]
@@ -89,11 +86,10 @@ def add_scopes(
     """Adds the scopes of both passes, in the order of the steps of the modelled memory.
 
     Args:
-      columns, numbers: where to add them.
-      timeline: the modelled memory.
-      rows: the rows of its steps.
+      rows: the rows of the steps.
       rows_of: all rows.
-      places: for the forward and the backward stage, the row of each equation, by the row that contains its program and the equation.
+      places: for the forward and the backward stage, the row of each equation, by the row that contains its program and
+        the equation.
     """
     strings = list(numbers.string.number)
     paths: dict[int, tuple[str, ...]] = {}
@@ -127,23 +123,23 @@ def add_scopes(
         items = of_pass[step.is_backward].of_step(row, step.equation)
         passes[step.is_backward].extend(items)
         sizes.append(len(items))
-    made: dict[str, list[Any]] = {name: [] for name in COLUMNS if name.startswith("scope_")}
-    found: list[int] = []
+    scopes: dict[str, list[Any]] = {name: [] for name in COLUMNS if name.startswith("scope_")}
+    scope_rows: list[int] = []
     for is_backward, items in enumerate(passes):
         for top in scopes_of(items, len(items)):
-            _add(made, found, numbers, top, is_backward, -1, location)
-    made["scope_rows"] = [0, *accumulate(made["scope_rows"])]
-    columns.update(made, row_of_scope=found, step_equations=sizes)
+            _add(scopes, scope_rows, numbers, top, is_backward, -1, location)
+    scopes["scope_rows"] = [0, *accumulate(scopes["scope_rows"])]
+    columns.update(scopes, row_of_scope=scope_rows, step_equations=sizes)
 
 
 def _add(
-    columns: dict[str, list[Any]], found: list[int], numbers: Numbers, scope: Scope, is_backward: int, parent: int,
+    columns: dict[str, list[Any]], scope_rows: list[int], numbers: Numbers, scope: Scope, is_backward: int, parent: int,
     location: Sequence[int],
 ) -> None:  # fmt: skip
     number = len(columns["scope_parent"])
     inside = {i.row for child in scope.children for i in child.items}
     rows = [i.row for i in scope.items if i.row not in inside]
-    found += rows
+    scope_rows += rows
     for name, value in (
         ("parent", parent),
         ("backward", is_backward),
@@ -157,4 +153,4 @@ def _add(
     ):
         columns[f"scope_{name}"].append(value)
     for child in scope.children:
-        _add(columns, found, numbers, child, is_backward, number, location)
+        _add(columns, scope_rows, numbers, child, is_backward, number, location)

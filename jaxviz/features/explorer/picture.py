@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib import rcParams
@@ -15,9 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
-from jaxviz.features.explorer.axis import boxes, edges, kept_alive, measure_of, memory_by_kind, n_forward
 from jaxviz.features.explorer.still import headline, place
-from jaxviz.page.schema import SCOPES, View
+from jaxviz.page.schema import MEMORY_KINDS, SCOPES, View
 from jaxviz.report.charts import FLOPS, Axis, FlameGraph, OverTime, columns
 from jaxviz.report.figures import CellFigure, for_any_page, plot
 from jaxviz.report.kinds import COLOURS, STACKED
@@ -46,7 +45,7 @@ _PASSES = {"forward": "#a9c8ea", "backward": "#a6d8bb", "line forward": "#d6e4f2
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedBand:
     """A saved expression, or several.
 
     Args:
@@ -63,10 +62,7 @@ class Saved:
 
 
 class Overview:
-    """What the overview of a view shows, as charts over one axis: FLOPs, or equations if there are none.
-
-    Args:
-      view: a complete view.
+    """What the overview of a complete view shows, as charts over one axis: FLOPs, or equations if there are none.
 
     Raises:
       ValueError: there is no backward pass, so there is nothing to draw.
@@ -110,7 +106,7 @@ class Overview:
         return OverTime(steps, STACKED, passes, "", "", edges=self.edges, x=self.axis)
 
     @cached_property
-    def saved(self) -> list[Saved]:
+    def saved(self) -> list[SavedBand]:
         """The largest saved expressions, and the others together."""
         of, strings = self.view.columns, self.view.strings
         sizes = of["kept_nbytes"].tolist()
@@ -120,10 +116,10 @@ class Overview:
             values = repeated(int(of["kept_times"][i]), counted(int(of["kept_values"][i]), "value"))
             about = (format_bytes(int(sizes[i])), values, place(self.view, int(of["kept_location"][i])))
             label = strings[of["kept_label"][i]]
-            rows.append(Saved(label, " · ".join(filter(None, about)), True, kept_alive(self.view, [i])))
+            rows.append(SavedBand(label, " · ".join(filter(None, about)), True, kept_alive(self.view, [i])))
         if rest := sizes[n:]:
             others = kept_alive(self.view, range(n, len(sizes)))
-            rows.append(Saved(counted(len(rest), "other expression"), format_bytes(int(sum(rest))), False, others))
+            rows.append(SavedBand(counted(len(rest), "other expression"), format_bytes(int(sum(rest))), False, others))
         return rows
 
     def kind(self, scope: int) -> str:
@@ -149,10 +145,7 @@ class Overview:
 
 
 def overview_figure(view: View) -> CellFigure:
-    """The overview as a matplotlib figure, without a background.
-
-    Args:
-      view: a complete view with scopes.
+    """The overview of a complete view as a matplotlib figure, without a background.
 
     Raises:
       ValueError: there is no backward pass, so there is nothing to draw.
@@ -221,7 +214,7 @@ def drawn(overview: Overview) -> CellFigure:
     return figure
 
 
-def bands(axes: Axes, saved: Sequence[Saved], positions: Sequence[float]) -> None:
+def bands(axes: Axes, saved: Sequence[SavedBand], positions: Sequence[float]) -> None:
     """Draws the saved expressions below each other, each as thick as its bytes in memory."""
     edges, steps = columns(positions, _COLUMNS)
     thick = [np.array([row.nbytes[of].max() for of in steps]) for row in saved]
@@ -252,3 +245,92 @@ def line_of(view: View, location: int) -> str:
         if excerpt.first <= number < excerpt.first + len(excerpt.lines):
             return excerpt.lines[number - excerpt.first].strip()
     return place(view, location)
+
+
+# --- the axis ---------------------------------------------------------------------------------------------------------
+# `widgets/src/model/overview.ts` and `timeline.ts` compute the same for the page.
+
+Measure = Literal["flops", "equations"]
+
+
+@dataclass(frozen=True)
+class PlacedScope:
+    """A scope on the time axis: its row, its ends as fractions of the axis, and the number of enclosing scopes."""
+
+    scope: int
+    start: float
+    end: float
+    depth: int
+
+
+def measure_of(view: View) -> Measure:
+    """What widths represent: FLOPs, or equations if there are no FLOPs."""
+    return "flops" if (view.columns["scope_flops"] > 0).any() else "equations"
+
+
+def boxes(view: View, measure: Measure) -> Iterator[PlacedScope]:
+    """The scopes with widths proportional to their amounts; a repeated one shows one repetition, stretched."""
+    columns = view.columns
+    sizes = columns[f"scope_{measure}"].tolist()
+    rest = (columns["scope_kind"] == SCOPES.index("rest")).tolist()
+    children: dict[int, list[int]] = {}
+    for scope, parent in enumerate(columns["scope_parent"].tolist()):
+        children.setdefault(parent, []).append(scope)
+
+    def lay(scopes: Sequence[int], start: float, end: float, depth: int, whole: float) -> Iterator[PlacedScope]:
+        width = end - start
+        for scope in scopes:
+            after = start + width * sizes[scope] / whole if whole else start
+            if not rest[scope]:
+                yield PlacedScope(scope, start, after, depth)
+            yield from lay(children.get(scope, ()), start, after, depth + 1, sizes[scope])
+            start = after
+
+    top = children.get(-1, [])
+    return lay(top, 0.0, 1.0, 0, sum(sizes[scope] for scope in top))
+
+
+def edges(view: View, measure: Measure) -> np.ndarray:
+    """Where each step starts, and the end of the last one, as fractions of the axis."""
+    rows = view.columns["step_row"]
+    if measure == "flops":
+        sizes = np.where(rows >= 0, view.columns["equation_flops"][rows], 0.0)
+    else:
+        sizes = view.columns["step_equations"].astype(float)
+    sums = np.concatenate([[0.0], np.cumsum(sizes)])
+    return sums / sums[-1] if sums[-1] > 0 else np.arange(len(sums)) / max(1, len(rows))
+
+
+def n_forward(view: View) -> int:
+    """The number of steps in the forward pass."""
+    first, end = view.stage("backward").equations
+    rows = view.columns["step_row"]
+    backward = (first <= rows) & (rows < end)
+    return int(backward.argmax()) if backward.any() else len(rows)
+
+
+def memory_by_kind(view: View) -> np.ndarray:
+    """For each kind in `STACKED`, the bytes at each step."""
+    kind = view.columns["buffer_kind"]
+    return np.stack([alive(view, kind == MEMORY_KINDS.index(name)) for name in STACKED])
+
+
+def kept_alive(view: View, which: Any) -> np.ndarray:
+    """The bytes at each step of the saved expressions with these numbers."""
+    columns = view.columns
+    holds = np.zeros(len(columns["buffer_nbytes"]), bool)
+    buffers = columns["residual_buffer"][np.isin(columns["residual_kept"], which)]
+    holds[buffers[buffers >= 0]] = True
+    return alive(view, holds)
+
+
+def alive(view: View, which: np.ndarray) -> np.ndarray:
+    """The bytes at each step of the given buffers."""
+    columns = view.columns
+    n = len(columns["step_row"])
+    nbytes, born, last = (columns[f"buffer_{name}"][which] for name in ("nbytes", "born", "last"))
+    change = np.zeros(n + 2)
+    np.add.at(change, np.minimum(born, n), nbytes)
+    np.add.at(change, np.minimum(last + 1, n), -nbytes)
+    sums: np.ndarray = np.cumsum(change)[:n]
+    return sums

@@ -1,4 +1,5 @@
-"""Relations between the variables of a derivation: equal values, tangents and cotangents, and the operands of nested programs."""
+"""Relations between the variables of a derivation: equal values, tangents and cotangents, and the operands of nested
+programs."""
 
 from __future__ import annotations
 
@@ -21,19 +22,20 @@ _OF_ROLE = {"tangent": _OF_TANGENT, "cotangent": _OF_COTANGENT, "accumulation": 
 
 
 def handed_to(equation: Equation) -> dict[int, tuple[Body, list[int]]]:
-    """For each program that an equation runs, by identity, how each of its inputs receives its value: an index into HANDED."""
+    """For each program that an equation runs, by identity, how each of its inputs receives its value: an index into
+    HANDED."""
     rounds = carried(equation)
     # A scan's consts and carry precede the arrays it iterates over.
     slices = sum(of(equation).carry(equation.operation)) if is_scan(equation) else len(equation.invars)
-    found: dict[int, tuple[Body, list[int]]] = {}
+    by_program: dict[int, tuple[Body, list[int]]] = {}
     whole = of(equation).runs(equation.operation)
     for body in [whole] if whole is not None and whole.operands else bodies(equation):
         how = [1 if i in rounds else 2 if i >= slices else 0 for i in body.operands]
-        found[id(body.program)] = (body, how)
-    return found
+        by_program[id(body.program)] = (body, how)
+    return by_program
 
 
-def _made(program: Program) -> Iterator[Atom]:
+def _results(program: Program) -> Iterator[Atom]:
     return (v for e in program.equations for v in e.outvars)
 
 
@@ -69,15 +71,16 @@ class Variables:
                     self.parents[i] = self.first[a]
         self.kin = [_VALUE] * self.size
         self.of: dict[int, int] = {}
-        """For each variable one that it belongs to, such as the one whose tangent it is, or the result of the equation that it was derived
-        from."""
+        """For each variable one that it belongs to, such as the one whose tangent it is, or the result of the equation
+        that it was derived from."""
         self.others: list[tuple[int, int, int]] = []
         """For variables that belong to several: the variable, another one that it belongs to, and the kind."""
         self.computed: set[int] = set()
         """The variables computed from values alone."""
         calls = Counter((stage, id(p)) for stage, p in zip(self.stage_of, self.programs, strict=True))
         self.calls: dict[int, int] = {}
-        """How often a program is called, by identity; variables of one that is called several times have several values."""
+        """How often a program is called, by identity; variables of one that is called several times have several
+        values."""
         for (_, program), times in calls.items():
             self.calls[program] = max(times, self.calls.get(program, 0))
         self._read_relations()
@@ -104,11 +107,12 @@ class Variables:
         """Reads the relations recorded by the transforms."""
         first = self.first
         several = [p for p in self._unique if self.calls[id(p)] > 1]
-        times = {v: self.calls[id(p)] for p in several for v in (*p.constvars, *p.invars, *_made(p))}
+        times = {v: self.calls[id(p)] for p in several for v in (*p.constvars, *p.invars, *_results(p))}
         branches = [b for p in self._unique for e in p.equations if is_choice(e) for _, b in e.programs]
         inputs = {v for p in branches for v in p.invars}
-        self.held_apart = {v for p in self._unique for v in _made(p) if v in inputs} if inputs else set[Atom]()
-        """Inputs of branches with known relations that are not their operands': residuals, where branches share a position."""
+        self.held_apart = {v for p in self._unique for v in _results(p) if v in inputs} if inputs else set[Atom]()
+        """Inputs of branches with known relations that are not their operands': residuals, where branches share a
+        position."""
         for program in self._unique:
             for v, relation, whose in program.relations():
                 i, j = first.get(v), first.get(whose)
@@ -131,8 +135,8 @@ class Variables:
         self.kin[i] = kin
 
     def _read_calls(self) -> None:
-        """What a program receives unchanged, and returns unchanged, is the same value inside and outside, unless the program is called
-        several times."""
+        """What a program receives unchanged, and returns unchanged, is the same value inside and outside, unless the
+        program is called several times."""
         for program, holder in zip(self.programs, self.holders, strict=True):
             if holder is None or self.calls[id(program)] > 1 or of(holder).kind == "devices":
                 continue
@@ -149,8 +153,8 @@ class Variables:
                         self._join(self.first[v], self.first[a])
 
     def _read_rules(self) -> None:
-        """The variables of a rule belong to the result of the rule's equation; in a transposition, to the operand to whose cotangent they
-        lead, if there is only one."""
+        """The variables of a rule belong to the result of the rule's equation; in a transposition, to the operand to
+        whose cotangent they lead, if there is only one."""
         first = self.first
         has_cotangent = {j for i, j in self.of.items() if self.kin[i] == _COTANGENT}
         has_cotangent.update(j for _, j, kin in self.others if kin == _COTANGENT)

@@ -1,6 +1,7 @@
 """The programs of all stages and their equations, a row for each.
 
-There may be a hundred thousand rows, so columns are built one at a time, and values that many rows share are computed once.
+There may be a hundred thousand rows, so columns are built one at a time, and values that many rows share are computed
+once.
 """
 
 from __future__ import annotations
@@ -35,12 +36,7 @@ _NO_ORIGIN = Origin(None, "", "", "primal")
 
 
 class Rows:
-    """The rows of all stages: `add_stage` for each, then `finish`.
-
-    Args:
-      columns: the columns to fill.
-      numbers: numbers for strings, types and locations.
-    """
+    """The rows of all stages: `add_stage` for each, then `finish`."""
 
     def __init__(self, columns: dict[str, Any], numbers: Numbers):
         self.columns = columns
@@ -61,14 +57,7 @@ class Rows:
     # --- stages -------------------------------------------------------------------------------------------------------
 
     def add_stage(self, stage: int, program: Program, names: Mapping[Var, str], labels: Sequence[str]) -> None:
-        """Adds the programs, rows and variables of a stage.
-
-        Args:
-          stage: its number.
-          program: its program.
-          names: the names of its variables.
-          labels: descriptions of its inputs.
-        """
+        """Adds the programs, rows and variables of a stage, with the names of variables and the labels of inputs."""
         first_program, first_row = len(self.programs), len(self.equations)
         self._add_program(stage, program, -1)
         programs, equations = self.programs[first_program:], self.equations[first_row:]
@@ -201,8 +190,8 @@ class Rows:
         )
 
     def add_relations(self) -> None:
-        """Which variables have the same value, and which are tangents and cotangents of others: a fifth of the work, and visible only when
-        a value is selected."""
+        """Which variables have the same value, and which are tangents and cotangents of others: a fifth of the work,
+        and visible only when a value is selected."""
         stage_of = self.columns["program_stage"]
         if isinstance(stage_of, np.ndarray):
             stage_of = stage_of.tolist()
@@ -210,13 +199,13 @@ class Rows:
 
     def _locations(self, sources: Shared) -> np.ndarray:
         """The user's line of each equation, or of an enclosing one; a library's if none of them has one."""
-        places = self._held(self.numbers.own_lines_of(self.equations, sources))
+        places = self._inherited(self.numbers.own_lines_of(self.equations, sources))
         rest = np.flatnonzero(places < 0)
         equations = [self.equations[row] for row in rest]
         places[rest] = self.numbers.locations_of(equations, shared([e.source for e in equations]))
-        return self._held(places)
+        return self._inherited(places)
 
-    def _held(self, places: np.ndarray) -> np.ndarray:
+    def _inherited(self, places: np.ndarray) -> np.ndarray:
         """Equations without a value get that of the nearest enclosing equation that has one."""
         holders = self.holders.copy()
         while (rest := np.flatnonzero((places < 0) & (holders >= 0))).size:
@@ -275,16 +264,16 @@ class Rows:
         self._add_shared(names, (roles, transforms, rules, rows, earlier), of_row)
 
     def _earlier(self, equation: Equation) -> tuple[int, int]:
-        """For an equation whose origin is not shown, the row of its nearest origin that is, or -1; and, as a string, what made it and the
-        origins in between: these belong to a derived function."""
-        made: list[str] = []
+        """For an equation whose origin is not shown, the row of its nearest origin that is, or -1; and, as a string,
+        what rules it and the origins in between: these belong to a derived function."""
+        rules: list[str] = []
         for e in (equation, *ancestors(equation)):
             if e in self.first:
-                return self.first[e], self.numbers.string("\n".join(made))
+                return self.first[e], self.numbers.string("\n".join(rules))
             if e.origin is None:
                 break
-            made.append(f"{e.origin.rule} ({e.origin.transform})")
-        return -1, self.numbers.string("\n".join(made))
+            rules.append(f"{e.origin.rule} ({e.origin.transform})")
+        return -1, self.numbers.string("\n".join(rules))
 
     def _add_shared(self, names: Sequence[str], cells: Sequence[Sequence[int]], of_row: np.ndarray) -> None:
         """Fills columns of values that rows share: their distinct cells, and the index of each row's cell."""
@@ -294,11 +283,7 @@ class Rows:
     # --- places -------------------------------------------------------------------------------------------------------
 
     def places(self, rows: tuple[int, int]) -> dict[tuple[int, Equation], int]:
-        """The row of each equation of a stage, by the row that contains its program, or -1, and the equation.
-
-        Args:
-          rows: the range of the stage's rows.
-        """
+        """The row of each equation of a stage, by the row that contains its program, or -1, and the equation."""
         equations = self.equations[slice(*rows)]
         return dict(zip(zip(self.holders[slice(*rows)].tolist(), equations, strict=True), range(*rows), strict=True))
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 from jaxviz.analysis.grouping import grouped
 from jaxviz.features.cost.counts import Cost
-from jaxviz.features.cost.parts import remembered, repeats, run_by, weight
-from jaxviz.features.explorer.boxes import Box, Boxes, Path
-from jaxviz.higher_order import is_choice
+from jaxviz.features.cost.parts import counted, remembered, repeats, run_by
+from jaxviz.features.explorer.boxes import Boxes, Path, ScopeBox
 from jaxviz.ir.syntax import Equation
 
 _LEAST = 1 / 250
@@ -45,7 +44,7 @@ class Scope:
       line: for a line, or a scope with only one, its number, or -1.
     """
 
-    box: Box
+    box: ScopeBox
     items: list[Item]
     children: list[Scope] = field(default_factory=list)
     line: int = -1
@@ -83,7 +82,7 @@ class Items:
     costs: dict[int, Cost] = field(default_factory=dict)
     places: dict[int, int] = field(default_factory=lambda: {-1: 0})
     """The place of what an equation runs, by row; see `Boxes`."""
-    others: dict[tuple[Path, str, int], Box] = field(default_factory=dict)
+    others: dict[tuple[Path, str, int], ScopeBox] = field(default_factory=dict)
     """Boxes that are not the function's, such as those of a custom rule."""
 
     def of_step(self, row: int, equation: Equation) -> list[Item]:
@@ -96,11 +95,8 @@ class Items:
             # An equation run by another library's rule has no rows for what it runs.
             yield Item(row, remembered(e, self.costs).flops * times, self._path_to(row))
             return
-        if is_choice(e):
-            cost = lambda p: weight(sum((remembered(i, self.costs) for i in p.equations), Cost()))
-            programs = [max(programs, key=cost)]
         n = repeats(e)[0]
-        for program in programs:
+        for program in counted(e, self.costs):
             for inner in program.equations:
                 yield from self._inside(inner, self.row_in[row, inner], times * n)
 
@@ -111,9 +107,9 @@ class Items:
 
     def _path_to(self, row: int) -> Path:
         place = self._place(self.holder_of[row])
-        found = self.boxes.around(place, self.equations[row])
-        if found is not None:
-            return found
+        own = self.boxes.around(place, self.equations[row])
+        if own is not None:
+            return own
         path, origin = self._path_into(self.holder_of[row]), self.equations[row].origin
         if origin is None or origin.equation is not None:
             around = [self.boxes.function, *(box.name for box in path)]
@@ -130,9 +126,9 @@ class Items:
             return self.boxes.inside(place)
         return self._path_into(self.holder_of[row])
 
-    def _other(self, path: Path, name: str, line: int = -1) -> Box:
+    def _other(self, path: Path, name: str, line: int = -1) -> ScopeBox:
         kind = "scope" if name else "line" if line >= 0 else "rest"
-        return self.others.setdefault((path, name, line), Box(name, kind, line=line))
+        return self.others.setdefault((path, name, line), ScopeBox(name, kind, line=line))
 
 
 def scopes_of(items: Sequence[Item], n_equations: int) -> list[Scope]:
@@ -150,7 +146,7 @@ def scopes_of(items: Sequence[Item], n_equations: int) -> list[Scope]:
     def inside(items: Iterable[Item], depth: int) -> list[Scope]:
         if depth == _DEEPEST:
             return []
-        found: list[Scope] = []
+        scopes: list[Scope] = []
         parts = grouped(enumerate(items), lambda item: item[1].path[depth] if depth < len(item[1].path) else _REST)
         # What a loop does not change is computed before everything else.
         for part in sorted(parts, key=lambda part: sum(i for i, _ in part) / len(part)):
@@ -160,18 +156,18 @@ def scopes_of(items: Sequence[Item], n_equations: int) -> list[Scope]:
             if box.kind in ("scope", "loop", "repeated"):
                 scope.children = inside(of_part, depth + 1)
             if box.kind != "rest" and not is_small(scope):
-                found.append(scope)
-            elif found and found[-1].box is _REST:
-                found[-1].items += scope.items
+                scopes.append(scope)
+            elif scopes and scopes[-1].box is _REST:
+                scopes[-1].items += scope.items
             else:
-                found.append(Scope(_REST, scope.items))
+                scopes.append(Scope(_REST, scope.items))
             if box.kind == "scope" and [c.box.kind for c in scope.children if c.box is not _REST] in ([], ["line"]):
                 scope.line = next((c.line for c in scope.children if c.box is not _REST), -1)
                 scope.children = []
-        return found
+        return scopes
 
     return inside(items, 0)
 
 
-_REST = Box("", "rest")
+_REST = ScopeBox("", "rest")
 """What is too small for a box."""

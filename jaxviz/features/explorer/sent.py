@@ -1,14 +1,41 @@
-"""The texts that the explorer sends besides the view."""
+"""What the explorer sends: its view in one or several messages, and other texts."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from jaxviz.features.explorer.columns import ViewMaker, compared_with_jax
+from jaxviz.page.html import fit_to_show
+from jaxviz.page.schema import View, encode, pack
 from jaxviz.page.texts import first_line, fit
 
 if TYPE_CHECKING:
     from jaxviz.features.explorer.whatif import Switches
+
+_AT_ONCE = 10_000
+"""Above this many equations, over all stages, their groups, the memory and the details are sent after the rest is
+displayed."""
+
+_COMPARED_AT_ONCE = 1_000
+"""Above this many, the comparison with JAX comes after everything is displayed, since JAX takes as long as everything
+else."""
+
+
+def first_payload(maker: ViewMaker) -> tuple[bytes, View | None]:
+    """What is sent first, and the corresponding view if more follows."""
+    n = maker.first.n_equations
+    shown = fit_to_show(maker.first if n > _AT_ONCE else maker.whole)
+    if n <= _COMPARED_AT_ONCE:
+        shown = replace(shown, check=fit(compared_with_jax(maker.derivation)))
+    return pack(encode(shown)), None if shown.is_whole else shown
+
+
+def added_payload(view: View, sent: View) -> tuple[bytes, View]:
+    """What a view adds to the one that was sent, as a message, and that view."""
+    shown = fit_to_show(view)
+    return pack(encode(shown, known=sent)), shown
 
 
 def as_json(value: Any) -> str:
@@ -25,11 +52,11 @@ def code_of(switches: Switches, key: str) -> str:
 
 
 def without_memory(compiled: str) -> str:
-    """A compiled program without everything that contains source expressions: the memory, the collectives, and the description of equal
-    blocks."""
-    made = json.loads(compiled)
-    notes = made.get("notes", [])[1 if made.get("isBlock") else 0 :]
-    return as_json({**made, "memory": None, "exchanges": None, "block": "", "notes": notes})
+    """A compiled program without everything that contains source expressions: the memory, the collectives, and the
+    description of equal blocks."""
+    message = json.loads(compiled)
+    notes = message.get("notes", [])[1 if message.get("isBlock") else 0 :]
+    return as_json({**message, "memory": None, "exchanges": None, "block": "", "notes": notes})
 
 
 _NOT_IN_THE_PAGE = "It was not compiled when this page was saved; `save_html(path, compiled=True)` compiles it."

@@ -1,4 +1,5 @@
-"""The overview for places without widgets, such as GitHub, email or paper: a picture, and a table of the largest saved values."""
+"""A view for places without widgets, such as GitHub, email, paper or a terminal: a picture, a table of the largest
+saved values, and text."""
 
 from __future__ import annotations
 
@@ -6,8 +7,7 @@ import html
 from collections.abc import Iterator
 from typing import Any
 
-from jaxviz.features.explorer.text import summary
-from jaxviz.page.schema import View
+from jaxviz.page.schema import Stage, View
 from jaxviz.page.texts import first_line
 from jaxviz.report.needs import needs
 from jaxviz.report.tables import code_html, counted, format_bytes, wrapped
@@ -16,16 +16,18 @@ Output = tuple[dict[str, Any], dict[str, Any]]
 """An output of a cell: its data by MIME type, and its metadata."""
 
 MARK = "jaxviz-still"
-"""The class by which the widget's stylesheet (`widgets/src/styles/frame.css`) finds the table, and the picture before it, to hide both."""
+"""The class by which the widget's stylesheet (`widgets/src/styles/frame.css`) finds the table, and the picture before
+it, to hide both."""
 
 _ROWS = 10
 
 
 def still_outputs(view: View) -> Iterator[Output]:
-    """The additional outputs of a cell with an explorer: the picture, if there is something to draw, and then always the table.
+    """The additional outputs of a cell with an explorer: the picture, if there is something to draw, and then always
+    the table.
 
-    They have no scripts, no styles, and no images or drawings within HTML, because JupyterLab and GitHub remove these from untrusted
-    outputs.
+    They have no scripts, no styles, and no images or drawings within HTML, because JupyterLab and GitHub remove these
+    from untrusted outputs.
 
     Args:
       view: a complete view.
@@ -50,12 +52,7 @@ def headline(view: View) -> list[str]:
 
 
 def table_html(view: View, note: str = "") -> str:
-    """The largest saved values, or a summary for a function that saves none.
-
-    Args:
-      view: a complete view.
-      note: a sentence below the table.
-    """
+    """The largest saved values, or a summary for a function that saves none; and a sentence below."""
     rows, rest = _rows(view)
     if rows:
         above = f"<p>{code_html(headline(view)[0])}: the largest values saved for the backward pass</p>"
@@ -115,3 +112,85 @@ def place(view: View, location: int) -> str:
         return ""
     columns = view.columns
     return f"{view.files[int(columns['location_file'][location])].label}:{int(columns['location_line'][location])}"
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def summary(view: View) -> str:
+    """The contents of an explorer, in a few lines.
+
+    >>> print(summary(view))
+    Explorer of the gradient of `loss` in `params`
+      f          26 equations
+      ...
+    """
+    width = max((len(stage.label) for stage in view.stages), default=0)
+    lines = [f"Explorer of the {view.title}{f' on {view.placement}' if view.placement else ''}"]
+    for stage in view.stages:
+        n = stage.equations[1] - stage.equations[0]
+        what = stage.error or f"{n:,} equation{'s' if n != 1 else ''}"
+        lines.append(f"  {stage.label:<{width}}  {what}")
+    if view.headline.saves:
+        lines.append(f"  {view.headline.saves}")
+    if view.check is not None:
+        lines.append(f"  {view.check.summary}")
+    return "\n".join([*lines, *(f"  {note}" for note in view.notes)])
+
+
+def stage_text(view: View, key: str) -> str:
+    """One stage's program, an equation per line, with the names that the explorer shows."""
+    stage = view.stage(key)
+    return stage.error or "\n".join(_lines(view, stage))
+
+
+def _lines(view: View, stage: Stage) -> Iterator[str]:
+    if stage.programs[0] < stage.programs[1]:
+        reader = _Reader(view)
+        rows = range(*stage.equations)
+        rows_of: dict[int, list[int]] = {}
+        for row in rows:
+            rows_of.setdefault(int(view.columns["equation_program"][row]), []).append(row)
+        yield from reader.program(stage.programs[0], rows_of, 0)
+
+
+class _Reader:
+    def __init__(self, view: View):
+        self.view = view
+        self.nested: dict[int, list[int]] = {}
+        for program, owner in enumerate(view.columns["program_owner"].tolist()):
+            self.nested.setdefault(owner, []).append(program)
+
+    def text(self, column: str, i: int) -> str:
+        return self.view.strings[int(self.view.columns[column][i])]
+
+    def items(self, offsets: str, values: str, i: int) -> list[int]:
+        starts = self.view.columns[offsets]
+        items: list[int] = self.view.columns[values][int(starts[i]) : int(starts[i + 1])].tolist()
+        return items
+
+    def typed(self, atom: int) -> str:
+        kind, i = ("variable", atom) if atom >= 0 else ("literal", ~atom)
+        return f"{self.atom(atom)}:{self.text('type_text', int(self.view.columns[f'{kind}_type'][i]))}"
+
+    def atom(self, atom: int) -> str:
+        return self.text("variable_name", atom) if atom >= 0 else self.text("literal_text", ~atom)
+
+    def program(self, program: int, rows_of: dict[int, list[int]], depth: int) -> Iterator[str]:
+        pad = "  " * depth
+        binders = "".join(f" {self.typed(v)}" for v in self.items("program_binders", "binder_vars", program))
+        yield f"{pad}lambda{binders} ."
+        for row in rows_of.get(program, []):
+            yield f"{pad}  {self.equation(row)}"
+            for inner in self.nested.get(row, []):
+                yield from self.program(inner, rows_of, depth + 2)
+        results = ", ".join(self.atom(a) for a in self.items("program_results", "result_atoms", program))
+        yield f"{pad}in ({results})"
+
+    def equation(self, row: int) -> str:
+        outputs = " ".join(self.typed(v) for v in self.items("equation_outputs", "output_vars", row))
+        params = self.text("equation_params", row).replace("\n", " ")
+        inputs = self.items("equation_inputs", "input_atoms", row)
+        operands = "".join(f" {self.atom(a) if a >= 0 else self.typed(a)}" for a in inputs)
+        head = self.text("equation_primitive", row) + (f"[{params}]" if params else "")
+        return f"{outputs} = {head}{operands}" if outputs else f"{head}{operands}"

@@ -1,22 +1,24 @@
 """The switches of the explorer: where a function has checkpoints, what they save, and the figures of each setting.
 
-Each setting is measured like a plan: the function with these checkpoints is derived, and its memory modelled. The page shows the results
-and requests one setting after the other. A setting is written as a text, its key: `0,2|5,7|13` is checkpoints around the regions 0 and 2
-that save all values of the groups 5 and 7, and the value 13; `0,2|5,7|13|7|` offloads those of group 7 to the host. The key of the function
-as written is ''.
+Each setting is measured like a plan: the function with these checkpoints is derived, and its memory modelled. The page
+shows the results and requests one setting after the other. A setting is written as a text, its key: `0,2|5,7|13` is
+checkpoints around the regions 0 and 2 that save all values of the groups 5 and 7, and the value 13; `0,2|5,7|13|7|`
+offloads those of group 7 to the host. The key of the function as written is ''.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from typing import Any
 
 from jaxviz.analysis.checkpoints import report_checkpoints
 from jaxviz.analysis.grouping import alike, repetition
-from jaxviz.analysis.walk import location_of, primal_equation
+from jaxviz.analysis.walk import SourceTracer, location_of, primal_equation
 from jaxviz.derivation import Derivation
 from jaxviz.displays import display
 from jaxviz.features.explorer.messages import (
@@ -29,14 +31,13 @@ from jaxviz.features.explorer.messages import (
     SwitchValues,
     TriedTrade,
 )
-from jaxviz.features.explorer.stand_ins import stand_ins
 from jaxviz.features.memory.model import KINDS
 from jaxviz.features.memory.timeline import memory
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.checkpointing import checkpointed
 from jaxviz.features.remat.diff import write_chosen, write_plan
 from jaxviz.features.remat.forms import Trade
-from jaxviz.features.remat.graph import derive_like
+from jaxviz.features.remat.graph import Graph, derive_like
 from jaxviz.features.remat.planning import best_of_all, check_can_be_planned
 from jaxviz.features.remat.regions import Region, Spot
 from jaxviz.features.remat.search import Search
@@ -60,7 +61,7 @@ Tried = Trade | str
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
+class SwitchSetting:
     """Checkpoints around some regions, the values that they save, and which of these are offloaded to the host."""
 
     regions: tuple[int, ...]
@@ -94,14 +95,14 @@ class Switches:
         """The setting of the best plan, once it was requested."""
         self._written: dict[str, Written] = {}
         self.regions: list[Region] = self._offered()
-        self._made: dict[Var, tuple[int, Equation]] = {}
+        self._makers: dict[Var, tuple[int, Equation]] = {}
         for i, (_, e) in enumerate(self.search.flat.walk()):
-            self._made.update((v, (i, e)) for v in e.outvars)
+            self._makers.update((v, (i, e)) for v in e.outvars)
         self._holds = [frozenset(e for s in r.spots for e in s.walk()) for r in self.regions]
         self._crossing = crossing([list(r.spots) for r in self.regions])
         self._chosen_from = [self._values_of(r) for r in self.regions]
         every = set[Var]().union(*self._chosen_from)
-        self.values = sorted(every, key=lambda v: (self._made[v][0], self._made[v][1].outvars.index(v)))
+        self.values = sorted(every, key=lambda v: (self._makers[v][0], self._makers[v][1].outvars.index(v)))
         self.number = {v: i for i, v in enumerate(self.values)}
         self._groups: dict[Hashable, int] = {}
         self.group_of = [self._groups.setdefault(self._repeats(v), len(self._groups)) for v in self.values]
@@ -109,51 +110,52 @@ class Switches:
     def _offered(self) -> list[Region]:
         """The regions with a switch: those with a checkpoint now, then the most promising, then the function itself."""
         search = self.search
-        found = [r for r in search.context.written if search.parts(r)]
-        spots = {frozenset((id(s.program), s.start, s.end, s.is_body) for s in r.spots) for r in found}
+        offered = [r for r in search.context.written if search.parts(r)]
+        spots = {frozenset((id(s.program), s.start, s.end, s.is_body) for s in r.spots) for r in offered}
         for r in search.regions[:_OFFERED]:
             same = frozenset((id(s.program), s.start, s.end, s.is_body) for s in r.spots)
             if same not in spots:
-                found.append(r)
+                offered.append(r)
         try:
             _ = search.whole_parts
         except ValueError:  # devices exchange values in it, which cannot be saved
-            return found
-        return [*found, search.whole]
+            return offered
+        return [*offered, search.whole]
 
     def _values_of(self, region: Region) -> frozenset[Var]:
         """What a checkpoint around a region recomputes if it saves nothing, and could save instead."""
-        found: set[Var] = set()
+        values: set[Var] = set()
         for part in self.search.parts(region) or ():
             graph = part.graph
             again, _ = graph.reached(graph.needed, frozenset())
             for name in dict.fromkeys(graph.nodes[i].name for i in sorted(again)):
                 for v in graph.candidates.get(name, ()):
-                    found.update(same for same in part.everywhere(v) if same in self._made)
-        return frozenset(found)
+                    values.update(same for same in part.everywhere(v) if same in self._makers)
+        return frozenset(values)
 
     def _repeats(self, v: Var) -> Hashable:
         """For each value, a number shared by one expression's values in repeated layers, calls and iterations."""
-        _, e = self._made[v]
+        _, e = self._makers[v]
         return repetition(e, (), e.outvars.index(v)), type_text(v.aval), location_of(e)
 
     # --- settings --------------------------------------------------------------------------------------------------
 
     def key(self, regions: Iterable[int], saved: Collection[int], offloaded: Collection[int] = ()) -> str:
-        """The key of a setting; values outside its regions are not saved, and values that are not saved are not offloaded."""
+        """The key of a setting; values outside its regions are not saved, and values that are not saved are not
+        offloaded."""
         chosen = sorted(regions)
-        held = {self.number[v] for v in self._held(chosen)}
-        kept = held.intersection(saved)
-        moved = kept.intersection(offloaded)
-        parts = [chosen, *self._by_group(kept, held), *(self._by_group(moved, held) if moved else ())]
+        choices = {self.number[v] for v in self._choices_of(chosen)}
+        chosen_values = choices.intersection(saved)
+        moved = chosen_values.intersection(offloaded)
+        parts = [chosen, *self._by_group(chosen_values, choices), *(self._by_group(moved, choices) if moved else ())]
         return "|".join(",".join(map(str, some)) for some in parts)
 
-    def _by_group(self, some: Collection[int], held: Collection[int]) -> tuple[list[int], list[int]]:
+    def _by_group(self, some: Collection[int], choices: Collection[int]) -> tuple[list[int], list[int]]:
         """The groups whose values in `held` are all among some values, and the values that remain."""
-        whole = {g for g in {self.group_of[i] for i in some} if self._members(g, held) <= set(some)}
+        whole = {g for g in {self.group_of[i] for i in some} if self._members(g, choices) <= set(some)}
         return sorted(whole), sorted(i for i in some if self.group_of[i] not in whole)
 
-    def setting(self, key: str) -> Setting:
+    def setting(self, key: str) -> SwitchSetting:
         """The setting of a key.
 
         Raises:
@@ -161,16 +163,16 @@ class Switches:
         """
         try:
             regions, *chosen = ([int(n) for n in part.split(",") if n] for part in key.split("|"))
-            held = {self.number[v] for v in self._held(regions)}
+            choices = {self.number[v] for v in self._choices_of(regions)}
             if len(chosen) not in (2, 4) or min(regions, default=0) < 0:
                 raise ValueError
             saved, moved = (
-                {i for i in held if self.group_of[i] in set(groups)} | held.intersection(values)
+                {i for i in choices if self.group_of[i] in set(groups)} | choices.intersection(values)
                 for groups, values in (chosen[:2], chosen[2:] or ([], []))
             )
         except (ValueError, IndexError):
             raise ValueError(f"{key!r} is not the key of a setting") from None
-        return Setting(tuple(regions), frozenset(saved), frozenset(saved & moved))
+        return SwitchSetting(tuple(regions), frozenset(saved), frozenset(saved & moved))
 
     def has(self, key: str) -> bool:
         """Whether a text is the key of a setting."""
@@ -179,7 +181,7 @@ class Switches:
         except ValueError:
             return False
 
-    def _held(self, regions: Sequence[int]) -> frozenset[Var]:
+    def _choices_of(self, regions: Sequence[int]) -> frozenset[Var]:
         """What the checkpoints around some regions can save: the values of those regions that are in no other."""
         outer = [i for i in regions if not any(self._holds[i] < self._holds[j] for j in regions)]
         return frozenset[Var]().union(*(self._chosen_from[i] for i in outer))
@@ -188,16 +190,16 @@ class Switches:
         """The numbers of the values that a checkpoint around a region could save."""
         return {self.number[v] for v in self._chosen_from[region]}
 
-    def named(self, region: int) -> str:
+    def named(self, number: int) -> str:
         """``all of `loss` ``, `` `block` `` or `the body of the scan at model.py:27`: a region in a sentence."""
-        found = self.regions[region]
-        name = found.name.rpartition("<locals>.")[2]
-        if found is self.search.whole:
+        region = self.regions[number]
+        name = region.name.rpartition("<locals>.")[2]
+        if region is self.search.whole:
             return f"all of `{name}`"
-        return found.described if found.is_body else f"`{name}`"
+        return region.described if region.is_body else f"`{name}`"
 
-    def _members(self, group: int, held: Collection[int]) -> set[int]:
-        return {i for i in held if self.group_of[i] == group}
+    def _members(self, group: int, choices: Collection[int]) -> set[int]:
+        return {i for i in choices if self.group_of[i] == group}
 
     def trade(self, key: str) -> Tried:
         """The figures of a setting; computed on first use."""
@@ -241,9 +243,9 @@ class Switches:
         for i in range(len(self.regions)):
             alone = self.key([i], ())
             yield alone
-            held = {self.number[v] for v in self._chosen_from[i]}
-            for g in dict.fromkeys(self.group_of[v] for v in sorted(held)):
-                yield self.key([i], self._members(g, held))
+            choices = {self.number[v] for v in self._chosen_from[i]}
+            for g in dict.fromkeys(self.group_of[v] for v in sorted(choices)):
+                yield self.key([i], self._members(g, choices))
 
     def flipped(self, key: str, region: int) -> str:
         """A setting with the checkpoint around one region switched; it replaces those that it overlaps with."""
@@ -266,7 +268,7 @@ class Switches:
             for decided in report.values
             if decided.equation is not None
             # Saving a named value saves the value itself.
-            for v in (*decided.equation.outvars, *_given_a_name(decided.equation))
+            for v in (*decided.equation.outvars, *named_by(decided.equation))
         }
         having = lambda *some: {i for i, v in enumerate(self.values) if fates.get(copies.get(v, v)) in some}
         return self.key(written, having("saved", "offloaded"), having("offloaded"))
@@ -278,26 +280,26 @@ class Switches:
             graph = self.search.graph
         except ValueError:
             return [[] for _ in self.derivation.linearized.residuals]
-        found = stand_ins(self.derivation, graph, self.search.context.copies)
-        return [[v for name in names for v in graph.candidates[name]] for names in found]
+        names_of = stand_ins(self.derivation, graph, self.row)
+        return [[v for name in names for v in graph.candidates[name]] for names in names_of]
 
     def plan(self) -> str:
-        """The setting of the plan that lowers the peak most for the least work, as it can be written in the user's source if it can; searched
-        for on first use."""
+        """The setting of the plan that lowers the peak most for the least work, as it can be written in the user's
+        source if it can; searched for on first use."""
         if self.planned is None:
-            found = best_of_all(self.search)
-            if not found.form.regions:
-                self.planned = "" if found.trade is self.search.written else "||"
+            plan = best_of_all(self.search)
+            if not plan.form.regions:
+                self.planned = "" if plan.trade is self.search.written else "||"
                 return self.planned
-            made = write_plan(self.search, found, Call.known(self.derivation))
-            trial = made.trial if made.files and made.trial is not None else found
+            code = write_plan(self.search, plan, Call.known(self.derivation))
+            trial = code.trial if code.files and code.trial is not None else plan
             regions = [i for i, r in enumerate(self.regions) if r in trial.form.regions]
             self.planned = self.key(regions, {self.number[v] for v in trial.names if v in self.number})
-            is_setting = len(regions) == len(trial.form.regions) and not (made.files and made.trial is None)
+            is_setting = len(regions) == len(trial.form.regions) and not (code.files and code.trial is None)
             if is_setting:
-                self._written[self.planned] = made
-            if is_setting and made.files and made.trade is not None:
-                self.tried[self.planned] = made.trade
+                self._written[self.planned] = code
+            if is_setting and code.files and code.trade is not None:
+                self.tried[self.planned] = code.trade
         return self.planned
 
     def written(self, key: str) -> Written:
@@ -310,12 +312,12 @@ class Switches:
         if not key:
             return Written((f"{self.derivation.primal.name} as written: no changes",), self.search.written)
         setting = self.setting(key)
-        found = self.trade(key)
-        if isinstance(found, str):
-            return Written((str(found),), None)
+        trade = self.trade(key)
+        if isinstance(trade, str):
+            return Written((str(trade),), None)
         values = lambda some: {self.values[i] for i in some}
         regions = [self.regions[i] for i in setting.regions]
-        return write_chosen(self.search, regions, values(setting.saved), values(setting.offloaded), found)
+        return write_chosen(self.search, regions, values(setting.saved), values(setting.offloaded), trade)
 
     # --- data for the page -----------------------------------------------------------------------------------------
 
@@ -338,7 +340,7 @@ class Switches:
                 "values": SwitchValues(
                     group=self.group_of,
                     nbytes=[self.search.context.prices.get(v, 0) for v in self.values],
-                    row=[self.row(self._made[v][1]) for v in self.values],
+                    row=[self.row(self._makers[v][1]) for v in self.values],
                 ),
                 "residuals": [[self.number[v] for v in values if v in self.number] for values in self.residuals],
             }  # fmt: skip
@@ -376,20 +378,9 @@ class Switches:
         return {"what": alike([self.search.called(v) for v in values]), "type": type_text(values[0].aval)}
 
     @cached_property
-    def _rows(self) -> dict[Atom, int]:
-        """The equations of the function as written, by their results."""
-        rows: dict[Atom, int] = {}
-        for i, (_, e) in enumerate(self.derivation.primal.walk()):
-            for v in e.outvars:
-                rows.setdefault(v, i)
-        return rows
-
-    def row(self, equation: Equation) -> int:
-        """The row in the function as written from which an equation derives; -1 if there is none."""
-        copies = self.search.context.copies
-        written = primal_equation(equation)
-        originals = (copies.get(v, v) if isinstance(v, Var) else v for v in _given_a_name(written) or written.outvars)
-        return next((self._rows[v] for v in originals if v in self._rows), -1)
+    def row(self) -> WrittenRows:
+        """The row in the function as written from which an equation derives."""
+        return WrittenRows(self.derivation, self.search.context.copies)
 
     def tried_trades(self) -> tuple[dict[str, TriedTrade], dict[str, str]]:
         """The figures computed so far, and the impossible settings with the reasons."""
@@ -408,14 +399,15 @@ class Switches:
             texts: dict[str, int] = {}
             number = lambda text: texts.setdefault(text, len(texts))
             group = {id(b): i for i, same in enumerate(timeline.rows) for b in same}
-            made: DrawnMemory = {
+            message: DrawnMemory = {
                 "key": key,
                 "turn": sum(not s.is_backward for s in timeline.steps),
                 "what": [number(str(s.equation.primitive.name)) for s in timeline.steps],
                 "row": [self.row(s.equation) for s in timeline.steps],
                 "buffers": [
                     DrawnBuffer(
-                        b.nbytes, KINDS.index(b.kind), b.born, b.last, -1 if b.equation is None else self.row(b.equation),
+                        b.nbytes, KINDS.index(b.kind), b.born, b.last,
+                        -1 if b.equation is None else self.row(b.equation),
                         number(b.what), number(b.type), group[id(b)],
                     )
                     for b in timeline.values
@@ -423,8 +415,8 @@ class Switches:
                 "groups": [number(alike([b.what for b in same])) for same in timeline.rows],
                 "texts": [],
             }  # fmt: skip
-            made["texts"] = list(texts)
-            fitting: DrawnMemory = fit(made)
+            message["texts"] = list(texts)
+            fitting: DrawnMemory = fit(message)
             return fitting
 
     def compiled(self, key: str) -> CompiledLine:
@@ -437,22 +429,124 @@ class Switches:
             return {"key": key, "turn": 0, "total": [], "error": first_line(error)}
 
 
-def _given_a_name(equation: Equation) -> Sequence[Atom]:
-    """The variables that an equation names; none for other equations."""
-    return equation.invars if equation.primitive is compat.name_p else ()
-
-
 def crossing(regions: Sequence[Sequence[Spot]]) -> list[list[int]]:
-    """For each region, the regions with a spot that contains part of one of its spots, but not all of it: checkpoints around both are
-    impossible."""
-    found: list[set[int]] = [set() for _ in regions]
+    """For each region, the regions with a spot that contains part of one of its spots, but not all of it: checkpoints
+    around both are impossible."""
+    crossed: list[set[int]] = [set() for _ in regions]
     calls = [(id(s.program), s.start, -s.end, i) for i, spots in enumerate(regions) for s in spots if not s.is_body]
     opened: list[tuple[int, int, int]] = []
     for program, start, minus_end, i in sorted(calls):
         opened = [(p, end, j) for p, end, j in opened if p == program and end > start]
         for _, end, j in opened:
             if end < -minus_end:
-                found[i].add(j)
-                found[j].add(i)
+                crossed[i].add(j)
+                crossed[j].add(i)
         opened.append((program, -minus_end, i))
-    return [sorted(others - {i}) for i, others in enumerate(found)]
+    return [sorted(others - {i}) for i, others in enumerate(crossed)]
+
+
+# --- rows and residuals of the function as written --------------------------------------------------------------------
+
+
+class WrittenRows:
+    """The rows of a function as written, from which equations derive.
+
+    Args:
+      derivation: the function as written.
+      copies: for a value in another program, the one of the function as written.
+    """
+
+    def __init__(self, derivation: Derivation, copies: Mapping[Var, Var]):
+        self.copies = copies
+        self.rows: dict[Atom, int] = {}
+        for i, (_, e) in enumerate(derivation.primal.walk()):
+            for v in e.outvars:
+                self.rows.setdefault(v, i)
+
+    def __call__(self, equation: Equation) -> int:
+        """The row from which an equation derives; -1 if there is none."""
+        written = primal_equation(equation)
+        originals = (self.copies.get(v, v) if isinstance(v, Var) else v for v in named_by(written) or written.outvars)
+        return next((self.rows[v] for v in originals if v in self.rows), -1)
+
+
+def named_by(equation: Equation) -> Sequence[Atom]:
+    """The variables that an equation names; none for other equations."""
+    return equation.invars if equation.primitive is compat.name_p else ()
+
+
+def stand_ins(derivation: Derivation, graph: Graph, row: WrittenRows) -> list[list[str]]:
+    """For each residual that JAX saves now, the names that a checkpoint saves in its place.
+
+    They belong to the values it is computed from, as close to it as a name is possible: for `cos(x)`, which the rule of
+    `sin` computes, it is the name of `x`. There are none for an argument, or for values computed from arguments for
+    free.
+
+    Args:
+      derivation: the function as written.
+      graph: everything that could be saved in the whole function.
+      row: the rows of the function as written.
+    """
+    places = _Places(graph, row)
+    residuals, all_results = defaultdict[Any, list[Atom]](list), defaultdict[Any, list[Atom]](list)
+    for atom, key in places.makers_of(graph.named):
+        residuals[key].append(atom)
+    for node in graph.nodes:
+        for v in node.equation.outvars:
+            all_results[places.of(node.equation, v)].append(v)
+    now = [key for _, key in places.makers_of(derivation)]
+    count, turn, names = Counter(now), Counter[Any](), []
+    for key in now:
+        same = [] if key is None else residuals.get(key) or all_results[key]
+        # The calls of a function that is called several times are matched in order.
+        mine = same[turn[key] : turn[key] + 1] if count[key] == len(same) else same
+        turn[key] += 1
+        names.append(_nearest(graph, mine))
+    return names
+
+
+class _Places:
+    def __init__(self, graph: Graph, row: WrittenRows):
+        self.graph = graph
+        self.row = row
+
+    def makers_of(self, derivation: Derivation) -> list[tuple[Atom, Any]]:
+        """The residuals of a derivation, each with the place where it is computed; None for an argument."""
+        trace, makers = SourceTracer(derivation.forward), []
+        for atom in derivation.linearized.residuals:
+            source = trace(atom)[0]
+            makers.append((atom, self.of(source.equation, source.atom) if source.equation is not None else None))
+        return makers
+
+    def of(self, equation: Equation, atom: Atom) -> Any:
+        """What identifies a value: the original equation of the function as written, the operation, and its type."""
+        written = primal_equation(equation)
+        operation = equation.primitive
+        if operation is compat.name_p and isinstance(written.invars[0], Var):
+            maker = self.graph.makers.get(written.invars[0])
+            operation = maker.primitive if maker is not None else operation
+        if operation is compat.reduce_precision_p:
+            # A checkpoint rounds the values that it saves.
+            operation = written.primitive
+        return self.row(written), operation, atom.aval.str_short()
+
+
+def _nearest(graph: Graph, atoms: Sequence[Atom]) -> list[str]:
+    """The first names on the way from some values back to what they are computed from."""
+    names: dict[str, None] = {}
+    seen: set[Atom] = set()
+    pending = [*atoms]
+    while pending:
+        a = graph.resolved(pending.pop())
+        if a in seen:
+            continue
+        seen.add(a)
+        if a in graph.carried:
+            pending += [graph.carried[a].first, graph.carried[a].before]
+        elif a in graph.producer:
+            node = graph.nodes[graph.producer[a]]
+            if node.name:
+                names[node.name] = None
+            else:
+                pending += node.equation.invars
+    return list(names)

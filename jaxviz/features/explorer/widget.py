@@ -23,9 +23,15 @@ from jaxviz.features.comparison.report import Comparison
 from jaxviz.features.explorer.changes import changes_of, follow
 from jaxviz.features.explorer.columns import ViewMaker, compared_with_jax, view_of
 from jaxviz.features.explorer.messages import PeakAdvice, SwitchRequest, TriedSettings, is_switch_request
-from jaxviz.features.explorer.sent import as_json, code_of, saved_compiled, saved_switches
-from jaxviz.features.explorer.still import still_outputs
-from jaxviz.features.explorer.text import stage_text, summary
+from jaxviz.features.explorer.sent import (
+    added_payload,
+    as_json,
+    code_of,
+    first_payload,
+    saved_compiled,
+    saved_switches,
+)
+from jaxviz.features.explorer.still import stage_text, still_outputs, summary
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.syntax import Equation
@@ -48,14 +54,8 @@ if TYPE_CHECKING:
     from jaxviz.features.explorer.whatif import Switches
     from jaxviz.xla.explorer_stage.one_block import OneBlock
 
-_AT_ONCE = 10_000
-"""Above this many equations, over all stages, their groups, the memory and the details are sent after the rest is displayed."""
-
 _SOON = 2_000
 """Above this many equations of the function itself, the explorer is displayed before its programs are derived."""
-
-_COMPARED_AT_ONCE = 1_000
-"""Above this many, the comparison with JAX comes after everything is displayed, since JAX takes as long as everything else."""
 
 _ADVISED = 3_000
 """Up to this many equations, a saved page includes the advice on the peak, which a live one requests."""
@@ -78,13 +78,15 @@ class Explorer(Bundled):
 
     Traits that can be observed and set:
       selected: the selected equation as `stage:number`, such as 'backward:12'; '' for none.
-      stage: the stage shown: 'primal', 'jvp', 'forward', 'linear', 'backward' or 'compiled'; or several of the first five, joined by '+'.
+      stage: the stage shown: 'primal', 'jvp', 'forward', 'linear', 'backward' or 'compiled'; or several of the first
+        five, joined by '+'.
       beside: the same for the pane at the right; '' for none.
       filter: the words that the residuals shown must contain, as typed into the filter above their table.
       overview: whether the overview is shown, as it is at first; setting a stage or selecting an equation leaves it.
       motion: whether the gradient is shown in motion, step by step; setting it leaves the overview.
       compared: whether it is shown side by side with the previous version, if there is one: see `update`.
-      switches: the checkpoints of *what if* as set, by the numbers of regions, groups and values; '' for the function as it is written.
+      switches: the checkpoints of *what if* as set, by the numbers of regions, groups and values; '' for the function
+        as it is written.
       height: in pixels.
     """
 
@@ -148,6 +150,11 @@ class Explorer(Bundled):
         del self._maker  # it holds data that is no longer needed
         return whole
 
+    @property
+    def _complete(self) -> View | None:
+        """The view, or everything but the comparison with JAX, if it has been computed."""
+        return vars(self).get("view") or vars(self).get("_whole")
+
     @cached_property
     def _switches(self) -> Switches:
         from jaxviz.features.explorer.whatif import Switches
@@ -156,8 +163,8 @@ class Explorer(Bundled):
 
     @cached_property
     def _one_block(self) -> OneBlock | None:
-        found: OneBlock | None = added("one block of the compiled stage")(self.derivation)
-        return found
+        one_block: OneBlock | None = added("one block of the compiled stage")(self.derivation)
+        return one_block
 
     @property
     def equation(self) -> Equation | None:
@@ -186,21 +193,19 @@ class Explorer(Bundled):
         comparison = Comparison(self.derivation, derivation)
         selected = follow(comparison, self.selected) if self.selected else ""
         maker = ViewMaker(derivation)
-        payload, sent = _first_payload(maker)
+        payload, sent = first_payload(maker)
         self._fill()
         before = pack(encode(self.view)) if self.rest or self.check else self.payload
         self.derivation, self._comparison = derivation, comparison
-        for made in ("view", "_whole", "_switches", "_one_block"):
-            self.__dict__.pop(made, None)
+        for name in ("view", "_whole", "_switches", "_one_block"):
+            self.__dict__.pop(name, None)
         self._asked = 0
         self._maker, self._sent = maker, sent
         # In one message, so that the page is rendered once.
         with self.hold_sync():
-            self.selected, self.compiled, self.lowered, self.failure = selected, "", "", ""
-            self.groups = self.memory = self.rest = b""
-            self.check = self.line = self.advice = self.what_if = self.tried = self.drawn = self.written = (
-                self.switches
-            ) = ""
+            for name in _ANSWERS:
+                setattr(self, name, type(getattr(self, name))())
+            self.selected, self.switches = selected, ""
             self.before, self.changes, self.payload = before, as_json(changes_of(comparison)), payload
         if self._still_ids is not None:
             self._work("rest", Explorer._fill_rest)
@@ -213,23 +218,21 @@ class Explorer(Bundled):
 
         Args:
           path: the path of the file; its folder must exist.
-          source: whether to include the lines of your own source files; file names and line numbers are always included.
+          source: whether to include the lines of your own source files; file names and line numbers are always
+            included.
           compiled: whether to compile the gradient, to include the stage 'compiled', and its memory as a line over the
             modelled one. It is always included if it is shown or has been opened.
           graphviz: whether to include Graphviz (0.9 MB), which lays small graphs out with fewer crossings. Without it,
             they are laid out like large ones.
 
-        For a function of more than 3,000 equations, the page says what would lower the peak only if that has been computed: call `complete`
-        first, which looks for a plan and may take a minute.
+        For a function of more than 3,000 equations, the page says what would lower the peak only if that has been
+        computed: call `complete` first, which looks for a plan and may take a minute.
 
         Returns:
           the path.
         """
         view = self.view if source else fit_to_show(view_of(self.derivation, source=False))
-        state = {
-            name: getattr(self, name)
-            for name in ("stage", "beside", "selected", "filter", "height", "compared", "overview", "motion")
-        }
+        state = {name: getattr(self, name) for name in (*sorted(self.from_page - {"switches"}), "height")}
         try:
             state |= saved_switches(self._switches, self.switches, source) | {"tried": self._tried()}
         except Exception as error:
@@ -277,11 +280,13 @@ class Explorer(Bundled):
         return self.draw(stage, depth).save_png(path, dpi)
 
     def plot(self, stage: str = "", depth: int | None = None, width: float | None = None) -> Figure:
-        """The picture as a matplotlib figure, for papers; the arguments are those of `draw`, and the width in inches."""
+        """The picture as a matplotlib figure, for papers; the arguments are those of `draw`, and the width in
+        inches."""
         return self.draw(stage, depth).plot(width)
 
     def plot_overview(self) -> Figure:
-        """The overview as a matplotlib figure: what runs, what is saved and for how long, and the memory, with its peak.
+        """The overview as a matplotlib figure: what runs, what is saved and for how long, and the memory, with its
+        peak.
 
         >>> explorer.plot_overview().savefig("overview.pdf")
 
@@ -294,7 +299,8 @@ class Explorer(Bundled):
         return overview_figure(self.view)
 
     def save_animation(self, path: str | Path, seconds: float = 15) -> Path:
-        """Writes the gradient in motion as an animated picture: what runs, what is saved and read again, and the memory.
+        """Writes the gradient in motion as an animated picture: what runs, what is saved and read again, and the
+        memory.
 
         >>> explorer.save_animation("loss.gif")
 
@@ -326,8 +332,7 @@ class Explorer(Bundled):
     @collector_paused()
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         self._fill()
-        made = vars(self).get("view") or vars(self).get("_whole")
-        return self._with_text(summary(made or fit_to_show(replace(self._maker.first, strings=()))), **kwargs)
+        return self._with_text(summary(self._complete or fit_to_show(replace(self._maker.first, strings=()))), **kwargs)
 
     # Otherwise the collector would visit everything created before the page has any of it.
     @collector_paused()
@@ -377,21 +382,20 @@ class Explorer(Bundled):
             if self._comparison is not None and not self.changes:
                 self.before = pack(encode(fit_to_show(view_of(self._comparison.before))))
                 self.changes = as_json(changes_of(self._comparison))
-            made = vars(self).get("view") or vars(self).get("_whole")
-            if made is not None:
-                self.payload = pack(encode(made))
+            if self._complete is not None:
+                self.payload = pack(encode(self._complete))
             else:
-                self.payload, self._sent = _first_payload(self._maker)
+                self.payload, self._sent = first_payload(self._maker)
         except Exception as error:
             self.failure = first_line(error)
             raise
 
     def complete(self) -> None:
-        """Computes everything that the display leaves for later: the memory of a large program, the comparison with JAX, what would lower
-        the peak, and the switches of *what if*.
+        """Computes everything that the display leaves for later: the memory of a large program, the comparison with
+        JAX, what would lower the peak, and the switches of *what if*.
 
-        The browser requests these once the first view is on the screen. If there is no browser, as when a script runs the notebook, call
-        this to have them saved with the notebook.
+        The browser requests these once the first view is on the screen. If there is no browser, as when a script runs
+        the notebook, call this to have them saved with the notebook.
         """
         self._fill_rest()
         self._fill_check()
@@ -403,9 +407,9 @@ class Explorer(Bundled):
         if self._sent is None:
             return
         if not self._sent.has_groups:
-            self.groups, self._sent = _added(self._maker.with_groups, self._sent)
+            self.groups, self._sent = added_payload(self._maker.with_groups, self._sent)
         if not self._sent.has_memory:
-            self.memory, self._sent = _added(self._maker.with_memory, self._sent)
+            self.memory, self._sent = added_payload(self._maker.with_memory, self._sent)
         self.rest = pack(encode(self._whole, known=self._sent))
         self._sent = None
 
@@ -434,7 +438,8 @@ class Explorer(Bundled):
         return as_json(TriedSettings(trades=trades, failed=failed, plan=self._switches.planned, asked=self._asked))
 
     def _try(self, request: SwitchRequest) -> None:
-        """Computes what the page requests: as many settings as there is time for before the page may request something else."""
+        """Computes what the page requests: as many settings as there is time for before the page may request something
+        else."""
         try:
             switches = self._switches
         except (ValueError, EquationError):  # there are none, as the answer to "what if" says
@@ -468,31 +473,31 @@ class Explorer(Bundled):
         if self.compiled and not self._is_block:
             return
         stage = added("compiled stage")
-        one, made, line = None, "", self.line
+        one, message, line = None, "", self.line
         try:
             one = self._one_block
-            found = stage.lower(self.derivation)
+            lowered = stage.lower(self.derivation)
             text = "" if one is None else one.text
             with self.hold_sync():
-                self.lowered, self.compiled, self._is_block = as_json(stage.lowered(found, text)), "", False
-            texts = stage.compiled(found, text)
-            made = as_json(texts)
+                self.lowered, self.compiled, self._is_block = as_json(stage.lowered(lowered, text)), "", False
+            texts = stage.compiled(lowered, text)
+            message = as_json(texts)
             if texts["memory"] is not None and not self.switches:
                 line = as_json(stage.compiled_line("", texts["memory"]))
         except Exception as error:
-            made = as_json({"error": first_line(error), "block": "" if one is None else one.text})
+            message = as_json({"error": first_line(error), "block": "" if one is None else one.text})
         with self.hold_sync():
-            self.compiled, self.lowered, self.line = made, "", line
+            self.compiled, self.lowered, self.line = message, "", line
 
     def _fill_block(self) -> None:
         """The same for the function with one of several equal blocks."""
+        no_blocks = {"error": "there are no identical blocks"}
         try:
-            one = self._one_block
-            made = as_json(one.compiled()) if one is not None else as_json({"error": "there are no identical blocks"})
+            message = as_json(self._one_block.compiled() if self._one_block is not None else no_blocks)
         except Exception as error:
-            made = json.dumps({"error": first_line(error)})
+            message = as_json({"error": first_line(error)})
         with self.hold_sync():
-            self.compiled, self.lowered, self._is_block = made, "", True
+            self.compiled, self.lowered, self._is_block = message, "", True
 
     def _answer(self, widget: Any, content: Any, buffers: Any) -> None:
         """Handles requests of the browser."""
@@ -501,20 +506,20 @@ class Explorer(Bundled):
         elif is_switch_request(content):
             self._work("try", lambda explorer: explorer._try(content))
 
-    def _work(self, asked: str, work: Callable[[Explorer], None]) -> None:
+    def _work(self, request: str, work: Callable[[Explorer], None]) -> None:
         """Does the requested work and reports its progress, since a busy kernel does not answer requests."""
 
         try:
             with stoppable() as stop:
 
                 def tell(what: str = "", done: int = 0, total: int | None = None) -> None:
-                    self.send({"work": asked, "what": what, "done": done, "total": total or 0, "stop": stop})
+                    self.send({"work": request, "what": what, "done": done, "total": total or 0, "stop": stop})
 
                 tell()
                 with report_progress_to(tell), collector_paused():
                     work(self)
         except KeyboardInterrupt:
-            self.send({"work": asked, "stopped": True})
+            self.send({"work": request, "stopped": True})
 
     def set_state(self, sync_data: Any) -> None:
         self._is_told = True
@@ -567,6 +572,12 @@ class Explorer(Bundled):
         return value
 
 
+_ANSWERS = (
+    "groups", "memory", "rest", "check", "failure", "what_if", "tried", "drawn", "written", "line", "lowered",
+    "compiled", "advice",
+)  # fmt: skip
+"""The traits with what the page requests of one version."""
+
 _WORK: dict[str, Callable[[Explorer], None]] = {
     "fill": Explorer._fill,
     "advice": Explorer._fill_advice,
@@ -577,21 +588,6 @@ _WORK: dict[str, Callable[[Explorer], None]] = {
     "compile one": Explorer._fill_block,
 }
 """The browser's requests that take time."""
-
-
-def _first_payload(maker: ViewMaker) -> tuple[bytes, View | None]:
-    """What is sent first, and the corresponding view if more follows."""
-    n = maker.first.n_equations
-    shown = fit_to_show(maker.first if n > _AT_ONCE else maker.whole)
-    if n <= _COMPARED_AT_ONCE:
-        shown = replace(shown, check=fit(compared_with_jax(maker.derivation)))
-    return pack(encode(shown)), None if shown.is_whole else shown
-
-
-def _added(view: View, sent: View) -> tuple[bytes, View]:
-    """What a view adds to the one that was sent, as a message, and that view."""
-    shown = fit_to_show(view)
-    return pack(encode(shown, known=sent)), shown
 
 
 def _equations(derivation: Derivation, stage: str) -> list[Equation]:

@@ -1,4 +1,5 @@
-"""Build your own autodiff: a small engine, exercises that check each of its functions, and a file that stores the learner's functions.
+"""Build your own autodiff: a small engine, exercises that check each of its functions, and a file that stores the
+learner's functions.
 
 >>> my = teach.autodiff.engine()
 >>> moving = teach.autodiff.exercise(my, "jvp")

@@ -42,7 +42,10 @@ def of_split(my: Engine) -> Exercise:
             both, n = _both(my, text)
             now, later = map(list, split(list(both.equations), both.inputs[n:]))
             if sorted(map(id, now + later)) != sorted(map(id, both.equations)):
-                return f"Each equation of the JVP of {text} should be in one of the lists: there are {len(both.equations)} equations, but the lists have {len(now)} + {len(later)}."
+                return (
+                    f"Each equation of the JVP of {text} should be in one of the lists: there are "
+                    f"{len(both.equations)} equations, but the lists have {len(now)} + {len(later)}."
+                )
             if [id(e) for e in both.equations if e in now] != [id(e) for e in now]:
                 return "Each list should be in the order of the program."
             waiting = set(both.inputs[n:])
@@ -51,9 +54,15 @@ def of_split(my: Engine) -> Exercise:
                 if waits:
                     waiting.update(e.outputs)
                 if waits and not any(e is x for x in later):
-                    return f"In the JVP of {text}, `{e.op}` is in the first list, but it depends on an unknown variable, directly or through another equation."
+                    return (
+                        f"In the JVP of {text}, `{e.op}` is in the first list, but it depends on an unknown "
+                        "variable, directly or through another equation."
+                    )
                 if not waits and not any(e is x for x in now):
-                    return f"In the JVP of {text}, `{e.op}` is in the second list, but it does not depend on an unknown variable."
+                    return (
+                        f"In the JVP of {text}, `{e.op}` is in the second list, but it does not depend on an "
+                        "unknown variable."
+                    )
         return ""
 
     def at_once(equations: Any, unknown: Any) -> Any:
@@ -61,7 +70,8 @@ def of_split(my: Engine) -> Exercise:
         return now, [e for e in equations if e not in now]
 
     return rule(
-        "Write `split(equations, unknown)`: two lists, the equations that can be computed now, and those that depend on an unknown variable.",
+        "Write `split(equations, unknown)`: two lists, the equations that can be computed now, and those that depend "
+        "on an unknown variable.",
         Check("each equation is in the correct list", fails),
         hints=(
             "Keep a set of the variables that depend on `unknown`. It starts with `unknown`.",
@@ -88,15 +98,18 @@ def of_transposed(my: Engine) -> Exercise:
 
     but = but_for(my.original("transposed"))
     return each(
-        my, "Write `transposed`: for each linear operation, the cotangent of input number `i`, given the cotangent of the result.",
+        my, "Write `transposed`: for each linear operation, the cotangent of input number `i`, given the cotangent of "
+            "the result.",
         LINEAR, problem, "transposed",
         hints=(
-            "sum and spread are each other's transposes. `shape` is the shape of the input: it gives the number of copies.",
+            "sum and spread are each other's transposes. `shape` is the shape of the input: it gives the number of "
+            "copies.",
             "The transpose of a product with a known factor is a product with the same factor.",
-            "y = x @ w: the cotangent of x is `ct @ swap(w)`, and the cotangent of w is `swap(x) @ ct`. Look at the shapes.",
+            "y = x @ w: the cotangent of x is `ct @ swap(w)`, and the cotangent of w is `swap(x) @ ct`. Look at the "
+            "shapes.",
         ),
         wrong=(
-            but("dot", lambda op, i, ct, xs, shape, ps: my.dot(ct, my.swap(xs[1])) if i == 0 else my.dot(ct, my.swap(xs[0]))),
+            but("dot", lambda op, i, ct, xs, shape, ps: my.dot(ct, my.swap(xs[1 - i]))),
             but("sum", lambda op, i, ct, xs, shape, ps: my.spread(ct, 0, shape[0])),
             but("spread", lambda op, i, ct, xs, shape, ps: my.sum(ct, 0)),
             but("neg", lambda op, i, ct, xs, shape, ps: ct),
@@ -116,16 +129,21 @@ def of_transpose(my: Engine) -> Exercise:
             "x → (x @ w, sum(x))": (linear, [None], cts, [cts[0] @ w.T + cts[1]]),
             "y = 5x, 2y + 3y + 4y": (three, [None], [np.float32(1.0)], [45.0]),
             "sin(k) · x, linear in x": (mixed, [np.float32(2.0), None], [np.float32(3.0)], [None, 3.0 * np.sin(2.0)]),
-            "x → (x, x)": (my.trace(lambda x: [x, x], np.float32(1.0)), [None], [np.float32(2.0), np.float32(5.0)], [7.0]),
+            "x → (x, x)": (
+                my.trace(lambda x: [x, x], np.float32(1.0)), [None], [np.float32(2.0), np.float32(5.0)], [7.0]),
             "x → (2x, 3), and no cotangent for 2x": (
-                my.trace(lambda x: [2.0 * x, np.float32(3.0)], np.float32(1.0)), [None], [None, np.float32(1.0)], [None]),
+                my.trace(lambda x: [2.0 * x, np.float32(3.0)], np.float32(1.0)), [None], [None, np.float32(1.0)],
+                [None]),
         }  # fmt: skip
 
     def fails(transpose: Any) -> str:
         for text, (program, inputs, cts, wanted) in cases().items():
             found = transpose(program, inputs, cts)
             if len(found) != len(wanted):
-                return f"{text}: it returns {len(found)} cotangents for {len(wanted)} inputs; it should return one for each, None for a known input."
+                return (
+                    f"{text}: it returns {len(found)} cotangents for {len(wanted)} inputs; it should return one "
+                    "for each, None for a known input."
+                )
             for i, (a, b) in enumerate(zip(found, wanted, strict=True)):
                 if (a is None) != (b is None):
                     return f"{text}: for input {i} it returns {a}; the correct cotangent is {b}."
@@ -138,7 +156,10 @@ def of_transpose(my: Engine) -> Exercise:
         turned = my.trace(lambda ct: transpose(program, [None], [ct])[0], np.float32(1.0))
         n = len([e for e in turned.equations if e.op == "mul"])
         if n > 4:
-            return f"The transpose of 5x, 2y + 3y + 4y multiplies {n} times; if the parts of y's cotangent are added up first, 4 times."
+            return (
+                f"The transpose of 5x, 2y + 3y + 4y multiplies {n} times; if the parts of y's cotangent are added "
+                "up first, 4 times."
+            )
         return ""
 
     def last_part_only(program: Any, inputs: Any, cts: Any) -> Any:
@@ -151,12 +172,16 @@ def of_transpose(my: Engine) -> Exercise:
         return [env.get(v) if x is None else None for v, x in zip(program.inputs, inputs, strict=True)]
 
     return rule(
-        "Write `transpose(program, inputs, cts)`: from the last equation to the first; `inputs` has a value for each known input, and None for each linear input.",
+        "Write `transpose(program, inputs, cts)`: from the last equation to the first; `inputs` has a value for each "
+        "known input, and None for each linear input.",
         Check("returns the cotangents", fails), Check("reads each cotangent only when it is complete", few),
         hints=(
-            "`my.split(program.equations, linear inputs)` returns the equations that can be computed first, and the linear equations.",
-            "Keep a dict of cotangents. It starts with the cotangents of the outputs; if a variable already has one, add to it. Only linear variables have cotangents.",
-            "Walk the linear equations in reverse: take the cotangents of an equation's outputs from the dict, and pass them to "
+            "`my.split(program.equations, linear inputs)` returns the equations that can be computed first, and the "
+            "linear equations.",
+            "Keep a dict of cotangents. It starts with the cotangents of the outputs; if a variable already has one, "
+            "add to it. Only linear variables have cotangents.",
+            "Walk the linear equations in reverse: take the cotangents of an equation's outputs from the dict, and "
+            "pass them to "
             "`my.pull(e.op, inputs, shapes, cts, e.params)`, where an input is None if it is linear.",
             "If no output of an equation has a cotangent, skip the equation.",
         ),

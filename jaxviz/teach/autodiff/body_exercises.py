@@ -40,7 +40,10 @@ def of_batched(my: Engine) -> Exercise:
             program = my.trace(lambda *xs, flags=flags: batched(op, xs, list(flags), 3, params), *given)
             recorded = program.outputs[0].shape
             if recorded != wanted.shape:
-                return f"With {which} mapped, the recorded equation has the shapes {recorded}: all inputs of an operation must have the same shape."
+                return (
+                    f"With {which} mapped, the recorded equation has the shapes {recorded}: all inputs of an "
+                    "operation must have the same shape."
+                )
         return ""
 
     def forgets_axis(op: str, inputs: Any, mapped: Any, size: int, params: Any) -> Any:
@@ -50,10 +53,12 @@ def of_batched(my: Engine) -> Exercise:
         return my.original("batched")(op, inputs, [True] * len(inputs), size, params)
 
     return each(
-        my, "Write `batched`: each operation for all examples at once. The examples are along axis 0 of the mapped inputs and of the results.",
+        my, "Write `batched`: each operation for all examples at once. The examples are along axis 0 of the mapped "
+            "inputs and of the results.",
         SAMPLES, problem, "batched",
         hints=(
-            "For most operations, every input only needs the examples along axis 0: use `my.spread(x, 0, size)` for an input that is not mapped.",
+            "For most operations, every input only needs the examples along axis 0: use `my.spread(x, 0, size)` for an "
+            "input that is not mapped.",
             "sum and spread take an axis. Where is that axis once the examples are along axis 0?",
         ),
         wrong=(forgets_axis, no_spread),
@@ -76,7 +81,10 @@ def of_vmap_program(my: Engine) -> Exercise:
         program = my.trace(lambda x, y: [my.sin(y) * x, my.sin(y), np.float32(2.0)], np.float32(1.0), np.float32(1.0))
         (product, sine, two), along = walk(program, [POSITIVE, np.float32(1.0)], [True, False], 3)
         if [bool(a) for a in along] != [True, False, False] or np.shape(sine) != () or np.shape(two) != ():
-            return f"(x, y) → (sin(y) · x, sin(y), 2), x mapped: only the first result depends on the example. Returned as mapped: {along}."
+            return (
+                "(x, y) → (sin(y) · x, sin(y), 2), x mapped: only the first result depends on the example. "
+                f"Returned as mapped: {along}."
+            )
         return "sin(y) · x is wrong if x is mapped." if unlike(product, np.sin(1.0) * POSITIVE, "NumPy") else ""
 
     def all_mapped(program: Any, inputs: Any, mapped: Any, size: int) -> Any:
@@ -84,13 +92,17 @@ def of_vmap_program(my: Engine) -> Exercise:
         return my.vmap_program(program, full, [True] * len(full), size)
 
     return rule(
-        "Write `vmap_program(program, inputs, mapped, size)`: the outputs for all examples, and for each whether it is mapped.",
-        Check("returns the same as jax.vmap", fails), Check("computes only once what does not depend on the example", once),
+        "Write `vmap_program(program, inputs, mapped, size)`: the outputs for all examples, and for each whether it is "
+        "mapped.",
+        Check("returns the same as jax.vmap", fails),
+        Check("computes only once what does not depend on the example", once),
         hints=(
             "It is `evaluate` with a second dict, which records for each variable whether it is mapped.",
-            "If no input of an equation is mapped, call `my.bind`; its outputs are not mapped. Otherwise call `my.batched`; its outputs are mapped.",
+            "If no input of an equation is mapped, call `my.bind`; its outputs are not mapped. Otherwise call "
+            "`my.batched`; its outputs are mapped.",
         ),
-        example=my.original("vmap_program"), wrong=(all_mapped, lambda program, inputs, mapped, size: (list(inputs), list(mapped))),
+        example=my.original("vmap_program"),
+        wrong=(all_mapped, lambda program, inputs, mapped, size: (list(inputs), list(mapped))),
     )  # fmt: skip
 
 
@@ -130,7 +142,10 @@ def of_scan_jvp(my: Engine) -> Exercise:
             found = my.grad(lambda k: _scanned(my, k, *_AT[1:]))(_AT[0])
             forward, *_ = my.linearize_program(my.trace(lambda k: _scanned(my, k, *_AT[1:]), _AT[0]))
         if all(e.op != "scan" for e in forward.equations):
-            return "No part of the loop can be computed before the tangents are known: its values and its tangents must be two loops."
+            return (
+                "No part of the loop can be computed before the tangents are known: its values and its tangents "
+                "must be two loops."
+            )
         why = unlike(found, jax.grad(_scanned_by_jax)(*_AT), "JAX")
         return f"With `transpose`, as the gradient with respect to k, {why}" if why else ""
 
@@ -160,11 +175,14 @@ def of_scan_jvp(my: Engine) -> Exercise:
 
     return rule(
         "Write `scan_jvp(inputs, tangents, params)`: the outputs of a loop and their tangents, computed by two loops.",
-        Check("returns the same as jax.jvp", fails), Check("the values have their own loop, and the tangents can be transposed", separates),
+        Check("returns the same as jax.jvp", fails),
+        Check("the values have their own loop, and the tangents can be transposed", separates),
         hints=(
             "First loop: `body`, which also returns the carry at the start of each iteration, as an additional y.",
-            "Second loop: its carry is the tangent of the carry. It reads those stacked carries, the xs and the dxs, and calls `my.jvp(body, …)`.",
-            "Replace `None` with zeros first: `my.zeros(x)`. `my.bind_scan(body, consts, carry, xs, length, reverse)` returns (carry, "
+            "Second loop: its carry is the tangent of the carry. It reads those stacked carries, the xs and the dxs, "
+            "and calls `my.jvp(body, …)`.",
+            "Replace `None` with zeros first: `my.zeros(x)`. `my.bind_scan(body, consts, carry, xs, length, reverse)` "
+            "returns (carry, "
             "ys); `my.trace(f, *like)` turns a function into a body, and `like` may be Vars.",
         ),
         example=my.original("scan_jvp"), wrong=(one_loop, nothing_moves),
@@ -192,7 +210,10 @@ def of_checkpoint_jvp(my: Engine) -> Exercise:
             _, linear, _ = my.linearize_program(my.trace(my.checkpoint(f), POSITIVE))
         n = len(linear.inputs) - 1
         if n > 1:
-            return f"{n} arrays are saved for the backward pass; the input alone is enough, since everything else can be recomputed."
+            return (
+                f"{n} arrays are saved for the backward pass; the input alone is enough, since everything else can "
+                "be recomputed."
+            )
         return ""
 
     def as_without(inputs: Any, tangents: Any, params: Any) -> Any:
@@ -203,11 +224,14 @@ def of_checkpoint_jvp(my: Engine) -> Exercise:
         return outs, [my.zeros(o) for o in outs]
 
     return rule(
-        "Write `checkpoint_jvp(inputs, tangents, params)`: the outputs and their tangents, such that only the inputs are saved.",
+        "Write `checkpoint_jvp(inputs, tangents, params)`: the outputs and their tangents, such that only the inputs "
+        "are saved.",
         Check("returns the correct value, tangent and gradient", fails), Check("only the inputs are saved", keeps),
         hints=(
-            "`split` puts the equations that depend on a tangent into the second half. Which equation must be one of them?",
-            'Two operations: `my.bind("checkpoint", *inputs, body=body)`, and a second checkpoint whose body takes the inputs and the tangents.',
+            "`split` puts the equations that depend on a tangent into the second half. Which equation must be one of "
+            "them?",
+            'Two operations: `my.bind("checkpoint", *inputs, body=body)`, and a second checkpoint whose body takes the '
+            'inputs and the tangents.',
             "The second body is `my.trace` of a function that calls `my.jvp(body, …)` and returns only the tangents.",
         ),
         example=my.original("checkpoint_jvp"), wrong=(as_without, no_tangent),

@@ -1,4 +1,5 @@
-"""The exercises on building your own autodiff: for each function of the engine, what it should do, and wrong answers."""
+"""The exercises on building your own autodiff: for each function of the engine, what it should do, and wrong
+answers."""
 
 from __future__ import annotations
 

@@ -65,7 +65,10 @@ def of_bind(my: Engine) -> Exercise:
             program = my.trace(outer, np.float32(1.0))
         here, there = [e.op for e in program.equations], [e.op for e in inner[0].equations]
         if there != ["mul"] or here != ["neg"]:
-            return f"If one trace runs inside another, the product of tracers of both belongs to the inner one. Inner: {there}, outer: {here}."
+            return (
+                "If one trace runs inside another, the product of tracers of both belongs to the inner one. "
+                f"Inner: {there}, outer: {here}."
+            )
         if not isinstance(inner[0].equations[0].inputs[0], my.Const):
             return "For the inner trace, a tracer of the outer one is a Const."
         return ""
@@ -91,14 +94,17 @@ def of_bind(my: Engine) -> Exercise:
 
     return rule(
         "Write `bind(op, *inputs, **params)`: computes, or records an equation in the innermost recording.",
-        Check("computes with values", computes), Check("records with tracers", records), Check("gives variables their shapes", shapes),
+        Check("computes with values", computes), Check("records with tracers", records),
+        Check("gives variables their shapes", shapes),
         Check("separates nested traces", nested),
         hints=(
             "`my.innermost(inputs)` is None if there is no tracer: then return `my.compute(op, inputs, params)`.",
-            "Otherwise make a `my.Var` for each shape in `my.shapes_of(op, inputs, params)`, and append a `my.Equation` to `recording.equations`.",
+            "Otherwise make a `my.Var` for each shape in `my.shapes_of(op, inputs, params)`, and append a "
+            "`my.Equation` to `recording.equations`.",
             "Its inputs are `recording.read(x)` for each x. Return a list of `my.Tracer(recording, var)`.",
         ),
-        example=my.original("bind"), wrong=(computes_all, loses_params, first_tracer, lambda op, *xs, **ps: my.compute(op, xs, ps)[0]),
+        example=my.original("bind"),
+        wrong=(computes_all, loses_params, first_tracer, lambda op, *xs, **ps: my.compute(op, xs, ps)[0]),
     )  # fmt: skip
 
 
@@ -132,13 +138,16 @@ def of_evaluate(my: Engine) -> Exercise:
 
     return rule(
         "Write `evaluate(program, *inputs)`: applies the operations in order, and returns the outputs as a list.",
-        Check("returns the same as JAX", fails), Check("passes inputs and constants on", passes_on), Check("can itself be traced", is_traced),
+        Check("returns the same as JAX", fails), Check("passes inputs and constants on", passes_on),
+        Check("can itself be traced", is_traced),
         hints=(
             "Keep a dict from variables to values. It starts with the program's inputs.",
-            "`my.read(env, a)` returns the value of a Var or a Const. `my.bind(e.op, *values, **e.params)` returns the list of results.",
+            "`my.read(env, a)` returns the value of a Var or a Const. `my.bind(e.op, *values, **e.params)` returns the "
+            "list of results.",
         ),
         example=my.original("evaluate"),
-        wrong=(by_compute, lambda program, *inputs: list(inputs), lambda program, *inputs: my.evaluate(program, *inputs)[0]),
+        wrong=(by_compute, lambda program, *inputs: list(inputs),
+               lambda program, *inputs: my.evaluate(program, *inputs)[0]),
     )  # fmt: skip
 
 
@@ -159,10 +168,12 @@ def of_partial(my: Engine) -> Exercise:
 
     but = but_for(my.original("partial"))
     return each(
-        my, "Write `partial`: for each operation, the tangent of its result if input number `i` moves by `dx` and the others are constant.",
+        my, "Write `partial`: for each operation, the tangent of its result if input number `i` moves by `dx` and the "
+            "others are constant.",
         SAMPLES, problem, "partial",
         hints=(
-            "A product moves by `dx` times the *other* factor, `inputs[1 - i]`; for a matrix product, each factor stays on its side.",
+            "A product moves by `dx` times the *other* factor, `inputs[1 - i]`; for a matrix product, each factor "
+            "stays on its side.",
             "`out` is the result: exp(x) is its own derivative, and the derivative of 1 / x is -out · out.",
             "sum, spread, swap, neg and add are linear: apply the operation to dx. A step has a zero derivative: None.",
         ),
@@ -198,7 +209,10 @@ def of_jvp(my: Engine) -> Exercise:
         both = my.trace(lambda x, dx: [z for (z,) in jvp(program, [x, y], [dx, None])], x, x)
         n = len(both.equations)
         if n > 6:
-            return f"With None as the tangent of y, it records {n} equations; 4 are enough, since a value that does not move needs no tangent."
+            return (
+                f"With None as the tangent of y, it records {n} equations; 4 are enough, since a value that does "
+                "not move needs no tangent."
+            )
         return ""
 
     def stays(jvp: Any) -> str:

@@ -1,4 +1,5 @@
-"""Shared parts of the exercises on building your own autodiff: test values, JAX's answer, and a verdict with a point for each operation."""
+"""Shared parts of the exercises on building your own autodiff: test values, JAX's answer, and a verdict with a point
+for each operation."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ B = np.array([[1.0, 0.2], [-0.7, 0.4], [0.6, 1.5]], np.float32)
 POSITIVE = np.array([0.4, 1.7, 2.5], np.float32)
 
 SAMPLES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
-    "neg": ((A,), {}), "add": ((A, A[::-1]), {}), "mul": ((A, A[::-1]), {}), "sin": ((A,), {}), "cos": ((A,), {}), "exp": ((A,), {}),
-    "log": ((POSITIVE,), {}), "recip": ((POSITIVE,), {}), "step": ((A,), {}), "sum": ((A,), {"axis": 1}),
-    "spread": ((A,), {"axis": 1, "size": 4}), "dot": ((A, B), {}), "swap": ((A,), {}),
+    "neg": ((A,), {}), "add": ((A, A[::-1]), {}), "mul": ((A, A[::-1]), {}), "sin": ((A,), {}), "cos": ((A,), {}),
+    "exp": ((A,), {}), "log": ((POSITIVE,), {}), "recip": ((POSITIVE,), {}), "step": ((A,), {}),
+    "sum": ((A,), {"axis": 1}), "spread": ((A,), {"axis": 1, "size": 4}), "dot": ((A, B), {}), "swap": ((A,), {}),
 }  # fmt: skip
 """Inputs and params of each operation, to try a rule on."""
 

@@ -106,7 +106,7 @@ IMPLEMENTATIONS: dict[str, Any] = {
     "dot": lambda np, x, y: np.matmul(x, y),
     "swap": lambda np, x: np.swapaxes(x, -1, -2),
 }
-"""The implementation of each operation, with NumPy or, for JAX values, with jax.numpy: returns a list of results, or a single result."""
+"""The implementation of each operation, with NumPy or, for JAX values, jax.numpy: a list of results, or one."""
 
 
 def compute(op: str, inputs: Any, params: dict[str, Any]) -> list[Any]:
@@ -196,7 +196,7 @@ def instantiate_zeros(tangents: Any, like: Any) -> list[Any]:
     return [zeros(x) if d is None else d for d, x in zip(tangents, like, strict=True)]
 
 
-# --- 1. tracing and tangents -------------------------------------------------------------------------------------------
+# --- 1. tracing and tangents ------------------------------------------------------------------------------------------
 
 
 def innermost(inputs: Any) -> Recording | None:
@@ -233,7 +233,7 @@ def evaluate(program: Program, *inputs: Any) -> list[Any]:
 
 
 def partial(op: str, i: int, dx: Any, inputs: Any, out: Any, params: dict[str, Any]) -> Any:
-    """The tangent of the result if input number i moves by dx and the others are constant; None if the result does not move."""
+    """The tangent of the result if input number i moves by dx and the others do not; None if the result does not."""
     match op:
         case "add":
             return dx
@@ -263,7 +263,7 @@ JVP_OF: dict[str, Any] = {}
 
 
 def push(op: str, inputs: Any, tangents: Any, params: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-    """The results of an operation and their tangents: the sum of the contributions of all inputs that move. None is a zero tangent."""
+    """The results of an operation and their tangents: the sum over all inputs that move. None is a zero tangent."""
     if op in JVP_OF:
         return tuple(JVP_OF[op](inputs, tangents, params))  # type: ignore[return-value]
     (out,) = bind(op, *inputs, **params)
@@ -285,7 +285,7 @@ def jvp(program: Program, inputs: Any, tangents: Any) -> tuple[list[Any], list[A
     return [read(value, a) for a in program.outputs], [moved.get(a) for a in program.outputs]
 
 
-# --- 2. linearize and transpose ----------------------------------------------------------------------------------------
+# --- 2. linearize and transpose ---------------------------------------------------------------------------------------
 
 
 def split(equations: Any, unknown: Any) -> tuple[list[Equation], list[Equation]]:
@@ -318,7 +318,7 @@ def partial_eval(program: Program, n_known: int) -> tuple[Program, Program]:
 
 
 def linearize_program(program: Program) -> tuple[Program, Program, list[int]]:
-    """inputs -> (residuals, outputs), and (residuals, tangents) -> tangents of the outputs that move, with the numbers of these."""
+    """inputs -> (residuals, outputs), and (residuals, tangents) -> tangents of the outputs that move; their numbers."""
     moving: list[int] = []
 
     def both(*xs: Any) -> list[Any]:
@@ -347,7 +347,7 @@ def linearize(f: Any, *inputs: Any) -> tuple[list[Any], Any]:
 
 
 def transposed(op: str, i: int, ct: Any, inputs: Any, shape: Any, params: dict[str, Any]) -> Any:
-    """The cotangent of input number i, in which the operation is linear, and which has this shape; the others have values."""
+    """The cotangent of input number i, of this shape, in which the operation is linear; the others have values."""
     match op:
         case "add":
             return ct
@@ -365,7 +365,7 @@ def transposed(op: str, i: int, ct: Any, inputs: Any, shape: Any, params: dict[s
 
 
 TRANSPOSE_OF: dict[str, Any] = {}
-"""For operations with a program: (inputs, None where linear; their shapes; cotangents; params) -> cotangents of the linear inputs."""
+"""For operations with a program: (inputs, None where linear; shapes; cotangents; params) -> their cotangents."""
 
 
 def pull(op: str, inputs: Any, shapes: Any, cts: Any, params: dict[str, Any]) -> list[Any]:
@@ -422,7 +422,7 @@ def grad(f: Any) -> Any:
     return lambda *args: value_and_grad(f)(*args)[1]
 
 
-# --- 3. vmap -----------------------------------------------------------------------------------------------------------
+# --- 3. vmap ----------------------------------------------------------------------------------------------------------
 
 
 def batched(op: str, inputs: Any, mapped: Any, size: int, params: dict[str, Any]) -> list[Any]:
@@ -433,7 +433,7 @@ def batched(op: str, inputs: Any, mapped: Any, size: int, params: dict[str, Any]
 
 
 def vmap_program(program: Program, inputs: Any, mapped: Any, size: int) -> tuple[list[Any], list[bool]]:
-    """The outputs for all examples, and which of them are mapped. Values that do not depend on the example are computed once."""
+    """The outputs for all examples, and which are mapped. What does not depend on the example is computed once."""
     value, along = dict(zip(program.inputs, inputs, strict=True)), dict(zip(program.inputs, mapped, strict=True))
     for e in program.equations:
         ins, maps = [read(value, a) for a in e.inputs], [along.get(a, False) for a in e.inputs]
@@ -444,7 +444,7 @@ def vmap_program(program: Program, inputs: Any, mapped: Any, size: int) -> tuple
 
 
 def vmap(f: Any, mapped: Any) -> Any:
-    """f for all examples along axis 0 of the arguments for which `mapped` is True; its arguments and results may be nested."""
+    """f for all examples along axis 0 of the arguments where `mapped` is True; arguments and results may be nested."""
 
     def mapped_f(*args: Any) -> Any:
         leaves, tree = jax.tree.flatten(args)
@@ -465,7 +465,7 @@ def vmap(f: Any, mapped: Any) -> Any:
     return mapped_f
 
 
-# --- 4. scan and checkpoint --------------------------------------------------------------------------------------------
+# --- 4. scan and checkpoint -------------------------------------------------------------------------------------------
 
 
 def _run_scan(
@@ -494,7 +494,7 @@ IMPLEMENTATIONS["checkpoint"] = lambda library, *inputs, body: evaluate(body, *i
 def bind_scan(
     body: Program, consts: Any, carry: Any, xs: Any, length: int, reverse: bool = False
 ) -> tuple[list[Any], list[Any]]:
-    """A loop: the final carry, and the stacked ys of all iterations. The body goes from (consts, carry, x) to (carry, y), each some."""
+    """A loop: the final carry, and the stacked ys. The body goes from (consts, carry, x) to (carry, y), each some."""
     params = {"body": body, "n_const": len(consts), "n_carry": len(carry), "length": length, "reverse": reverse}
     outs = bind("scan", *consts, *carry, *xs, **params)
     return outs[: len(carry)], outs[len(carry) :]
@@ -514,7 +514,7 @@ def scan(f: Any, carry: Any, xs: Any, consts: Any = ()) -> tuple[Any, Any]:
 
 
 def scan_jvp(inputs: Any, tangents: Any, params: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-    """The loop, which also stacks the carry of each iteration at its start; and one over tangents, which reads these carries."""
+    """The loop, which also stacks the carry at the start of each iteration; and one over tangents, which reads it."""
     body, n, m, length = params["body"], params["n_const"], params["n_carry"], params["length"]
     consts, carry, xs = inputs[:n], inputs[n : n + m], inputs[n + m :]
     dots = instantiate_zeros(tangents, inputs)

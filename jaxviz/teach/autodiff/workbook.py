@@ -20,7 +20,10 @@ _HEAD = "# Your answers, which the notebooks on building your own autodiff conti
 
 ANSWERS = "answers/my_autodiff.py"
 
-SLOTS = ("bind", "evaluate", "partial", "jvp", "split", "transposed", "transpose", "batched", "vmap_program", "scan_jvp", "checkpoint_jvp")  # fmt: skip
+SLOTS = (
+    "bind", "evaluate", "partial", "jvp", "split", "transposed", "transpose", "batched", "vmap_program", "scan_jvp",
+    "checkpoint_jvp",
+)  # fmt: skip
 """The functions that the learner writes, in the order of the notebooks."""
 
 
@@ -57,7 +60,8 @@ class Engine(types.ModuleType):
         return notes
 
     def install(self, name: str, function: Any) -> str:
-        """Replaces the engine's function with a correct answer, and stores it; returns a note if it cannot be stored."""
+        """Replaces the engine's function with a correct answer, and stores it; returns a note if it cannot be
+        stored."""
         written, source = getattr(function, "__name__", ""), source_of(function)
         source = source if defines(source, written) else ""
         source += f"\n\n{name} = {written}\n" if source and written != name else ""
@@ -68,7 +72,10 @@ class Engine(types.ModuleType):
         if kept:
             answers.write(self._path, _HEAD, kept)
         if missing:
-            return f"It reads {', '.join(missing)} from another cell, so only this notebook can use it: put that into the same cell."
+            return (
+                f"It reads {', '.join(missing)} from another cell, so only this notebook can use it: put that into "
+                "the same cell."
+            )
         unknown = "" if source else " But only in this notebook, since its source was not found."
         return f"From here on, `my.{name}` is yours.{unknown}"
 
@@ -94,7 +101,8 @@ class Engine(types.ModuleType):
 
 
 def engine(path: str | Path = ANSWERS) -> Engine:
-    """The small engine. Correct answers of the learner, from this notebook or an earlier one, replace the notebooks' own functions.
+    """The small engine. Correct answers of the learner, from this notebook or an earlier one, replace the notebooks'
+    own functions.
 
     >>> my = teach.autodiff.engine()
     >>> my.grad(lambda x: my.sin(x) * x)(2.0)

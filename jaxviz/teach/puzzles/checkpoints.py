@@ -12,7 +12,7 @@ from jaxviz.teach.predict import predict
 from jaxviz.teach.puzzles.measures import KEPT, PEAK, at_most
 from jaxviz.teach.puzzles.puzzle import PLANNED, Puzzle, amount_of, fewest_kept, least_peak, normal, typed
 
-# --- one call -----------------------------------------------------------------------------------------------------------
+# --- one call ---------------------------------------------------------------------------------------------------------
 
 
 def block(p, x):
@@ -31,8 +31,10 @@ CALL = Puzzle(
     fewest_kept(0.1), PLANNED,
     (
         "`gelu` is a formula of ten steps. Which one value is enough to recompute all of them?",
-        "With a checkpoint around `gelu` alone, its argument is saved, and the second product saves its result. One of the two is enough.",
-        "Put a checkpoint around the block, with a policy that saves the results of products. Nothing in the backward pass reads the result of the last one.",
+        "With a checkpoint around `gelu` alone, its argument is saved, and the second product saves its result. One of "
+        "the two is enough.",
+        "Put a checkpoint around the block, with a policy that saves the results of products. Nothing in the backward "
+        "pass reads the result of the last one.",
     ),
     _saved_products,
     lambda: predict(
@@ -40,9 +42,11 @@ CALL = Puzzle(
         ["one", "two", "four or more"],
         truth=lambda: {1: "one", 2: "two"}.get(KEPT.of(block, _BLOCK, (0, 1)) >> 25, "four or more"),
         because={
-            "one": "The argument of `gelu` would be enough if everything else were recomputed, but without a checkpoint nothing is.",
+            "one": "The argument of `gelu` would be enough if everything else were recomputed, but without a "
+                   "checkpoint nothing is.",
             "two": "The argument and the result of `gelu` would be enough with a checkpoint around it.",
-            "four or more": "One for each step inside `gelu` whose derivative multiplies by a value, and the result of `gelu`, which is a factor of the second product.",
+            "four or more": "One for each step inside `gelu` whose derivative multiplies by a value, and the result of "
+                            "`gelu`, which is a factor of the second product.",
         },
         hints=("`gelu` has a cube, a tanh and products, and the derivative of each multiplies by something.",),
     ),
@@ -53,7 +57,7 @@ CALL = Puzzle(
 )  # fmt: skip
 
 
-# --- names --------------------------------------------------------------------------------------------------------------
+# --- names ------------------------------------------------------------------------------------------------------------
 
 
 def head(w, x):
@@ -76,11 +80,13 @@ _HEAD = {n: typed(256, 64) for n in "qkv"}, typed(4_096, 256)
 
 NAMES = Puzzle(
     "names", "By name",
-    "Three values of an attention head have names. Answer with a policy for `jax.checkpoint(head, policy=…)` that saves little and costs at most 10 % more FLOPs.",
+    "Three values of an attention head have names. Answer with a policy for `jax.checkpoint(head, policy=…)` that "
+    "saves little and costs at most 10 % more FLOPs.",
     head, KEPT, _HEAD, lambda rng: ({n: normal(rng, 4, 3) for n in "qkv"}, normal(rng, 5, 4)),
     fewest_kept(0.1), PLANNED,
     (
-        "Values that are not saved are recomputed from those that are. Which of the three needs a product of size 4,096 × 4,096?",
+        "Values that are not saved are recomputed from those that are. Which of the three needs a product of size "
+        "4,096 × 4,096?",
         "The weights are the softmax of the scores, which needs no product.",
         '`jax.checkpoint_policies.save_only_these_names("…")` returns a policy that saves by name.',
     ),
@@ -93,19 +99,22 @@ NAMES = Puzzle(
             key=lambda n: cost(_checkpointed(_only(n)), *_HEAD, argnums=(0, 1)).total.flops,
         ),
         because={
-            "scores": "The derivative of softmax needs the intermediate values of softmax. Computing them from the scores takes no matrix product.",
-            "weights": "The derivative of softmax needs the intermediate values of softmax, which are computed from the scores: the large product is computed again.",
+            "scores": "The derivative of softmax needs the intermediate values of softmax. Computing them from the "
+                      "scores takes no matrix product.",
+            "weights": "The derivative of softmax needs the intermediate values of softmax, which are computed from "
+                       "the scores: the large product is computed again.",
             "mixed": "The backward pass does not read the result, so saving it does not help.",
         },
     ),
-    wrong=(_only("weights"), _only("mixed"), _only("scores", "weights"), jax.checkpoint_policies.nothing_saveable, jax.checkpoint_policies.everything_saveable),
+    wrong=(_only("weights"), _only("mixed"), _only("scores", "weights"), jax.checkpoint_policies.nothing_saveable,
+           jax.checkpoint_policies.everything_saveable),
     argnums=(0, 1),
     checks=(at_most(0.1, head, *_HEAD, argnums=(0, 1)),),
     made=lambda policy: head if policy is head else _checkpointed(policy),
 )  # fmt: skip
 
 
-# --- the body of a loop -------------------------------------------------------------------------------------------------
+# --- the body of a loop -----------------------------------------------------------------------------------------------
 
 
 def rollout(w, h):
@@ -131,8 +140,10 @@ BODY = Puzzle(
     rollout, PEAK, _ROLLOUT, lambda rng: (normal(rng, 3, 3) / 2, normal(rng, 5, 3)),
     least_peak(0.1), "the lowest peak that the planner finds for 10 % more FLOPs",
     (
-        "The residuals of one step are saved sixteen times. A checkpoint goes around a function, and the step is a function.",
-        "With a checkpoint around the step, its product is computed twice, which is a third more FLOPs. A policy can save the product.",
+        "The residuals of one step are saved sixteen times. A checkpoint goes around a function, and the step is a "
+        "function.",
+        "With a checkpoint around the step, its product is computed twice, which is a third more FLOPs. A policy can "
+        "save the product.",
         "`jax.checkpoint(step, policy=jax.checkpoint_policies.dots_saveable)`.",
     ),
     _saved_step,
@@ -143,7 +154,8 @@ BODY = Puzzle(
         because={
             "one": "The derivative of the sine alone needs one: the cosine.",
             "two": "The cosine, and the factor of the product. How many does the derivative of tanh need?",
-            "three": "The cosine for the sine; `tanh(h)` for the product and for its own derivative; and one more, because JAX computes that derivative in two factors.",
+            "three": "The cosine for the sine; `tanh(h)` for the product and for its own derivative; and one more, "
+                     "because JAX computes that derivative in two factors.",
         },
         hints=("The derivatives of the sine, of the product in `w`, and of tanh.",),
     ),
@@ -153,7 +165,7 @@ BODY = Puzzle(
 )  # fmt: skip
 
 
-# --- skipped steps ------------------------------------------------------------------------------------------------------
+# --- skipped steps ----------------------------------------------------------------------------------------------------
 
 
 def roots(a):
@@ -185,13 +197,16 @@ _ROOTS = (typed(100_000),)
 
 STEPS = Puzzle(
     "steps", "Steps that are not taken",
-    "Newton's method for x³ + x = a, with at most 64 steps. It stops after a few, but its gradient saves residuals for all 64: save less, with at most 40 % more FLOPs.",
+    "Newton's method for x³ + x = a, with at most 64 steps. It stops after a few, but its gradient saves residuals for "
+    "all 64: save less, with at most 40 % more FLOPs.",
     roots, KEPT, _ROOTS, lambda rng: ((1 + 2 * rng.random(4)).astype(np.float32),),
     amount_of(_checked_roots), "the residuals with a checkpoint around the step",
     (
-        "A step that does nothing saves zeros in place of residuals, since every step must save arrays of the same types.",
+        "A step that does nothing saves zeros in place of residuals, since every step must save arrays of the same "
+        "types.",
         "With a checkpoint around the step, only its arguments are saved.",
-        "To beat par: however the loop gets there, x³ + x = a at the end. So (3x² + 1) dx = da, and a custom rule can use that.",
+        "To beat par: however the loop gets there, x³ + x = a at the end. So (3x² + 1) dx = da, and a custom rule can "
+        "use that.",
     ),
     _checked_roots,
     lambda: predict(
@@ -199,7 +214,8 @@ STEPS = Puzzle(
         ["for those that run", "for those it skips", "for all"],
         truth=lambda: "for all" if KEPT.of(roots, _ROOTS, 0) >= 64 * 400_000 else "for those that run",
         because={
-            "for those that run": "Their number is known only at run time, but the size of the residuals must be known at compile time.",
+            "for those that run": "Their number is known only at run time, but the size of the residuals must be known "
+                                  "at compile time.",
             "for those it skips": "Their residuals are never needed.",
             "for all": "Every step must save the same arrays, filled with zeros if the step is skipped.",
         },
@@ -211,7 +227,7 @@ STEPS = Puzzle(
 )  # fmt: skip
 
 
-# --- a loop of loops ----------------------------------------------------------------------------------------------------
+# --- a loop of loops --------------------------------------------------------------------------------------------------
 
 
 def orbit(q, p):
@@ -267,20 +283,25 @@ LOOPS = Puzzle(
     orbit, PEAK, _ORBIT, lambda rng: (normal(rng, 4), normal(rng, 4)),
     amount_of(_twenty_chunks), "the peak of 20 chunks of 20 steps",
     (
-        "A checkpoint around the step saves 400 states. One around the whole loop saves one, but then all 400 are in memory in the backward pass.",
-        "In between: a loop over 20 chunks, each a loop of 20 steps, with checkpoints around the chunk and around the step.",
-        "To beat par: each step can be inverted. All earlier states can be computed backward from the last one, so none needs to be saved.",
+        "A checkpoint around the step saves 400 states. One around the whole loop saves one, but then all 400 are in "
+        "memory in the backward pass.",
+        "In between: a loop over 20 chunks, each a loop of 20 steps, with checkpoints around the chunk and around the "
+        "step.",
+        "To beat par: each step can be inverted. All earlier states can be computed backward from the last one, so "
+        "none needs to be saved.",
     ),
     _twenty_chunks,
     lambda: predict(
-        "A loop over chunks, each with a checkpoint, and a checkpoint around each of the 400 steps. How many steps per chunk give the lowest peak?",
+        "A loop over chunks, each with a checkpoint, and a checkpoint around each of the 400 steps. How many steps per "
+        "chunk give the lowest peak?",
         ["2", "20", "100", "400"],
         truth=lambda: min(
             ("2", "20", "100", "400"), key=lambda n: PEAK.of(_in_chunks(int(n)), _ORBIT, (0, 1))
         ),
         because={
             "2": "Then there are 200 chunks, and the initial state of each is saved.",
-            "20": "20 chunks, and the 20 steps of one of them: the sum is smallest when both are the square root of 400.",
+            "20": "20 chunks, and the 20 steps of one of them: the sum is smallest when both are the square root of "
+                  "400.",
             "100": "Only 4 chunks, but while one is recomputed, the states of its 100 steps are all in memory.",
             "400": "One chunk is the whole loop: while it is recomputed, all 400 states are in memory.",
         },

@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxviz.report.report import Part, Report, Table
 from jaxviz.report.tables import counted
-from jaxviz.teach.exercise import BLANK, Exercise, Form, Point, Verdict
+from jaxviz.teach.exercise import BLANK, AnswerForm, Exercise, Point, Verdict
 from jaxviz.teach.puzzles import scores
 from jaxviz.teach.puzzles.checkpoints import CHECKPOINTS
 from jaxviz.teach.puzzles.nans import NANS
@@ -73,8 +73,8 @@ def show(which: int | str, path: str | Path = scores.ANSWERS) -> PuzzleExercise:
     Not yet. Its gradient saves 80.0 MiB besides its arguments; par is 16.0 MiB.
     ...
 
-    An answer first has to compute what the function computes as it is given, with its gradient, on random inputs. Then an amount is
-    measured: right is what reaches par.
+    An answer first has to compute what the function computes as it is given, with its gradient, on random inputs. Then
+    an amount is measured: right is what reaches par.
 
     Args:
       which: its number, from 1, or its name.
@@ -89,7 +89,7 @@ def show(which: int | str, path: str | Path = scores.ANSWERS) -> PuzzleExercise:
         f"{PUZZLES.index(puzzle) + 1} · {puzzle.title}. {puzzle.task}",
         lambda answer: check(puzzle, answer),
         lambda: _known(puzzle),
-        Form(
+        AnswerForm(
             "code",
             ((f"As given: {given}. Par: {par}, {puzzle.par_is}.", ()),),
             code=code_of(puzzle.function, puzzle.function),
@@ -169,8 +169,10 @@ def _scored(puzzle: Puzzle, function: Any, points: tuple[Point, ...]) -> Verdict
 def _bars(amounts: dict[str, int], written: Callable[[int], str]) -> str:
     most = max(1, *amounts.values())
     rows = (
-        f'<tr><td style="text-align:left">{label}</td><td style="width:20em"><div style="height:.8em;width:{100 * n / most:.4g}%;'
-        f'min-width:2px;background:{_COLOURS[label]}"></div></td><td style="text-align:right">{html.escape(written(n))}</td></tr>'
+        f'<tr><td style="text-align:left">{label}</td><td style="width:20em"><div '
+        f'style="height:.8em;width:{100 * n / most:.4g}%;'
+        f'min-width:2px;background:{_COLOURS[label]}"></div></td><td '
+        f'style="text-align:right">{html.escape(written(n))}</td></tr>'
         for label, n in amounts.items()
     )
     return f'<table style="margin:4px 0 4px 10px">{"".join(rows)}</table>'
@@ -258,7 +260,9 @@ class Card(Report, schema="teach.puzzles.card"):
         background, ink = _BOXES[score]
         title = html.escape(f"{puzzle.title}: {score or 'not solved yet'}", quote=True)
         return (
-            f'<span title="{title}" style="display:inline-block;width:2.2em;line-height:2.2em;margin-right:3px;text-align:center;border:1px solid #7f8894;border-radius:3px;'
+            f'<span title="{title}" '
+            'style="display:inline-block;width:2.2em;line-height:2.2em;margin-right:3px;text-align:center;border:1px '
+            "solid #7f8894;border-radius:3px;"
             f'background:{background};color:{ink}">{index + 1}</span>'
         )
 

@@ -30,7 +30,7 @@ def finite(*args: Any, argnums: Argnums = 0) -> Check:
     return Check("its gradient is finite where the function as given has a NaN or infinite gradient", fails)
 
 
-# --- where --------------------------------------------------------------------------------------------------------------
+# --- where ------------------------------------------------------------------------------------------------------------
 
 
 def sinc(x):
@@ -66,21 +66,24 @@ WHERE = Puzzle(
         ["0", "1", "NaN", "infinite"],
         truth=lambda: "NaN" if np.isnan(jax.grad(sinc)(0.0)) else "0",
         because={
-            "0": "That is correct for the function. But the branch that is not chosen has a derivative too, and it is added.",
+            "0": "That is correct for the function. But the branch that is not chosen has a derivative too, and it is "
+                 "added.",
             "1": "That is the value, not the gradient.",
-            "NaN": "The branch that is not chosen gets the cotangent 0, and its derivative divides by 0: 0 times infinity is NaN, which is added to the other gradient.",
+            "NaN": "The branch that is not chosen gets the cotangent 0, and its derivative divides by 0: 0 times "
+                   "infinity is NaN, which is added to the other gradient.",
             "infinite": "It would be, if the branch with the division had been chosen.",
         },
     ),
     better=_next_to_zero,
-    wrong=(sinc, lambda x: jnp.where(x == 0, 1.0, jnp.sin(x) / x), lambda x: jnp.sinc(x / jnp.pi), lambda x: jnp.sin(x) / (x + 1e-4)),
+    wrong=(sinc, lambda x: jnp.where(x == 0, 1.0, jnp.sin(x) / x), lambda x: jnp.sinc(x / jnp.pi),
+           lambda x: jnp.sin(x) / (x + 1e-4)),
     right=_twice_where,
     points=((_AT_ZERO,),),
     checks=(finite(_AT_ZERO),),
 )  # fmt: skip
 
 
-# --- a norm -------------------------------------------------------------------------------------------------------------
+# --- a norm -----------------------------------------------------------------------------------------------------------
 
 
 def distances(a, b):
@@ -108,7 +111,8 @@ NORM = Puzzle(
     (
         "The derivative of a square root at 0 is infinite. What is it multiplied by?",
         "`jnp.where(squares > 0, squares, 1.0)` before the root, and another `jnp.where` after it.",
-        "To beat par: the argument of the root need not be exactly 0. Adding 1e-30 changes no other value in float32, and the root of 1e-30 has a finite derivative.",
+        "To beat par: the argument of the root need not be exactly 0. Adding 1e-30 changes no other value in float32, "
+        "and the root of 1e-30 has a finite derivative.",
     ),
     _safe_distances,
     lambda: predict(
@@ -121,7 +125,8 @@ NORM = Puzzle(
         },
     ),
     better=_nearly,
-    wrong=(distances, lambda a, b: jnp.linalg.norm(a - b, axis=-1), lambda a, b: jnp.sqrt(jnp.sum((a - b) ** 2, -1) + 1e-3),
+    wrong=(distances, lambda a, b: jnp.linalg.norm(a - b, axis=-1),
+           lambda a, b: jnp.sqrt(jnp.sum((a - b) ** 2, -1) + 1e-3),
            lambda a, b: jnp.where(jnp.all(a == b, -1), 0.0, distances(a, b))),
     argnums=(0, 1),
     right=_safe_distances,
@@ -130,7 +135,7 @@ NORM = Puzzle(
 )  # fmt: skip
 
 
-# --- a mask -------------------------------------------------------------------------------------------------------------
+# --- a mask -----------------------------------------------------------------------------------------------------------
 
 
 def entropy(logits, mask):
@@ -168,18 +173,21 @@ MASKED = Puzzle(
     ),
     _masked_entropy,
     lambda: predict(
-        "One action in a row is masked. For which actions is the gradient of `entropy` NaN: for this one, or for all others in the row?",
+        "One action in a row is masked. For which actions is the gradient of `entropy` NaN: for this one, or for all "
+        "others in the row?",
         ["this one", "the others", "none"],
         truth=_which_are_nan,
         because={
             "this one": "Its logit is not read at all: `jnp.where` chooses the constant, so its gradient is 0.",
-            "the others": "The entropy of the row is NaN, and so is everything computed from it. The masked logit is not read at all, so its gradient is 0.",
+            "the others": "The entropy of the row is NaN, and so is everything computed from it. The masked logit is "
+                          "not read at all, so its gradient is 0.",
             "none": "The value is already NaN.",
         },
         hints=("Which logits does `jnp.where` let through?",),
     ),
     better=_large_and_finite,
-    wrong=(entropy, lambda logits, mask: entropy(logits, True), lambda logits, mask: jnp.nan_to_num(entropy(logits, mask)), _kept_entropy),
+    wrong=(entropy, lambda logits, mask: entropy(logits, True),
+           lambda logits, mask: jnp.nan_to_num(entropy(logits, mask)), _kept_entropy),
     right=_kept_entropy,
     points=(_SOME,),
     checks=(finite(*_SOME),),
@@ -191,7 +199,7 @@ def _which_are_nan() -> str:
     return "the others" if (found == _SOME[1]).all() else "this one" if (found != _SOME[1]).all() else "none"
 
 
-# --- a custom rule ------------------------------------------------------------------------------------------------------
+# --- a custom rule ----------------------------------------------------------------------------------------------------
 
 
 def softplus(x):
@@ -230,12 +238,14 @@ _FAR = np.array([0.0, 100.0, -100.0, 1.0], np.float32)
 
 RULE = Puzzle(
     "softplus", "A custom rule",
-    "`log(1 + exp(x))` is infinite at 100, and its gradient is NaN. Write it with a custom rule whose gradient saves at most one array.",
+    "`log(1 + exp(x))` is infinite at 100, and its gradient is NaN. Write it with a custom rule whose gradient saves "
+    "at most one array.",
     softplus, KEPT, _LINE, lambda rng: (normal(rng, 4),),
     amount_of(_own_softplus), "one array in float32, as with a `custom_jvp` that uses the sigmoid",
     (
         "The value: max(x, 0) + log1p(exp(-|x|)) is the same, and never overflows.",
-        "The derivative is the sigmoid. Use `@jax.custom_jvp`, and `@f.defjvp` for a function of `(primals, tangents)` that returns the value and its tangent.",
+        "The derivative is the sigmoid. Use `@jax.custom_jvp`, and `@f.defjvp` for a function of `(primals, tangents)` "
+        "that returns the value and its tangent.",
         "To beat par: you choose what the rule of a `custom_vjp` saves, and the argument is in memory anyway.",
     ),
     _own_softplus,

@@ -1,4 +1,5 @@
-"""`Puzzle`: a function of at most five lines to rewrite, what is measured of the answer, and par, by the planner or by a known answer."""
+"""`Puzzle`: a function of at most five lines to rewrite, what is measured of the answer, and par, by the planner or by
+a known answer."""
 
 from __future__ import annotations
 
@@ -98,7 +99,7 @@ class Puzzle:
 
     def most_of(self, function: Function) -> str:
         """A sentence on the largest contribution to the measure."""
-        return self.measure.most(function, self.types, self.argnums)
+        return self.measure.most(self.measure.report(function, *self.types, argnums=self.argnums))
 
     @cached_property
     def _inputs(self) -> list[tuple[Any, ...]]:
@@ -136,7 +137,8 @@ def _places(argnums: Argnums) -> tuple[int, ...]:
 
 
 def _value_and_gradient(function: Function, argnums: Argnums) -> Function:
-    """Compiled: the results, and the cotangents of the arguments for cotangents of the results that differ from element to element."""
+    """Compiled: the results, and the cotangents of the arguments for cotangents of the results that differ from element
+    to element."""
 
     def computed(*args: Any) -> Any:
         places = _places(argnums)

@@ -11,7 +11,7 @@ from jaxviz.teach.predict import predict
 from jaxviz.teach.puzzles.measures import AXIS, COLLECTIVES, DEVICES, EQUATIONS, KEPT, PEAK, SENT, Function, at_most
 from jaxviz.teach.puzzles.puzzle import Puzzle, amount_of, least_peak, normal, typed
 
-# --- straight-through estimator -----------------------------------------------------------------------------------------
+# --- straight-through estimator ---------------------------------------------------------------------------------------
 
 
 def quantized(x):
@@ -53,23 +53,27 @@ _QUANTIZED = typed(512, 2_048), typed(8_192, 512)
 
 STRAIGHT = Puzzle(
     "straight", "Straight through",
-    "Rounding has zero slope. Give `quantized` the gradient of `jnp.clip(x, -1, 1)` instead; it is applied to a product `x @ w`, and should save little.",
+    "Rounding has zero slope. Give `quantized` the gradient of `jnp.clip(x, -1, 1)` instead; it is applied to a "
+    "product `x @ w`, and should save little.",
     quantized, KEPT, _QUANTIZED, lambda rng: (normal(rng, 4, 6) / 2, normal(rng, 5, 4) / 2),
     amount_of(lambda w, x: _of_mask(x @ w)), "one boolean for each element",
     (
         "What is the derivative of clip, and what does it need to know about `x`?",
-        "`jax.custom_vjp`: forward, return the result and `jnp.abs(x) < 1`; backward, return the cotangent where that is true, and 0 elsewhere.",
+        "`jax.custom_vjp`: forward, return the result and `jnp.abs(x) < 1`; backward, return the cotangent where that "
+        "is true, and 0 elsewhere.",
         "To beat par: eight booleans fit into a byte. See `jnp.packbits`.",
     ),
     _of_mask,
     lambda: predict(
-        "Another way is `inside + stop_gradient(rounded - inside)`, with `inside = jnp.clip(x, -1, 1)`. What is its gradient at 0.3?",
+        "Another way is `inside + stop_gradient(rounded - inside)`, with `inside = jnp.clip(x, -1, 1)`. What is its "
+        "gradient at 0.3?",
         ["0", "0.25", "1"],
         truth=lambda: f"{jax.grad(_stopped)(0.3):g}",
         because={
             "0": "That is the gradient of rounding, but that term is stopped.",
             "0.25": "That is the value, not the gradient. What is the derivative of each of the two terms?",
-            "1": "The second term supplies the missing value and has no derivative; the first has derivative 1 inside the bounds.",
+            "1": "The second term supplies the missing value and has no derivative; the first has derivative 1 inside "
+                 "the bounds.",
         },
     ),
     better=_of_bits,
@@ -80,7 +84,7 @@ STRAIGHT = Puzzle(
 )  # fmt: skip
 
 
-# --- the end of a loop --------------------------------------------------------------------------------------------------
+# --- the end of a loop ------------------------------------------------------------------------------------------------
 
 
 def kepler(m, e):
@@ -108,20 +112,25 @@ _PLANETS = typed(10_000), typed(10_000)
 
 IMPLICIT = Puzzle(
     "implicit", "Where a loop ends",
-    "100 steps to the solution of x = m + e sin(x), for 10,000 planets. Lower the peak of the gradient, with at most 10 % more FLOPs.",
+    "100 steps to the solution of x = m + e sin(x), for 10,000 planets. Lower the peak of the gradient, with at most "
+    "10 % more FLOPs.",
     kepler, PEAK, _PLANETS, lambda rng: (normal(rng, 4), rng.uniform(0.1, 0.5, 4).astype(np.float32)),
     least_peak(0.1), "the lowest peak that the planner finds for 10 % more FLOPs",
     (
         "What is saved for each step, and which argument of the step is enough to recompute it?",
         "A checkpoint around the step saves only `x`, once for each step.",
-        "To beat par: at the end x = m + e sin(x). Take the derivative of both sides, solve for dx, and write the result as a custom rule.",
+        "To beat par: at the end x = m + e sin(x). Take the derivative of both sides, solve for dx, and write the "
+        "result as a custom rule.",
     ),
     _checked_kepler,
     lambda: predict(
-        "If a rule derived from that equation replaces the derivative of the loop, how many FLOPs does the gradient take?",
+        "If a rule derived from that equation replaces the derivative of the loop, how many FLOPs does the gradient "
+        "take?",
         ["less than half", "about as many", "more than twice as many"],
         truth=lambda: (
-            "less than half" if cost(_implicit, *_PLANETS, argnums=(0, 1)).total.flops * 2 < cost(kepler, *_PLANETS, argnums=(0, 1)).total.flops
+            "less than half"
+            if cost(_implicit, *_PLANETS, argnums=(0, 1)).total.flops * 2
+            < cost(kepler, *_PLANETS, argnums=(0, 1)).total.flops
             else "about as many"
         ),
         because={
@@ -131,13 +140,14 @@ IMPLICIT = Puzzle(
         },
     ),
     better=_implicit,
-    wrong=(kepler, jax.checkpoint(kepler), lambda m, e: jax.lax.stop_gradient(kepler(m, e)), lambda m, e: m + e * jnp.sin(m)),
+    wrong=(kepler, jax.checkpoint(kepler), lambda m, e: jax.lax.stop_gradient(kepler(m, e)),
+           lambda m, e: m + e * jnp.sin(m)),
     argnums=(0, 1),
     checks=(at_most(0.1, kepler, *_PLANETS, argnums=(0, 1)),),
 )  # fmt: skip
 
 
-# --- rolling up a loop --------------------------------------------------------------------------------------------------
+# --- rolling up a loop ------------------------------------------------------------------------------------------------
 
 
 def deep(ws, x):
@@ -155,12 +165,14 @@ _TWICE = typed(24, 64, 64), typed(8, 64)
 
 ROLLED = Puzzle(
     "rolled", "Rolled up",
-    "A Python loop over 12 layers is traced 12 times, and compiled as 12 layers. Reduce it to few equations, for any number of layers.",
+    "A Python loop over 12 layers is traced 12 times, and compiled as 12 layers. Reduce it to few equations, for any "
+    "number of layers.",
     deep, EQUATIONS, _LAYERS, lambda rng: (normal(rng, 12, 3, 3) / 2, normal(rng, 2, 3)),
     amount_of(_rolled), "the count with a `scan` over one layer",
     (
         "JAX sees no loop: Python runs it during tracing. Which kind of loop does JAX see?",
-        "`jax.lax.scan(f, init, xs)`, where `f` takes the carry and one of `xs`, and returns the next carry and a value to stack, or None.",
+        "`jax.lax.scan(f, init, xs)`, where `f` takes the carry and one of `xs`, and returns the next carry and a "
+        "value to stack, or None.",
         "The carry is `x`, and `xs` is the array of weights.",
     ),
     _rolled,
@@ -169,12 +181,14 @@ ROLLED = Puzzle(
         ["both double", "the loop doubles, the scan stays the same", "both stay the same"],
         truth=lambda: (
             "the loop doubles, the scan stays the same"
-            if EQUATIONS.of(deep, _TWICE, 0) > EQUATIONS.of(deep, _LAYERS, 0) and EQUATIONS.of(_rolled, _TWICE, 0) == EQUATIONS.of(_rolled, _LAYERS, 0)
+            if EQUATIONS.of(deep, _TWICE, 0) > EQUATIONS.of(deep, _LAYERS, 0)
+            and EQUATIONS.of(_rolled, _TWICE, 0) == EQUATIONS.of(_rolled, _LAYERS, 0)
             else "both double"
         ),
         because={
             "both double": "The body of a `scan` is traced once; the number of iterations is one of its parameters.",
-            "the loop doubles, the scan stays the same": "The body of a `scan` is one program, traced and compiled once; the number of iterations is one of its parameters.",
+            "the loop doubles, the scan stays the same": "The body of a `scan` is one program, traced and compiled "
+                                                         "once; the number of iterations is one of its parameters.",
             "both stay the same": "Python runs its loop while JAX traces, and each layer's operations are recorded.",
         },
     ),
@@ -183,7 +197,7 @@ ROLLED = Puzzle(
 )  # fmt: skip
 
 
-# --- one collective -----------------------------------------------------------------------------------------------------
+# --- one collective ---------------------------------------------------------------------------------------------------
 
 
 def _mapped(function: Function) -> Function:
@@ -208,7 +222,8 @@ _SHARE = (typed(1_000),)
 
 COLLECTIVE = Puzzle(
     "collective", "One collective",
-    "Each of eight devices has a share of the numbers, and needs the variance of all. It uses two sums over the devices, and the second waits for the first: use only one.",
+    "Each of eight devices has a share of the numbers, and needs the variance of all. It uses two sums over the "
+    "devices, and the second waits for the first: use only one.",
     variance, COLLECTIVES, _SHARE, lambda rng: (normal(rng, DEVICES, 5),),
     amount_of(_of_moments), "the fewest possible",
     (
@@ -223,7 +238,8 @@ COLLECTIVE = Puzzle(
         truth=lambda: ["none", "one", "two"][COLLECTIVES.of(_of_pair, _SHARE, 0)],
         because={
             "one": "That would be right for an array of two numbers. A pair is a pytree with two leaves.",
-            "two": "One for each leaf of a pytree. XLA may combine them later; an array of two numbers does not depend on that.",
+            "two": "One for each leaf of a pytree. XLA may combine them later; an array of two numbers does not depend "
+                   "on that.",
         },
     ),
     wrong=(variance, lambda x: _of_pair(x)[1] / (DEVICES * x.size) - (_of_pair(x)[0] / (DEVICES * x.size)) ** 2,
@@ -238,7 +254,7 @@ def _of_pair(x):
     return jnp.stack(pair)
 
 
-# --- few bytes ----------------------------------------------------------------------------------------------------------
+# --- few bytes --------------------------------------------------------------------------------------------------------
 
 
 def log_sum(x):
@@ -257,12 +273,14 @@ def _of_logs(x):
 
 GATHER = Puzzle(
     "gather", "Do not send everything",
-    "The logarithm of a sum of exponentials over eight devices, where each sends its share to all others. Send fewer bytes.",
+    "The logarithm of a sum of exponentials over eight devices, where each sends its share to all others. Send fewer "
+    "bytes.",
     log_sum, SENT, _SHARE, lambda rng: (100 * normal(rng, DEVICES, 5),),
     amount_of(_of_maximum), "two numbers: a maximum and a sum",
     (
         "A sum of 1,000 numbers is one number, and each device can compute its own.",
-        "The exponentials overflow unless the largest number is subtracted: use `jax.lax.pmax`, then `jax.lax.psum`. The result does not depend on the subtracted number, so stop its gradient.",
+        "The exponentials overflow unless the largest number is subtracted: use `jax.lax.pmax`, then `jax.lax.psum`. "
+        "The result does not depend on the subtracted number, so stop its gradient.",
         "To beat par: what does a device know once it has computed the result for its own share?",
     ),
     _of_maximum,
@@ -274,7 +292,8 @@ GATHER = Puzzle(
         hints=("What does `all_gather` gather?",),
     ),
     better=_of_logs,
-    wrong=(log_sum, lambda x: jnp.log(jax.lax.psum(jnp.sum(jnp.exp(x)), AXIS)), lambda x: jax.lax.psum(jax.nn.logsumexp(x), AXIS)),
+    wrong=(log_sum, lambda x: jnp.log(jax.lax.psum(jnp.sum(jnp.exp(x)), AXIS)),
+           lambda x: jax.lax.psum(jax.nn.logsumexp(x), AXIS)),
     run=_mapped,
 )  # fmt: skip
 

@@ -43,7 +43,8 @@ ROW = Puzzle(
         ["nothing", "the tokens", "an array of tokens × rows", "an array of tokens × columns"],
         truth=lambda: "an array of tokens × rows" if KEPT.of(embedded, _TOKENS, 0) == 4 * 1_024 * 32_768 else "nothing",
         because={
-            "nothing": "The derivative with respect to `table` multiplies by the other factor, which is not an argument.",
+            "nothing": "The derivative with respect to `table` multiplies by the other factor, which is not an "
+                       "argument.",
             "the tokens": "They are an argument. The factor that multiplies `table` is computed from them.",
             "an array of tokens × rows": "`rows` is the other factor of the product: 128 MiB of zeros, and 1,024 ones.",
             "an array of tokens × columns": "That is the result, which the derivative of a product does not read.",
@@ -54,7 +55,7 @@ ROW = Puzzle(
 )  # fmt: skip
 
 
-# --- the logarithm of a softmax -----------------------------------------------------------------------------------------
+# --- the logarithm of a softmax ---------------------------------------------------------------------------------------
 
 
 def cross_entropy(w, x, labels):
@@ -90,16 +91,19 @@ SOFTMAX = Puzzle(
     (
         "The derivative of the logarithm saves an array too. Can you avoid that logarithm?",
         "log(softmax(z)) is z - logsumexp(z), and the derivative of a difference saves nothing.",
-        "To beat par: the loss is a scalar, so its gradient with respect to `w` is one array times the cotangent. A `custom_vjp` can compute that array in the forward pass.",
+        "To beat par: the loss is a scalar, so its gradient with respect to `w` is one array times the cotangent. A "
+        "`custom_vjp` can compute that array in the forward pass.",
     ),
     _log_softmax,
     lambda: predict(
-        "With `z - logsumexp(z)` instead of `log(softmax(z))`, how many arrays of examples × words does the gradient save?",
+        "With `z - logsumexp(z)` instead of `log(softmax(z))`, how many arrays of examples × words does the gradient "
+        "save?",
         ["none", "one", "two", "three"],
         truth=lambda: ["none", "one", "two", "three"][_n_square(_log_softmax)],
         because={
             "none": "The derivative of logsumexp is the softmax.",
-            "one": "The derivative of logsumexp is the softmax, which needs the exponentials. The difference needs nothing.",
+            "one": "The derivative of logsumexp is the softmax, which needs the exponentials. The difference needs "
+                   "nothing.",
             "two": "What would the derivative of a difference multiply by?",
             "three": "That is more than the loss saves as given.",
         },
@@ -114,7 +118,7 @@ def _n_square(f: Any) -> int:
     return sum(r.nbytes >= 4 * 8_192 * 4_096 for r in residuals(f, *_LOGITS))
 
 
-# --- narrow types -------------------------------------------------------------------------------------------------------
+# --- narrow types -----------------------------------------------------------------------------------------------------
 
 
 def activation(w, x):
@@ -147,7 +151,8 @@ _HALF = typed(512, 2_048, dtype=jnp.bfloat16), typed(8_192, 512, dtype=jnp.bfloa
 
 WIDTH = Puzzle(
     "width", "Wider than before",
-    "The product is in bfloat16, and the rest is computed in float32. Save less, with at most 10 % more FLOPs; values and gradients may differ by 2 %.",
+    "The product is in bfloat16, and the rest is computed in float32. Save less, with at most 10 % more FLOPs; values "
+    "and gradients may differ by 2 %.",
     activation, KEPT, _HALF,
     lambda rng: (normal(rng, 4, 6).astype(jnp.bfloat16), normal(rng, 5, 4).astype(jnp.bfloat16)),
     fewest_kept(0.1), PLANNED,
@@ -165,7 +170,8 @@ WIDTH = Puzzle(
             "nothing": "The derivative of tanh is 1 - tanh², which is not an argument.",
             "32 MiB": "That would be one value in bfloat16. Which dtype is tanh computed in?",
             "64 MiB": "A float32 value has twice the bytes, and JAX's rule for tanh needs more than one.",
-            "128 MiB": "Two float32 arrays: JAX computes the derivative of tanh from its result in two factors, and saves both.",
+            "128 MiB": "Two float32 arrays: JAX computes the derivative of tanh from its result in two factors, and "
+                       "saves both.",
         },
         hints=("The derivative of tanh is computed in float32, and `jaxviz.residuals` lists what JAX's rule saves.",),
     ),
@@ -176,7 +182,7 @@ WIDTH = Puzzle(
 )  # fmt: skip
 
 
-# --- pairs --------------------------------------------------------------------------------------------------------------
+# --- pairs ------------------------------------------------------------------------------------------------------------
 
 
 def attraction(x, y, mass):
@@ -203,13 +209,17 @@ _PAIRS = typed(8_192), typed(8_192), typed(8_192)
 
 PAIRS = Puzzle(
     "pairs", "Every pair",
-    "Each of 8,192 points is attracted by 8,192 others, and an array of all pairs takes 256 MiB. Lower the peak, with at most 30 % more FLOPs.",
+    "Each of 8,192 points is attracted by 8,192 others, and an array of all pairs takes 256 MiB. Lower the peak, with "
+    "at most 30 % more FLOPs.",
     attraction, PEAK, _PAIRS, lambda rng: (normal(rng, 4), normal(rng, 5), normal(rng, 5)),
     least_peak(0.3), "the lowest peak that the planner finds for 30 % more FLOPs",
     (
-        "Four arrays of pairs are in memory at the peak. Which are saved, and which one is enough to recompute the others?",
-        "Name `-d * d` with `checkpoint_name`, and put a checkpoint with the policy `save_only_these_names` around the function.",
-        "To beat par: no pair needs another pair. `jax.lax.map` computes one row after another; what does it save for each row?",
+        "Four arrays of pairs are in memory at the peak. Which are saved, and which one is enough to recompute the "
+        "others?",
+        "Name `-d * d` with `checkpoint_name`, and put a checkpoint with the policy `save_only_these_names` around the "
+        "function.",
+        "To beat par: no pair needs another pair. `jax.lax.map` computes one row after another; what does it save for "
+        "each row?",
     ),
     _saved_pairs,
     lambda: predict(
@@ -229,7 +239,7 @@ PAIRS = Puzzle(
 )  # fmt: skip
 
 
-# --- masks --------------------------------------------------------------------------------------------------------------
+# --- masks ------------------------------------------------------------------------------------------------------------
 
 
 def rectified(w, x):
@@ -269,12 +279,15 @@ _LAYER = typed(512, 2_048), typed(8_192, 512)
 
 MASK = Puzzle(
     "mask", "Only the sign",
-    "A relu needs to know where its argument is positive. Save less than a float for that, with at most 10 % more FLOPs.",
+    "A relu needs to know where its argument is positive. Save less than a float for that, with at most 10 % more "
+    "FLOPs.",
     rectified, KEPT, _LAYER, lambda rng: (normal(rng, 4, 6), normal(rng, 5, 4)),
     fewest_kept(0.1), PLANNED,
     (
-        "`h > 0` is boolean, one byte per element. Which dtype does it have when it is multiplied by `h`, and so saved?",
-        "`jax.nn.relu` saves the boolean, and an array of zeros for the other branch. Either write a `custom_vjp` that saves only `h > 0`, or name `h > 0` and checkpoint the rest.",
+        "`h > 0` is boolean, one byte per element. Which dtype does it have when it is multiplied by `h`, and so "
+        "saved?",
+        "`jax.nn.relu` saves the boolean, and an array of zeros for the other branch. Either write a `custom_vjp` that "
+        "saves only `h > 0`, or name `h > 0` and checkpoint the rest.",
         "To beat par: a byte holds eight signs. See `jnp.packbits`.",
     ),
     _saved_mask,
@@ -283,9 +296,11 @@ MASK = Puzzle(
         ["1 byte", "4 bytes", "5 bytes"],
         truth=lambda: {1: "1 byte", 4: "4 bytes", 5: "5 bytes"}[_bytes_of_where()],
         because={
-            "1 byte": "That is the boolean. The derivative of a `where` chooses between two tangents, and the constant has one too.",
+            "1 byte": "That is the boolean. The derivative of a `where` chooses between two tangents, and the constant "
+                      "has one too.",
             "4 bytes": "That is what the product saves. Is there still a multiplication by a float?",
-            "5 bytes": "The boolean, and a float32 array of zeros: the tangent of the constant branch, which JAX saves as an array.",
+            "5 bytes": "The boolean, and a float32 array of zeros: the tangent of the constant branch, which JAX saves "
+                       "as an array.",
         },
     ),
     better=_in_bits,

@@ -12,7 +12,7 @@ from jaxviz.teach.predict import predict
 from jaxviz.teach.puzzles.measures import FLOPS
 from jaxviz.teach.puzzles.puzzle import Puzzle, amount_of, normal, typed
 
-# --- the order of products ----------------------------------------------------------------------------------------------
+# --- the order of products --------------------------------------------------------------------------------------------
 
 
 def pushed(a, b, c, v):
@@ -36,12 +36,14 @@ ORDER = Puzzle(
     ),
     _from_the_right,
     lambda: predict(
-        "Jacobians are matrices, and the derivative of a chain of functions is the product of their Jacobians. Which mode evaluates `ct @ J3 @ J2 @ J1` from the left?",
+        "Jacobians are matrices, and the derivative of a chain of functions is the product of their Jacobians. Which "
+        "mode evaluates `ct @ J3 @ J2 @ J1` from the left?",
         ["forward", "reverse"],
         truth=lambda: "reverse",
         because={
             "forward": "It starts from a tangent, which is to the right of `J1`.",
-            "reverse": "It starts from the cotangent of the result, `ct`: a vector times a matrix, three times. Forward mode starts from a tangent, to the right of `J1`.",
+            "reverse": "It starts from the cotangent of the result, `ct`: a vector times a matrix, three times. "
+                       "Forward mode starts from a tangent, to the right of `J1`.",
         },
     ),
     wrong=(pushed, lambda a, b, c, v: (a @ b) @ (c @ v), lambda a, b, c, v: 2 * (a @ (b @ (c @ v)))),
@@ -49,7 +51,7 @@ ORDER = Puzzle(
 )  # fmt: skip
 
 
-# --- forward or reverse -------------------------------------------------------------------------------------------------
+# --- forward or reverse -----------------------------------------------------------------------------------------------
 
 
 def velocity(w, t):
@@ -70,18 +72,21 @@ MODE = Puzzle(
     velocity, FLOPS, _CURVE, lambda rng: (normal(rng, 5, 3), np.float32(rng.normal())),
     amount_of(_forward), "one evaluation of the function with a tangent",
     (
-        "How many results does the curve have, and how many arguments? One reverse-mode pass gives the derivative of one result.",
+        "How many results does the curve have, and how many arguments? One reverse-mode pass gives the derivative of "
+        "one result.",
         "One forward-mode pass gives the derivative with respect to one argument, and there is only one.",
         "`jax.jacfwd`, or `jax.jvp` with a tangent of 1.0.",
     ),
     _forward,
     lambda: predict(
-        "A function has 1,000 results and 1 argument. How many backward passes does `jax.jacrev` need for its Jacobian?",
+        "A function has 1,000 results and 1 argument. How many backward passes does `jax.jacrev` need for its "
+        "Jacobian?",
         ["once", "1,000 times"],
         truth=lambda: "1,000 times" if FLOPS.of(velocity, _CURVE, 0) > 500 * FLOPS.of(_forward, _CURVE, 0) else "once",
         because={
             "once": "One pass gives one row of the Jacobian, which has 1,000 rows.",
-            "1,000 times": "One for each result: a batch of 1,000 cotangents, one for each row. Forward mode needs one pass for each argument.",
+            "1,000 times": "One for each result: a batch of 1,000 cotangents, one for each row. Forward mode needs one "
+                           "pass for each argument.",
         },
     ),
     wrong=(velocity, jax.jit(velocity), lambda w, t: 2 * _forward(w, t)),
@@ -89,7 +94,7 @@ MODE = Puzzle(
 )  # fmt: skip
 
 
-# --- second derivatives -------------------------------------------------------------------------------------------------
+# --- second derivatives -----------------------------------------------------------------------------------------------
 
 
 def energy(w, x):
@@ -119,28 +124,33 @@ BENT = Puzzle(
     (
         "The Hessian is the Jacobian of the gradient. Do you need all of it for one product?",
         "`jax.jvp` computes a Jacobian times a vector. Which function do you apply it to?",
-        "To beat par: the two derivatives can also be taken in the other order, which has fewer products to push forward.",
+        "To beat par: the two derivatives can also be taken in the other order, which has fewer products to push "
+        "forward.",
     ),
     _forward_over_reverse,
     lambda: predict(
-        "Which is cheaper here: `jax.jvp` of `jax.grad`, or `jax.grad` of a directional derivative computed by `jax.jvp`?",
+        "Which is cheaper here: `jax.jvp` of `jax.grad`, or `jax.grad` of a directional derivative computed by "
+        "`jax.jvp`?",
         ["jvp of grad", "grad of jvp", "they are the same"],
         truth=lambda: ("grad of jvp", "they are the same", "jvp of grad")[
             1 + np.sign(FLOPS.of(_reverse_over_forward, _ENERGY, 0) - FLOPS.of(_forward_over_reverse, _ENERGY, 0))
         ],
         because={
-            "jvp of grad": "It computes values and tangents of both passes: four products with `w`, one of them for the gradient itself, which is not needed.",
-            "grad of jvp": "The forward pass has a value and a tangent, and the backward pass one cotangent: three products with `w`. `jvp` of `grad` has four, and one of them is for the gradient itself.",
+            "jvp of grad": "It computes values and tangents of both passes: four products with `w`, one of them for "
+                           "the gradient itself, which is not needed.",
+            "grad of jvp": "The forward pass has a value and a tangent, and the backward pass one cotangent: three "
+                           "products with `w`. `jvp` of `grad` has four, and one of them is for the gradient itself.",
             "they are the same": "Their results are the same. Count the products with `w`.",
         },
     ),
     better=_reverse_over_forward,
-    wrong=(bent, lambda w, x, v: jax.grad(lambda x: energy(w, x))(x) * v, lambda w, x, v: jax.jacrev(jax.grad(lambda x: energy(w, x)))(x) @ v),
+    wrong=(bent, lambda w, x, v: jax.grad(lambda x: energy(w, x))(x) * v,
+           lambda w, x, v: jax.jacrev(jax.grad(lambda x: energy(w, x)))(x) @ v),
     argnums=(1, 2),
 )  # fmt: skip
 
 
-# --- the trace of a Jacobian --------------------------------------------------------------------------------------------
+# --- the trace of a Jacobian ------------------------------------------------------------------------------------------
 
 
 def divergence(w, u, x):
@@ -174,11 +184,13 @@ TRACE = Puzzle(
         ],
         because={
             "a tenth": "The field has as many results as arguments.",
-            "as much": "The field has as many results as arguments: 256 passes in either mode. Both compute the whole Jacobian.",
+            "as much": "The field has as many results as arguments: 256 passes in either mode. Both compute the whole "
+                       "Jacobian.",
             "ten times as much": "The field has as many results as arguments.",
         },
     ),
-    wrong=(divergence, lambda w, u, x: jnp.trace(jax.jacfwd(lambda x: u @ jnp.tanh(w @ x))(x)), lambda w, u, x: jnp.sum(w * u.T)),
+    wrong=(divergence, lambda w, u, x: jnp.trace(jax.jacfwd(lambda x: u @ jnp.tanh(w @ x))(x)),
+           lambda w, u, x: jnp.sum(w * u.T)),
     argnums=(0, 1, 2),
 )  # fmt: skip
 
@@ -187,7 +199,7 @@ def _jacfwd(w, u, x):
     return jnp.trace(jax.jacfwd(lambda x: u @ jnp.tanh(w @ x))(x))
 
 
-# --- branches under vmap ------------------------------------------------------------------------------------------------
+# --- branches under vmap ----------------------------------------------------------------------------------------------
 
 
 def routed(w, xs):
@@ -213,17 +225,21 @@ BRANCHES = Puzzle(
     amount_of(_routed_once), "one matrix product",
     (
         "`jax.make_jaxpr(routed)` has no `cond`. What replaced it?",
-        "Under vmap the predicate differs between examples, so both branches are computed and one is selected. What do the branches have in common?",
+        "Under vmap the predicate differs between examples, so both branches are computed and one is selected. What do "
+        "the branches have in common?",
         "Select the operand of the product: `jnp.where(xs[:, :1] > 0, jnp.sin(xs), jnp.tanh(xs))`.",
     ),
     _routed_once,
     lambda: predict(
-        "`w` is `f32[512,512]`, and there are 1,024 examples. Under vmap, what is the type of the `w` that each product reads?",
+        "`w` is `f32[512,512]`, and there are 1,024 examples. Under vmap, what is the type of the `w` that each "
+        "product reads?",
         ["f32[512,512]", "f32[1024,512,512]"],
         truth=_type_of_factor,
         because={
-            "f32[512,512]": "That is correct without a `cond`. With one, JAX makes each branch read its operands through a selection for each example.",
-            "f32[1024,512,512]": "One for each example, 1 GiB: JAX makes each branch read its operands through a selection by the predicate, so that "
+            "f32[512,512]": "That is correct without a `cond`. With one, JAX makes each branch read its operands "
+                            "through a selection for each example.",
+            "f32[1024,512,512]": "One for each example, 1 GiB: JAX makes each branch read its operands through a "
+                                 "selection by the predicate, so that "
             "a NaN in a branch that is not taken cannot reach a gradient, and the predicate differs between examples.",
         },
         hints=("`jax.make_jaxpr(routed)(w, xs)` shows it.",),

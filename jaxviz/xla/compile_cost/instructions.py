@@ -11,7 +11,7 @@ from jaxviz.xla.compiled_memory.module import lines_of
 
 
 @dataclass(frozen=True, slots=True)
-class Instruction:
+class HloInstruction:
     """An instruction.
 
     Args:
@@ -23,7 +23,7 @@ class Instruction:
     lines: tuple[Location, ...]
 
 
-def instructions_of(serialized: bytes) -> tuple[Instruction, ...]:
+def instructions_of(serialized: bytes) -> tuple[HloInstruction, ...]:
     """The instructions of a module's message, in all computations, including those of fusions and bodies.
 
     If JAX recorded no line for one of them, such as a parameter, it has the lines of the calling instruction.
@@ -48,15 +48,15 @@ def instructions_of(serialized: bytes) -> tuple[Instruction, ...]:
                 of_callers[computation] = lines(called_by[computation])
         return of_callers[computation]
 
-    return tuple(Instruction(i.opcode, lines(i)) for of in module.computations for i in of.instructions)
+    return tuple(HloInstruction(i.opcode, lines(i)) for of in module.computations for i in of.instructions)
 
 
-def before_xla(lowered: Any) -> tuple[Instruction, ...]:
+def before_xla(lowered: Any) -> tuple[HloInstruction, ...]:
     """The instructions that JAX passes to XLA."""
     return instructions_of(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto())
 
 
-def after_xla(compiled: Any) -> tuple[Instruction, ...] | None:
+def after_xla(compiled: Any) -> tuple[HloInstruction, ...] | None:
     """The instructions of the compiled program; None if the backend does not expose it."""
     modules = compiled.runtime_executable().hlo_modules()
     if not modules:

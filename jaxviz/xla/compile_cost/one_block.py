@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 
+from jaxviz.analysis.repeats import Run
 from jaxviz.ir.convert import with_programs
 from jaxviz.ir.syntax import Atom, Program
-from jaxviz.xla.compile_cost.repeats import Run
 
 
-def with_one_block(program: Program, runs: Iterable[Run]) -> Program:
-    """The program with only the first block of each run: what reads values of other blocks reads those of the first, so that it computes
-    something different, of the same types.
+def with_one_block(program: Program, runs: Sequence[Run]) -> Program:
+    """The program with only the first block of each run: what reads values of other blocks reads those of the first, so
+    that it computes something different, of the same types.
 
     Args:
       program: the program.
       runs: runs in it, or in its nested programs.
     """
-    by_program: dict[Program, list[Run]] = {}
-    for run in runs:
-        by_program.setdefault(run.program, []).append(run)
     done: dict[Program, Program] = {}
 
     def cut(p: Program) -> Program:
         if p not in done:
-            left = _cut(p, by_program.get(p, ()))
+            left = _cut(p, [run for run in runs if run.body is p.equations])
             equations = tuple(
                 e if (op := with_programs(e.operation, cut)) is e.operation else replace(e, operation=op)
                 for e in left.equations
@@ -37,11 +34,11 @@ def with_one_block(program: Program, runs: Iterable[Run]) -> Program:
     return cut(program)
 
 
-def _cut(program: Program, runs: Iterable[Run]) -> Program:
+def _cut(program: Program, runs: Sequence[Run]) -> Program:
     instead: dict[Atom, Atom] = {}
     left_out: set[int] = set()
     for run in runs:
-        left_out.update(range(run.start + run.period, run.end))
+        left_out.update(range(run.start + run.length, run.stop))
         for k in range(1, run.count):
             for e, first in zip(run.block(k), run.block(0), strict=True):
                 instead.update(zip(e.outvars, first.outvars, strict=True))

@@ -1,4 +1,5 @@
-"""Source locations: the loop of repeated blocks, and the innermost line of the user's own code for stacks and instructions."""
+"""Source locations: the loop of repeated blocks, and the innermost line of the user's own code for stacks and
+instructions."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _MOST = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BlockPlace:
     """The lines that lead to a block.
 
     Args:
@@ -46,13 +47,13 @@ class Place:
         return written_at(self.location) or source_line(self.location) or self.function
 
 
-def place_of(equations: Sequence[Equation]) -> Place | None:
-    """The lines of the innermost loop through which nearly all equations of some blocks come; for blocks written one after the other, their
-    lines in the common function. None if unknown."""
+def place_of(equations: Sequence[Equation]) -> BlockPlace | None:
+    """The lines of the innermost loop through which nearly all equations of some blocks come; for blocks written one
+    after the other, their lines in the common function. None if unknown."""
     paths = [frames for e in equations if (frames := frames_of(e.source))]
     enough = _MOST * len(paths)
-    outside: Place | None = None
-    loop: Place | None = None
+    outside: BlockPlace | None = None
+    loop: BlockPlace | None = None
     for depth in range(max(map(len, paths), default=0)):
         here = Counter(p[depth][0] for p in paths if len(p) > depth)
         code, n = here.most_common(1)[0]
@@ -62,25 +63,25 @@ def place_of(equations: Sequence[Equation]) -> Place | None:
         instructions = list(dict.fromkeys(p[depth] for p in paths))
         called = Counter(p[depth + 1][0] for p in paths if len(p) > depth + 1)
         inner = called.most_common(1)[0] if called else (None, 0)
-        found = _lines(instructions, inner[0] if inner[1] >= enough else None)
+        lines = _lines(instructions, inner[0] if inner[1] >= enough else None)
         if all(is_called_in_loop(frame) for frame in instructions):
-            loop = replace(found, is_loop=True)
+            loop = replace(lines, is_loop=True)
         elif loop is None:
-            outside = found
+            outside = lines
     return loop or outside
 
 
-def _lines(frames: Sequence[Frame], called: Any) -> Place:
+def _lines(frames: Sequence[Frame], called: Any) -> BlockPlace:
     lines = [location_at(*frame) for frame in frames]
     first = min(lines, key=lambda at: at.line)
     on_it = [at for at in lines if at.line == first.line]
     widest = max(on_it, key=lambda at: (at.end_line, at.end_column - at.column))
-    return Place(widest, max(at.line for at in lines), called.co_name if called is not None else "")
+    return BlockPlace(widest, max(at.line for at in lines), called.co_name if called is not None else "")
 
 
 def line_of_stack(stack: Stack) -> Location | None:
-    """The innermost line of the user's own in a Python stack, or else of a library's. Library code that JAX calls by itself, such as NumPy,
-    has no line, unlike the traced function."""
+    """The innermost line of the user's own in a Python stack, or else of a library's. Library code that JAX calls by
+    itself, such as NumPy, has no line, unlike the traced function."""
     library = None
     inward = stack[::-1]
     whose = owners([code for code, _ in inward])

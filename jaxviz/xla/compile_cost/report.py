@@ -31,7 +31,8 @@ class Counts(Data):
     Args:
       equations: equations of the traced program, including nested ones.
       before: instructions of the program that JAX passes to XLA.
-      after: instructions of the compiled program, including those of fusions and loops; None if the backend does not expose it.
+      after: instructions of the compiled program, including those of fusions and loops; None if the backend does not
+        expose it.
     """
 
     equations: int
@@ -61,7 +62,8 @@ class Saving(Data):
 
     @property
     def pays(self) -> bool:
-        """Whether it is more than a loop costs: those that `benchmarks.compile_cost` measures take 1 to 3.3 times as long as one block."""
+        """Whether it is more than a loop costs: those that `benchmarks.compile_cost` measures take 1 to 3.3 times as
+        long as one block."""
         return self.cpu > 2 * self.rest
 
     _data = ("tracing", "lowering", "compiling", "cpu", "rest")
@@ -79,7 +81,8 @@ class Repeated(Data):
       carry: the types of the values passed from block to block.
       stacked: the arguments of which each block takes one, such as `params['layers'][0…11]['q']`.
       counts: the sizes of all blocks, in the forward and the backward pass.
-      saving: what compiling takes less with only one of them; None if it was not measured. A loop costs some of it again.
+      saving: what compiling takes less with only one of them; None if it was not measured. A loop costs some of it
+        again.
       note: why it was not measured.
     """
 
@@ -104,7 +107,10 @@ class Repeated(Data):
         if self.saving is None:
             return f"{head}: {loop}{f'; {self.note}' if self.note else ''}"
         if self.saving.cpu <= 0:
-            return f"{head}, but with only one of them compiling takes no less: for {self.count:,} of them a `{self.loop}` does not pay"
+            return (
+                f"{head}, but with only one of them compiling takes no less: for {self.count:,} of them a "
+                f"`{self.loop}` does not pay"
+            )
         less = f"with only one of them compiling takes {format_seconds(self.saving.cpu)} less"
         if not self.saving.pays:
             return f"{head}, but {less}, which a `{self.loop}` may cost again"
@@ -122,7 +128,7 @@ class Repeated(Data):
 
 
 @dataclass(frozen=True, slots=True)
-class Part(Data):
+class SourcePart(Data):
     """A line of the source, or a function.
 
     Args:
@@ -165,8 +171,8 @@ class CompileCost(Report, schema="compile_cost"):
     phases: Phases
     alone: Seconds | None
     counts: Counts
-    lines: tuple[Part, ...]
-    functions: tuple[Part, ...]
+    lines: tuple[SourcePart, ...]
+    functions: tuple[SourcePart, ...]
     repeated: tuple[Repeated, ...]
     times: int
     unattributed: Counts
@@ -178,8 +184,10 @@ class CompileCost(Report, schema="compile_cost"):
         p = self.phases
         wall = p.tracing.wall + p.lowering.wall + p.compiling.wall
         head = (
-            f"compiling the {self.about} takes {format_seconds(p.cpu)} of CPU time on {self.backend}, {format_seconds(wall)} of wall time: "
-            f"tracing {format_seconds(p.tracing.cpu)}, lowering {format_seconds(p.lowering.cpu)}, XLA {format_seconds(p.compiling.cpu)}"
+            f"compiling the {self.about} takes {format_seconds(p.cpu)} of CPU time on {self.backend}, "
+            f"{format_seconds(wall)} of wall time: "
+            f"tracing {format_seconds(p.tracing.cpu)}, lowering {format_seconds(p.lowering.cpu)}, XLA "
+            f"{format_seconds(p.compiling.cpu)}"
         )
         return f"{head}. {self.repeated[0].advice}" if self.repeated else head
 
@@ -196,9 +204,8 @@ class CompileCost(Report, schema="compile_cost"):
         yield self._phases()
         if self.repeated:
             yield self._blocks()
-            yield Listed(
-                text for r in self.repeated[:3] for text in (*((r.advice,) if r is not self.repeated[0] else ()), r.how) if text
-            )  # fmt: skip
+            first, *others = self.repeated[:3]
+            yield Listed(filter(None, [first.how, *(text for r in others for text in (r.advice, r.how))]))
         yield self._table("line", self.lines)
         yield self._table("function", self.functions)
         yield Listed(self.notes)
@@ -226,7 +233,7 @@ class CompileCost(Report, schema="compile_cost"):
         heads = ("blocks", "equations", "for XLA", "compiled", "one alone saves", "line")
         return Table(heads, rows, "<>>>><", "identical blocks", _SHOWN)
 
-    def _table(self, what: str, parts: tuple[Part, ...]) -> Table:
+    def _table(self, what: str, parts: tuple[SourcePart, ...]) -> Table:
         seconds = lambda p: format_seconds(p.tracing) if p.tracing else ""
         rows = [(_place(p.location), *_cells(p.counts), seconds(p), p.label) for p in parts]
         rest = self.unattributed

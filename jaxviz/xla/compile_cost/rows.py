@@ -5,7 +5,7 @@ Each is another operation, and would tell blocks apart that are the same. So all
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from jaxviz.ir.syntax import Atom, Equation, Program
@@ -31,23 +31,23 @@ def row_of(equation: Equation) -> int | None:
     return int(starts[0]) if shape and whole and plain and limits[0] - starts[0] == 1 else None
 
 
-def rows_of(program: Program) -> dict[Atom, Row]:
-    """The values of a program that are rows of others."""
-    found: dict[Atom, Row] = {}
-    for e in program.equations:
+def rows_of(equations: Iterable[Equation]) -> dict[Atom, Row]:
+    """The results of a program's equations that are rows of others."""
+    rows: dict[Atom, Row] = {}
+    for e in equations:
         number = row_of(e)
         if number is not None:
-            found[e.outvars[0]] = Row(e.invars[0], number, True)
+            rows[e.outvars[0]] = Row(e.invars[0], number, True)
         elif e.primitive.name == "squeeze" and tuple(e.params["dimensions"]) == (0,):
-            row = found.get(e.invars[0])
+            row = rows.get(e.invars[0])
             if row is not None and row.keeps_dimension:
-                found[e.outvars[0]] = replace(row, keeps_dimension=False)
-    return found
+                rows[e.outvars[0]] = replace(row, keeps_dimension=False)
+    return rows
 
 
 def with_rows_first(program: Program) -> Program:
     """The program with each row taken as soon as its array is computed."""
-    rows = rows_of(program)
+    rows = rows_of(program.equations)
     if not rows:
         return program
     taken: dict[Atom, list[Equation]] = {}

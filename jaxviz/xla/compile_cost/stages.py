@@ -26,7 +26,7 @@ from jaxviz.runtime.cache import function_name
 from jaxviz.runtime.stoppable import as_called, compiled_alone, key_of
 from jaxviz.xla.compat.compiling import compiled_afresh
 from jaxviz.xla.compat.jitted import jitted_anew, jitted_function
-from jaxviz.xla.compile_cost.instructions import Instruction, after_xla
+from jaxviz.xla.compile_cost.instructions import HloInstruction, after_xla
 from jaxviz.xla.profile.sampling import Stack, sampled
 
 
@@ -76,10 +76,10 @@ def clocked(whole_process: bool) -> Iterator[list[Seconds]]:
       whole_process: whether CPU time includes all threads, not only this one.
     """
     clock = time.process_time if whole_process else time.thread_time
-    found: list[Seconds] = []
+    times: list[Seconds] = []
     cpu, wall = clock(), time.perf_counter()
-    yield found
-    found.append(Seconds(clock() - cpu, time.perf_counter() - wall))
+    yield times
+    times.append(Seconds(clock() - cpu, time.perf_counter() - wall))
 
 
 def _pulled_back(
@@ -94,7 +94,7 @@ def _pulled_back(
             for i, x in zip(active, xs, strict=True):
                 inputs[i] = x
             leaves = jax.tree.leaves(fun(*inputs))
-            pick = lambda wanted: [x for x, is_float in zip(leaves, floating, strict=True) if is_float == wanted]
+            pick = lambda which: [x for x, is_float in zip(leaves, floating, strict=True) if is_float == which]
             return pick(True), pick(False)
 
         out, pull_back, others = jax.vjp(of_active, *(inputs[i] for i in active), has_aux=True)
@@ -139,21 +139,21 @@ def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: A
       the errors of f, of `jax.grad` and of `jax.jit`.
     """
     compat.check_callable(f)
-    wanted = positions(f, args, argnums)
-    _, _, differentiated, is_input = flat_arguments(args, kwargs, wanted)
+    places = positions(f, args, argnums)
+    _, _, differentiated, is_input = flat_arguments(args, kwargs, places)
     jitted = jitted_function(f)
 
     def call() -> Callable[..., Any]:
         # Otherwise, inner calls of a jitted function would already be traced.
         fresh = jitted_anew(*jitted) if jitted else f
-        made, _, _ = with_fixed(fresh, args, kwargs, is_input)
-        return lambda *xs: made(*xs)
+        function, _, _ = with_fixed(fresh, args, kwargs, is_input)
+        return lambda *xs: function(*xs)
 
     _, inputs, info = with_fixed(f, args, kwargs, is_input)
     name = function_name(f)
     names = tuple(info.arg_names) if info.arg_names is not None else ("",) * len(inputs)
     types = [jax.typeof(x) if not isinstance(x, jax.ShapeDtypeStruct) else x for x in inputs]
-    of_inputs = (d for d, given in zip(differentiated, is_input, strict=True) if given)
+    of_inputs = (d for d, is_given in zip(differentiated, is_input, strict=True) if is_given)
     active = tuple(
         i for i, (d, t) in enumerate(zip(of_inputs, types, strict=True))
         if d and hasattr(t, "dtype") and jnp.issubdtype(t.dtype, jnp.inexact)
@@ -173,24 +173,25 @@ def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: A
         of_loss = lambda fun: jax.value_and_grad(lambda *xs: jax.tree.leaves(fun(*xs))[0], argnums=active)
         return replace(as_it_is, about=about, gradient=of_loss)
     floating = [jnp.issubdtype(a.dtype, jnp.inexact) for a in program.out_avals]
-    given = zip(program.out_avals, floating, strict=True)
-    cotangents = tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a, is_float in given if is_float)
+    results = zip(program.out_avals, floating, strict=True)
+    cotangents = tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a, is_float in results if is_float)
     pulled_back = lambda fun: _pulled_back(fun, active, len(inputs), floating)
     return replace(as_it_is, about=about, gradient=pulled_back, cotangents=cotangents)
 
 
 def _named(fun: Callable[..., Any], name: str) -> Callable[..., Any]:
-    made = lambda *values: fun(*values)
-    made.__name__ = made.__qualname__ = name if name.isidentifier() else "f"
-    return made
+    named = lambda *values: fun(*values)
+    named.__name__ = named.__qualname__ = name if name.isidentifier() else "f"
+    return named
 
 
 @dataclass(frozen=True, eq=False)
 class _Compiled:
-    """One compilation of a program: its seconds, and the instructions if they were asked for and the backend exposes them."""
+    """One compilation of a program: its seconds, and the instructions if they were asked for and the backend exposes
+    them."""
 
     seconds: Seconds
-    after: tuple[Instruction, ...] | None
+    after: tuple[HloInstruction, ...] | None
 
 
 def _compile(lowered: Any, with_instructions: bool = False) -> _Compiled:
@@ -200,7 +201,7 @@ def _compile(lowered: Any, with_instructions: bool = False) -> _Compiled:
 
 
 @dataclass
-class Measured:
+class CompileTimings:
     """What was traced, lowered and compiled, and how long it took.
 
     Args:
@@ -211,7 +212,7 @@ class Measured:
 
     traced: Any = None
     lowered: Any = None
-    after: tuple[Instruction, ...] | None = None
+    after: tuple[HloInstruction, ...] | None = None
     tracing: list[Seconds] = field(default_factory=list)
     lowering: list[Seconds] = field(default_factory=list)
     compiling: list[Seconds] = field(default_factory=list)

@@ -27,12 +27,12 @@ from jaxviz.report.data import Data
 from jaxviz.report.messages import short_message
 from jaxviz.runtime import compilations
 from jaxviz.xla.compile_cost.blocks import Blocks, blocks_of, opened
-from jaxviz.xla.compile_cost.instructions import Instruction, before_xla
+from jaxviz.xla.compile_cost.instructions import HloInstruction, before_xla
 from jaxviz.xla.compile_cost.one_block import with_one_block
 from jaxviz.xla.compile_cost.places import line_of_stack
-from jaxviz.xla.compile_cost.report import CompileCost, Counts, Part, Repeated, Saving, label_of
+from jaxviz.xla.compile_cost.report import CompileCost, Counts, Repeated, Saving, SourcePart, label_of
 from jaxviz.xla.compile_cost.stages import (
-    Measured,
+    CompileTimings,
     Subject,
     median,
     sampled_tracing,
@@ -50,20 +50,21 @@ LARGEST = 3
 @api_boundary
 @deep_stack
 def compile_cost(f: Any, *args: Any, argnums: Argnums = 0, ablate: bool = False, **kwargs: Any) -> CompileCost:
-    """Reports how long a function's gradient takes to trace, lower and compile, and where: by phase, by line, by function, and by
-    identical blocks. It compiles the gradient, and the same with only one of the blocks.
+    """Reports how long a function's gradient takes to trace, lower and compile, and where: by phase, by line, by
+    function, and by identical blocks. It compiles the gradient, and the same with only one of the blocks.
 
     >>> print(jaxviz.compile_cost(loss, params, x))
-    compiling the gradient of `loss` in `params` takes 21.5 s of CPU time on cpu, 22.3 s of wall time: tracing 0.5 s, lowering 0.1 s, XLA
-    20.9 s. These 24 blocks are identical, `x = layer(p, x)` (model.py:12), and with only one of them compiling takes 19.6 s less: a
-    `jax.lax.scan` would trace and compile only one
+    compiling the gradient of `loss` in `params` takes 21.5 s of CPU time on cpu, 22.3 s of wall time: tracing 0.5 s,
+    lowering 0.1 s, XLA 20.9 s. These 24 blocks are identical, `x = layer(p, x)` (model.py:12), and with only one of
+    them compiling takes 19.6 s less: a `jax.lax.scan` would trace and compile only one
 
-    A training step, which computes a gradient itself, is compiled unchanged, and so is a function with `argnums=()`. For a function whose
-    result is not a single number, `jax.vjp` and the call of its result are compiled. Arguments can be types (`jax.ShapeDtypeStruct`):
-    nothing is run.
+    A training step, which computes a gradient itself, is compiled unchanged, and so is a function with `argnums=()`.
+    For a function whose result is not a single number, `jax.vjp` and the call of its result are compiled. Arguments can
+    be types (`jax.ShapeDtypeStruct`): nothing is run.
 
-    Seconds are measured without JAX's caches, except for jitted functions inside `f` that were traced before. XLA does not report
-    its time by line, so the report counts instructions instead. The time of identical blocks is the difference of compiling all and one.
+    Seconds are measured without JAX's caches, except for jitted functions inside `f` that were traced before. XLA does
+    not report its time by line, so the report counts instructions instead. The time of identical blocks is the
+    difference of compiling all and one.
 
     Args:
       f: a function, jitted or not.
@@ -95,7 +96,7 @@ def _no_reverse_mode(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argn
 def _report(subject: Subject, ablate: bool) -> CompileCost:
     s = subject
     inputs = (*s.inputs, *s.cotangents)
-    whole, alone = Measured(), Measured()
+    whole, alone = CompileTimings(), CompileTimings()
 
     def once() -> None:
         if s.gradient is not None:
@@ -111,26 +112,26 @@ def _report(subject: Subject, ablate: bool) -> CompileCost:
     counts = Counts(len(equations), len(before), None if after is None else len(after))
     notes: list[str] = []
     sizes: dict[Blocks, Counts] = {}
-    searched: dict[Blocks, Searched] = {}
-    for of in _searched(s, program, alone, notes):
-        for blocks in blocks_of(of.program):
-            if (blocks.is_chain or not of.is_step) and not any(map(blocks.overlaps, searched)):
-                searched[blocks] = of
+    sources: dict[Blocks, Editable] = {}
+    for source in _editable(s, program, alone, notes):
+        for blocks in blocks_of(source.program):
+            if (blocks.is_chain or not source.is_step) and not any(map(blocks.overlaps, sources)):
+                sources[blocks] = source
                 sizes[blocks] = _counts(blocks, equations, before, after)
-    found = sorted(sizes, key=lambda blocks: -sizes[blocks].equations)
-    makes = {b: partial(_with_one, searched[b], b) for b in found[:LARGEST]}
-    savings = _less_with_one(makes, inputs, whole, once, TIMES if ablate else 1)
-    repeated = tuple(_repeated(searched[b], b, sizes[b], savings.get(b, "")) for b in found)
+    largest_first = sorted(sizes, key=lambda blocks: -sizes[blocks].equations)
+    with_one = {b: partial(_with_one, sources[b], b) for b in largest_first[:LARGEST]}
+    savings = _less_with_one(with_one, inputs, whole, once, TIMES if ablate else 1)
+    repeated = tuple(_repeated(sources[b], b, sizes[b], savings.get(b, "")) for b in largest_first)
     lines, functions, rest = _by_place(program, before, after, stacks, whole.phases.tracing.cpu)
     return CompileCost(
-        s.name, s.about, jax.default_backend(), whole.phases, median(alone.tracing) if alone.tracing else None, counts, lines, functions,
-        repeated, len(whole.compiling), rest, (*notes, *_notes(stacks, repeated)),
+        s.name, s.about, jax.default_backend(), whole.phases, median(alone.tracing) if alone.tracing else None, counts,
+        lines, functions, repeated, len(whole.compiling), rest, (*notes, *_notes(stacks, repeated)),
     )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
-class Searched:
-    """A program in which blocks are looked for.
+class Editable:
+    """A program that can be compiled with fewer blocks.
 
     Args:
       program: as returned by `opened`.
@@ -145,11 +146,11 @@ class Searched:
     is_step: bool = False
 
 
-def _searched(s: Subject, program: Program, alone: Measured, notes: list[str]) -> Iterator[Searched]:
+def _editable(s: Subject, program: Program, alone: CompileTimings, notes: list[str]) -> Iterator[Editable]:
     """The function that is differentiated, and what is compiled if the user wrote that."""
     if s.gradient is not None:
         gradient = s.gradient
-        yield Searched(opened(read_jaxpr(alone.traced.jaxpr)), s.names, lambda p: gradient(as_function(p)))
+        yield Editable(opened(read_jaxpr(alone.traced.jaxpr)), s.names, lambda p: gradient(as_function(p)))
         return
     if s.is_step:
         try:
@@ -159,8 +160,8 @@ def _searched(s: Subject, program: Program, alone: Measured, notes: list[str]) -
         else:
             if isinstance(step, TrainingStep):
                 loss = opened(step.gradient.primal)
-                yield Searched(loss, loss.arg_names, lambda p: partial(_step_with, s.call(), step, p))
-    yield Searched(opened(program), s.names, as_function, s.is_step)
+                yield Editable(loss, loss.arg_names, lambda p: partial(_step_with, s.call(), step, p))
+    yield Editable(opened(program), s.names, as_function, s.is_step)
 
 
 def _step_with(call: Callable[..., Any], step: TrainingStep, loss: Program, *values: Any) -> Any:
@@ -168,43 +169,43 @@ def _step_with(call: Callable[..., Any], step: TrainingStep, loss: Program, *val
         return call(*values)
 
 
-def _with_one(searched: Searched, blocks: Blocks) -> Callable[..., Any]:
-    return searched.compiled(with_one_block(searched.program, blocks.runs))
+def _with_one(source: Editable, blocks: Blocks) -> Callable[..., Any]:
+    return source.compiled(with_one_block(source.program, blocks.runs))
 
 
 def _less_with_one(
-    makes: Mapping[Blocks, Callable[[], Callable[..., Any]]],
+    with_one: Mapping[Blocks, Callable[[], Callable[..., Any]]],
     inputs: Sequence[Any],
-    whole: Measured,
+    whole: CompileTimings,
     again: Callable[[], None],
     times: int,
 ) -> dict[Blocks, Saving | str]:
     """What is saved with only one of some blocks; or why it was not measured.
 
     Args:
-      makes: creates the function with only one of these.
+      with_one: creates the function with only one of these.
       inputs: its arguments.
       whole: the measurements of the function with all blocks, so far one.
       again: measures it once more.
       times: how often each is measured.
     """
-    measured = {blocks: Measured() for blocks in makes}
+    measured = {blocks: CompileTimings() for blocks in with_one}
     failed: dict[Blocks, str] = {}
-    with counting("compiling parts", times * (len(makes) + 1) - 1) as done:
+    with counting("compiling parts", times * (len(with_one) + 1) - 1) as done:
         # Interleaved, so that other load on the machine affects all of them alike.
         for i in range(times):
             if i:
                 again()
                 done()
-            for blocks in makes:
+            for blocks in with_one:
                 try:
                     if blocks not in failed:
-                        measured[blocks].compile(makes[blocks](), inputs)
+                        measured[blocks].compile(with_one[blocks](), inputs)
                 except Exception as error:  # an estimate must not take the report with it
                     failed[blocks] = f"not measured: {short_message(error, 'leaving blocks out').splitlines()[0]}"
                 done()
 
-    def saving(one: Measured) -> Saving:
+    def saving(one: CompileTimings) -> Saving:
         all_blocks, alone = whole.phases, one.phases
         tracing = all_blocks.tracing.cpu * (1 - _size(one) / max(1, _size(whole)))
         lowering = all_blocks.lowering.cpu - alone.lowering.cpu
@@ -214,7 +215,7 @@ def _less_with_one(
     return {blocks: failed.get(blocks) or saving(one) for blocks, one in measured.items()}
 
 
-def _size(of: Measured) -> int:
+def _size(of: CompileTimings) -> int:
     return sum(1 for _ in read_jaxpr(of.traced.jaxpr).walk())
 
 
@@ -230,15 +231,15 @@ def _lines_of(equation: Equation, within: Sequence[Equation]) -> tuple[Location,
 def _counts(
     blocks: Blocks,
     equations: Sequence[Sequence[Location]],
-    before: Sequence[Instruction],
-    after: Sequence[Instruction] | None,
+    before: Sequence[HloInstruction],
+    after: Sequence[HloInstruction] | None,
 ) -> Counts:
     n_after = None if after is None else sum(blocks.holds(i.lines) for i in after)
     return Counts(sum(map(blocks.holds, equations)), sum(blocks.holds(i.lines) for i in before), n_after)
 
 
-def _repeated(searched: Searched, blocks: Blocks, counts: Counts, saving: Saving | str) -> Repeated:
-    names: dict[Atom, str] = {v: n for v, n in zip(searched.program.invars, searched.names, strict=False) if n}
+def _repeated(source: Editable, blocks: Blocks, counts: Counts, saving: Saving | str) -> Repeated:
+    names: dict[Atom, str] = {v: n for v, n in zip(source.program.invars, source.names, strict=False) if n}
     text, at = ("", None) if blocks.place is None else (blocks.place.text, blocks.place.location)
     loop = "jax.lax.scan" if blocks.is_chain else "jax.vmap"
     measured = (None, saving) if isinstance(saving, str) else (saving, "")
@@ -247,13 +248,20 @@ def _repeated(searched: Searched, blocks: Blocks, counts: Counts, saving: Saving
 
 def _notes(stacks: Sequence[tuple[Stack, float]], repeated: Sequence[Repeated]) -> Iterator[str]:
     if jax.default_backend() != "cpu":
-        yield f"Work that the compiler for {jax.default_backend()} does in another process or on the device counts only as wall time."
+        yield (
+            f"Work that the compiler for {jax.default_backend()} does in another process or on the device counts "
+            "only as wall time."
+        )
     without = sum(share for stack, share in stacks if line_of_stack(stack) is None)
     if without > 0.05:
-        yield f"{100 * without:.0f} % of the tracing time belongs to no line: JAX transposes the program, or processes it as a whole."
+        yield (
+            f"{100 * without:.0f} % of the tracing time belongs to no line: JAX transposes the program, or processes "
+            "it as a whole."
+        )
     if any(r.saving is not None for r in repeated):
         yield (
-            "The program is compiled with only one of the blocks too. Of what that takes less, tracing is assumed to be proportional to the equations; "
+            "The program is compiled with only one of the blocks too. Of what that takes less, tracing is assumed to "
+            "be proportional to the equations; "
             "a loop costs some of it again."
         )
 
@@ -268,9 +276,9 @@ class _Tally(Data):
 
 
 def _by_place(
-    program: Program, before: Sequence[Instruction], after: Sequence[Instruction] | None, stacks: Sequence[tuple[Stack, float]],
-    tracing: float,
-) -> tuple[tuple[Part, ...], tuple[Part, ...], Counts]:  # fmt: skip
+    program: Program, before: Sequence[HloInstruction], after: Sequence[HloInstruction] | None,
+    stacks: Sequence[tuple[Stack, float]], tracing: float,
+) -> tuple[tuple[SourcePart, ...], tuple[SourcePart, ...], Counts]:  # fmt: skip
     """The sizes by line and by function, and of instructions without a line."""
     lines: dict[tuple[str, int], _Tally] = {}
     functions: dict[tuple[str, str], _Tally] = {}
@@ -300,7 +308,7 @@ def _by_place(
         for tally in tallies(line_of_stack(stack), "tracing"):
             tally.tracing += share * tracing
     size = lambda t: (t.after, t.before, t.equations, t.tracing)
-    part = lambda t, label: Part(
+    part = lambda t, label: SourcePart(
         label, t.location, Counts(t.equations, t.before, None if after is None else t.after), t.tracing
     )
     by_line = tuple(part(t, label_of(t.location)) for t in sorted(lines.values(), key=size, reverse=True))

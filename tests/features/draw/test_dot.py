@@ -11,16 +11,7 @@ import pytest
 
 import jaxviz
 from jaxviz.features.draw.program_graph import graph_of
-from tests.features.draw.drawn_programs import (
-    HOSTILE_ARGS,
-    SQUARE,
-    chosen,
-    hostile,
-    layer_args,
-    layers,
-    scanned,
-    small,
-)
+from tests.features.draw.drawn_programs import HOSTILE_ARGS, SQUARE, chosen, hostile, scanned, small
 
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="`make browser` installs graphviz")
 
@@ -61,14 +52,6 @@ def test_more_bytes_are_a_thicker_line():
     assert thickest(10) < thickest(1000) < thickest(100_000)
 
 
-def test_layers_are_drawn_once():
-    source = jaxviz.to_dot(layers, *layer_args(8)).source
-    assert source.count(">tanh<") == 1
-    assert "layers × 8" in source
-    assert "ws[0…7]" in source
-    assert 'style="dashed"' in source  # from one layer to the next
-
-
 def test_depth():
     closed, opened = (jaxviz.to_dot(scanned, 1.0, jnp.ones(5), depth=d).source for d in (0, 1))
     assert "scan × 5" in closed
@@ -94,18 +77,7 @@ def test_stages_of_a_derivation():
 def read_svg(text):
     root = ElementTree.fromstring(text)
     for element in root.iter():
-        assert element.tag.split("}")[-1] in {
-            "svg",
-            "g",
-            "a",
-            "path",
-            "polygon",
-            "polyline",
-            "ellipse",
-            "text",
-            "title",
-            "rect",
-        }
+        assert element.tag.split("}")[-1] in "svg g a path polygon polyline ellipse text title rect".split()
         for name, value in element.attrib.items():
             assert not name.lower().startswith("on")
             assert "javascript:" not in value.lower()

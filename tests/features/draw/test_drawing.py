@@ -1,6 +1,7 @@
 """Pictures: their content, what `dot` draws of it, and that none fails."""
 
 import json
+import random
 import re
 import shutil
 import time
@@ -22,6 +23,7 @@ from benchmarks.models import lstm, transformer
 from jaxviz.analysis.walk import bodies
 from jaxviz.features.draw import drawing as drawing_of
 from jaxviz.features.draw.canvas import MOST_BOXES
+from jaxviz.features.draw.graph import enclosing
 from jaxviz.features.draw.style import FILLS, FRAMES, INK, LINES, PALE, on_page
 from tests.features.draw.drawn_programs import HOSTILE_ARGS, SQUARE, chosen, hostile, layer_args, layers, scanned, small
 
@@ -55,7 +57,7 @@ def test_lines_run_downwards_but_for_the_backward_program_beside_the_forward_one
     downwards = {"forward": set(), "backward": set()}
     for line in graph.lines:
         if line.kind == "value":
-            stage = stages[graph.enclosing(graph.boxes[line.tail].frame)[-2]]
+            stage = stages[enclosing(graph.frames, graph.boxes[line.tail].frame)[-2]]
             downwards[stage].add(height[f"n{line.tail}"] > height[f"n{line.head}"])
     assert downwards == {"forward": {True}, "backward": {False}}
 
@@ -73,12 +75,10 @@ def test_the_lines_are_the_values():
 
 
 def test_a_loop_shows_what_the_next_iteration_reads():
-    found = edges(drawing("scan", depth=1).graph)
-    assert ("mul", "sin", "carry") in found
-    assert ("mul", "add", "carry") in found
-    assert ("mul", "result 0", "value") in found
-    assert ("add", "result 1", "value") in found
-    assert ("ys", "mul", "value") in found
+    assert edges(drawing("scan", depth=1).graph) >= {
+        ("mul", "sin", "carry"), ("mul", "add", "carry"), ("ys", "mul", "value"), ("mul", "result 0", "value"),
+        ("add", "result 1", "value"),
+    }  # fmt: skip
 
 
 def test_the_condition_of_a_while_reads_what_its_body_made():
@@ -120,11 +120,8 @@ def test_repetitions_are_drawn_once_with_all_that_goes_in_and_out():
     assert ("x", "dot_general", "value") in edges(graph)
     (weights,) = [b for b in graph.boxes if b.title == "ws[0…7]"]
     assert weights.detail == "8 × f32[4,4]"
-    both = drawing("layers", "forward+backward").graph
-    ports = [b for b in both.boxes if b.kind == "residual" and b.frame == 0]
-    derivation = jaxviz.derive(layers, *layer_args(8))
-    drawn = sum(int(p.detail.split(" × ")[0]) if " × " in p.detail else 1 for p in ports)
-    assert drawn == len(derivation.residuals)
+    assert 'style="dashed"' in drawing("layers").source  # from one layer to the next
+    ports = [b for b in drawing("layers", "forward+backward").graph.boxes if b.kind == "residual" and b.frame == 0]
     assert len(ports) < 12
 
 
@@ -144,10 +141,15 @@ def test_every_residual_is_a_port_that_the_backward_program_reads(name):
 
 @pytest.mark.slow(sweep=True)
 def test_a_large_program_gives_a_picture_that_says_what_is_left_out(monkeypatch):
+    choice = random.Random(0).choice
+
     def long(x):
         xs = [x, x]
         for i in range(1700):
-            xs.append(jnp.sin(xs[-1 - i * i % 2]) * xs[(i * 7919) % len(xs)] + float(i % 7))
+            xs.append(
+                choice([jnp.sin, jnp.cos, jnp.tanh, jnp.exp])(xs[-1 - i * i % 2]) * xs[(i * 7919) % len(xs)]
+                + float(i % 7)
+            )
         return xs[-1]
 
     program = jaxviz.trace(long)(1.0)
@@ -176,14 +178,8 @@ def test_a_notebook_shows_it_in_the_ink_of_the_page(stage):
     root = ElementTree.fromstring(shown)
     fills = {e.get("fill") for e in root.iter()} - {None}
     assert "currentColor" in fills
-    assert not fills & {
-        *FILLS.values(),
-        *(fill for fill, _, _ in FRAMES.values() if fill != "none"),
-        INK,
-        PALE,
-        "white",
-        "black",
-    }
+    frames = (fill for fill, _, _ in FRAMES.values() if fill != "none")
+    assert not fills & {*FILLS.values(), *frames, INK, PALE, "white", "black"}
     assert all(e.get("id") is None for e in root.iter())
     assert "".join(root.itertext()).split() == "".join(ElementTree.fromstring(svg).itertext()).split()
     assert shown in picture._repr_html_()
@@ -209,14 +205,6 @@ def test_what_dot_says_of_a_failure_is_in_the_error(monkeypatch):
     vars(picture)["source"] = "digraph {"
     with pytest.raises(RuntimeError, match="it fails: Error: <stdin>: syntax error in line 1"):
         picture.svg()
-
-
-@needs_dot
-def test_source_text_is_left_out_on_request():
-    shown, hidden = (drawing("small", source=s).svg() for s in (True, False))
-    assert "jnp.sum(h + jnp.sin(w))" in shown
-    assert "jnp.sum" not in hidden
-    assert "<a href" not in hidden
 
 
 @needs_dot

@@ -10,8 +10,7 @@ from short_runs import short
 
 import jaxviz
 from jaxviz.features.explorer import animation
-from jaxviz.features.explorer.axis import memory_by_kind
-from jaxviz.features.explorer.picture import Overview
+from jaxviz.features.explorer.picture import Overview, memory_by_kind
 from jaxviz.page.schema import ROLES
 from jaxviz.report.tables import format_bytes
 

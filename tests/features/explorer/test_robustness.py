@@ -9,7 +9,7 @@ from odd_programs import PROGRAMS, many_arguments
 import jaxviz
 from jaxviz.derivation import STAGES
 from jaxviz.features.explorer.columns import view_of
-from jaxviz.features.explorer.text import stage_text, summary
+from jaxviz.features.explorer.still import stage_text, summary
 from jaxviz.page.html import fit_to_show
 from jaxviz.page.schema import decode, encode
 

@@ -20,7 +20,8 @@ from PIL import Image
 
 import jaxviz
 from jaxviz.analysis.naming import written_at
-from jaxviz.features.explorer import axis, picture, still
+from jaxviz.features.explorer import picture, still
+from jaxviz.features.explorer import sent as sending
 from jaxviz.features.explorer import widget as module
 from jaxviz.report.kinds import STACKED
 from jaxviz.report.tables import format_bytes
@@ -71,7 +72,7 @@ def test_a_terminal_has_the_text_alone(explorer, shown, monkeypatch):
 
 
 def test_the_outputs_of_a_large_program_have_all_of_it(explorer, shown, monkeypatch):
-    monkeypatch.setattr(module, "_AT_ONCE", 3)
+    monkeypatch.setattr(sending, "_AT_ONCE", 3)
     explorer._ipython_display_()
     assert [next(iter(data)) for data, _ in shown[1:]] == ["image/png", "text/html"]
     assert explorer.rest
@@ -108,7 +109,7 @@ def test_deriving_a_large_program_can_be_stopped_and_started_again(explorer, sho
 
 
 def test_work_that_is_stopped_leaves_the_widget_alone(explorer, shown, monkeypatch):
-    monkeypatch.setattr(module, "_AT_ONCE", 3)
+    monkeypatch.setattr(sending, "_AT_ONCE", 3)
 
     def stops(self):
         raise KeyboardInterrupt
@@ -162,50 +163,10 @@ def test_the_table_is_plain_html_and_says_what_the_reports_say(explorer):
     assert "derivative" in first
 
 
-GITHUB = {
-    *(
-        "a",
-        "b",
-        "blockquote",
-        "br",
-        "code",
-        "dd",
-        "del",
-        "details",
-        "div",
-        "dl",
-        "dt",
-        "em",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-        "h5",
-        "h6",
-        "hr",
-        "i",
-    ),
-    *(
-        "img",
-        "ins",
-        "kbd",
-        "li",
-        "ol",
-        "p",
-        "pre",
-        "q",
-        "s",
-        "samp",
-        "span",
-        "strike",
-        "strong",
-        "sub",
-        "summary",
-        "sup",
-        "table",
-    ),
-    *("tbody", "td", "tfoot", "th", "thead", "tr", "tt", "ul", "var"),
-}
+GITHUB = set(
+    "a b blockquote br code dd del details div dl dt em h1 h2 h3 h4 h5 h6 hr i img ins kbd li ol p pre q s samp span "
+    "strike strong sub summary sup table tbody td tfoot th thead tr tt ul var".split()
+)
 """The elements that GitHub allows in users' HTML; it removes the attributes `class` and `style`."""
 
 
@@ -306,7 +267,7 @@ def test_the_steps_are_where_their_scopes_are(overview):
 
 
 def test_scopes_too_narrow_to_see_are_left_out(overview):
-    widths = [b.end - b.start for b in axis.boxes(overview.view, "flops")]
+    widths = [b.end - b.start for b in picture.boxes(overview.view, "flops")]
     narrowest = 2 / (picture.RIGHT - picture.LEFT)
     assert min(widths) < narrowest <= min(b.end - b.start for b in overview.boxes)
 
@@ -340,18 +301,18 @@ def test_names_with_dollars_and_other_scripts_are_drawn_as_they_are(recwarn):
 
 def test_the_memory_on_the_axis_is_that_of_the_report(explorer):
     timeline = jaxviz.memory(layers, *layers_args)
-    by_kind = axis.memory_by_kind(explorer.view)
+    by_kind = picture.memory_by_kind(explorer.view)
     np.testing.assert_array_equal(by_kind.sum(0), [step.total for step in timeline.steps])
-    kept = axis.kept_alive(explorer.view, range(len(explorer.view.columns["kept_nbytes"])))
+    kept = picture.kept_alive(explorer.view, range(len(explorer.view.columns["kept_nbytes"])))
     assert (kept <= by_kind[STACKED.index("residual")]).all()
     assert kept.max() > 0
-    assert axis.n_forward(explorer.view) == sum(not step.is_backward for step in timeline.steps)
+    assert picture.n_forward(explorer.view) == sum(not step.is_backward for step in timeline.steps)
 
 
 def test_the_boxes_of_a_level_are_beside_each_other_and_in_those_around(explorer):
     view = explorer.view
     for measure in ("flops", "equations"):
-        found = {box.scope: box for box in axis.boxes(view, measure)}
+        found = {box.scope: box for box in picture.boxes(view, measure)}
         parents = view.columns["scope_parent"].tolist()
         tops = [box for box in found.values() if parents[box.scope] < 0]
         assert tops[-1].end == pytest.approx(1)

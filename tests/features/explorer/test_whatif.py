@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -267,9 +269,6 @@ def scanned(ws, x):
 @pytest.mark.parametrize("name", ["loss", "scanned"])
 @pytest.mark.parametrize("saves", [False, True])
 def test_the_code_does_what_the_switches_say(tmp_path, monkeypatch, name, saves):
-    import subprocess
-    import sys
-
     (tmp_path / "model.py").write_text(MODEL)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -280,22 +279,13 @@ def test_the_code_does_what_the_switches_say(tmp_path, monkeypatch, name, saves)
     args = (ws, jnp.ones((32, 8)))
     switches = switches_of(getattr(model, name), *args)
     around = named(switches, "4 calls of block" if name == "loss" else "the body of the scan")
-    table = switches.table()
-    saved = (
-        [v for v, g in enumerate(table["values"]["group"]) if table["groups"][g]["what"] == "x @ w"] if saves else []
-    )
-    key = switches.key([around], saved)
+    key = switches.key([around], members_of(switches, "x @ w") if saves else [])
     code = switches.written(key).text
     diff = "\n".join(line for line in code.split("\n") if not line.startswith("# ")) + "\n"
     subprocess.run(["git", "apply", "-"], input=diff, text=True, check=True, cwd=tmp_path)
     sys.modules.pop("model")
-    import importlib
-
-    importlib.invalidate_caches()
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "dont_write_bytecode", True)
-        now = {}
-        exec(compile((tmp_path / "model.py").read_text(), str(tmp_path / "new.py"), "exec"), now)
+    now = {}
+    exec(compile((tmp_path / "model.py").read_text(), str(tmp_path / "new.py"), "exec"), now)
     peak, nbytes, _ = comes_to(now[name], *args)
     found = switches.trade(key)
     assert (found.peak_nbytes, found.nbytes) == (peak, nbytes)
@@ -360,12 +350,6 @@ def test_what_stacks_is_kept_as_many_times_as_the_loop_runs():
     f, args = PROGRAMS["loop"]
     values = switches_of(f, *args).table()["values"]["nbytes"]
     assert 10 * 6 * 4 in values
-
-
-def test_values_of_one_expression_in_repeated_layers_have_one_group():
-    table = switches_of(layers, *PROGRAMS["layers"][1]).table()
-    count = {table["groups"][g]["what"]: table["values"]["group"].count(g) for g in set(table["values"]["group"])}
-    assert count["x @ w"] == 4
 
 
 def test_an_effect_that_may_not_be_repeated_says_so():

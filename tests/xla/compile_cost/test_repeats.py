@@ -10,9 +10,8 @@ from jaxviz.analysis.repeats import Alike
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.syntax import Literal
-from jaxviz.xla.compile_cost.blocks import blocks_of, opened
+from jaxviz.xla.compile_cost.blocks import blocks_of, opened, runs_of
 from jaxviz.xla.compile_cost.one_block import with_one_block
-from jaxviz.xla.compile_cost.repeats import find_runs
 
 RNG = np.random.default_rng(0)
 
@@ -111,6 +110,11 @@ PROGRAMS = {
     "gradients": (descent, (WS[0], X)),
     "a step": (adam_step, (MLP[1][0], MLP[1][0], *MLP[1][1:])),
 }
+COUNTS = {
+    "mlp": 6, "transformer": 4, "remat_transformer": 4, "jitted loss": 3, "written out": 3, "stages alike": 6,
+    "gradients": 4, "a step": 6,
+}  # fmt: skip
+"""How many blocks are written, where it is not 5."""
 
 
 def found_in(f, args):
@@ -120,22 +124,13 @@ def found_in(f, args):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_one_block_alone_has_the_same_types(name):
-    program, _, runs = found_in(*PROGRAMS[name])
+def test_the_blocks_are_those_that_are_written_and_one_alone_has_the_same_types(name):
+    program, (largest, *_), runs = found_in(*PROGRAMS[name])
+    assert largest.count == COUNTS.get(name, 5)
     cut = with_one_block(program, runs)
     made = jax.make_jaxpr(as_function(cut))(*map(jnp.zeros_like, jax.tree.leaves(PROGRAMS[name][1])))
     assert [(a.shape, a.dtype) for a in made.out_avals] == [(a.shape, a.dtype) for a in program.out_avals]
     assert sum(1 for _ in cut.walk()) < sum(1 for _ in program.walk())
-
-
-@pytest.mark.parametrize(
-    ("name", "count"),
-    [("mlp", 6), ("transformer", 4), ("remat_transformer", 4), ("jitted loss", 3), ("tied", 5), ("written out", 3),
-     ("heads", 5), ("within a loop", 5), ("rows", 5), ("stages alike", 6), ("gradients", 4), ("a step", 6)],
-)  # fmt: skip
-def test_the_blocks_are_those_that_are_written(name, count):
-    _, (largest, *_), _ = found_in(*PROGRAMS[name])
-    assert largest.count == count
 
 
 def test_blocks_of_one_loop_are_together():
@@ -176,7 +171,7 @@ def reads_two_before(w, x):
 def test_what_differs_is_not_the_same(f, args):
     program, found, _ = found_in(f, args)
     assert found == []
-    assert find_runs(program, Alike()) == []
+    assert runs_of(program, Alike()) == []
 
 
 @pytest.mark.slow
