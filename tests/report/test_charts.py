@@ -9,7 +9,6 @@ import pytest
 from jaxviz.report.charts import (
     BYTES,
     FLOPS,
-    SECONDS,
     SIZE,
     TIME,
     Axis,

@@ -9,8 +9,6 @@ from jax.ad_checkpoint import checkpoint_name
 from programs import CASES
 
 import jaxviz
-from jaxviz.features.explorer.columns import view_of
-from jaxviz.features.explorer.still import summary
 from jaxviz.ir import compat
 
 X = np.linspace(0.1, 1.0, 3, dtype=np.float32)
