@@ -9,7 +9,7 @@ from jaxviz.features.explorer.messages import PeakAdvice
 from jaxviz.features.explorer.whatif import Switches
 from jaxviz.features.remat.forms import Trade
 from jaxviz.features.remat.without_effect import LOWERS, checkpoints_without_effect
-from jaxviz.features.residuals.expressions import SavedExpression
+from jaxviz.features.residuals.residual import SavedExpression
 from jaxviz.features.residuals.residual_set import ResidualSet
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.origin import Location
