@@ -629,8 +629,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a probe of a pytree loses the leaves' paths",
         "jaxviz/features/probes/probes.py",
-        'return f"{name}.{below}" if below else name',
-        "return name",
+        'full = f"{name}.{below}" if below else name',
+        "full = name",
         "tests/features/probes",
     ),
     Fault(
