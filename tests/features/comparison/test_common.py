@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxviz.features.comparison.common import common_places
+from jaxviz.features.comparison.alignment import common_places
 
 WORDS = st.lists(st.integers(0, 4), max_size=40)
 
