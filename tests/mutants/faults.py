@@ -1091,8 +1091,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a model is differentiated in leaves that jax.grad refuses",
         "jaxviz/arguments.py",
-        "[key in wanted and (not has_fixed or _is_array(leaf)) for leaf in jax.tree.leaves(x)]",
-        "[key in wanted for leaf in jax.tree.leaves(x)]",
+        "[key in chosen and (not has_fixed or _is_array(leaf)) for leaf in jax.tree.leaves(x)]",
+        "[key in chosen for leaf in jax.tree.leaves(x)]",
         "tests/test_equinox.py -k 'refuses or arrays'",
     ),
     Fault(
