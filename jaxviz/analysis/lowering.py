@@ -258,7 +258,6 @@ def gradient_function(
     """A function that computes results and cotangents, as one to be jitted, and the types that it is called with.
 
     Args:
-      derivation: the derivation.
       has_backward: whether it has a gradient; otherwise the function only runs the forward program.
       programs: what to run in place of the derivation's forward and backward program.
     """
