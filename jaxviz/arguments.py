@@ -14,7 +14,7 @@ Argnums = int | Sequence[int] | None
 
 
 def flat_arguments(
-    args: tuple[Any, ...], kwargs: dict[str, Any], wanted: Sequence[int | str]
+    args: tuple[Any, ...], kwargs: dict[str, Any], chosen: Sequence[int | str]
 ) -> tuple[list[Any], Any, list[bool], list[bool]]:
     """The flat arguments of a call with their tree; for each, whether it is differentiated, and whether an input.
 
@@ -23,13 +23,13 @@ def flat_arguments(
 
     Args:
       args, kwargs: the call.
-      wanted: the differentiated arguments, by position, and by name where they are passed by keyword.
+      chosen: the differentiated arguments, by position, and by name where they are passed by keyword.
     """
     leaves, tree = jax.tree.flatten((args, kwargs))
     differentiated = []
     for key, x in (*enumerate(args), *sorted(kwargs.items())):
         has_fixed = is_mixed(x)
-        differentiated += [key in wanted and (not has_fixed or _is_array(leaf)) for leaf in jax.tree.leaves(x)]
+        differentiated += [key in chosen and (not has_fixed or _is_array(leaf)) for leaf in jax.tree.leaves(x)]
     return leaves, tree, differentiated, [d or _is_array(x) for d, x in zip(differentiated, leaves, strict=True)]
 
 
@@ -75,19 +75,19 @@ def in_bounds(argnums: int | Sequence[int], n: int) -> tuple[int, ...]:
       TypeError, ValueError: jax's, for an argument that does not exist.
     """
     argnums = compat.index_or_indices(argnums)
-    wanted = (argnums,) if isinstance(argnums, int) else argnums
-    if wanted and max(wanted) >= n:
+    chosen = (argnums,) if isinstance(argnums, int) else argnums
+    if chosen and max(chosen) >= n:
         raise TypeError(
-            f"differentiating with respect to argnums={argnums} requires at least {max(wanted) + 1} positional "
+            f"differentiating with respect to argnums={argnums} requires at least {max(chosen) + 1} positional "
             f"arguments to be passed by the caller, but got only {n} positional arguments."
         )
-    for i in wanted:
+    for i in chosen:
         if i < -n:
             raise ValueError(
                 "Positional argument indices, e.g. for `static_argnums`, must have value greater than or equal to "
                 f"-len(args) and less than len(args), but got value {i} for len(args) == {n}."
             )
-    return tuple(i % n for i in wanted)
+    return tuple(i % n for i in chosen)
 
 
 def _is_array(x: Any) -> bool:

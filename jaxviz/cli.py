@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -29,9 +29,6 @@ from jaxviz.report.messages import short_message
 from jaxviz.report.places import noting_places
 from jaxviz.report.tables import PAGE
 from jaxviz.terminal import complain, note, show
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _EXAMPLES = """examples:
   jaxviz residuals model.py:loss --args "params, jnp.ones((8, 16))"     what the gradient saves, and why
@@ -262,12 +259,9 @@ def _show(command: Command, request: Request) -> None:
     elif report is not None and not options.code:
         show(str(report), headed=not isinstance(report, ProgramText))
     if plot:
-        _save_figure(report.plot(), plot)
+        figure = report.plot()
+        from jaxviz.report.figures import editable_text
 
-
-def _save_figure(figure: Figure, path: str) -> None:
-    from jaxviz.report.figures import editable_text
-
-    with editable_text():
-        figure.savefig(path, dpi=200)
-    note(f"wrote {path}")
+        with editable_text():
+            figure.savefig(plot, dpi=200)
+        note(f"wrote {plot}")

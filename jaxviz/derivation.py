@@ -84,7 +84,7 @@ class DerivedCall:
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    wanted: Sequence[int | str]
+    chosen: Sequence[int | str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,7 +280,7 @@ class Derivation:
             return self.step.again(other).gradient  # type: ignore[no-any-return]
         assert self.called is not None
         called = self.called
-        return derive_call(other(called.function), called.args, called.kwargs, called.wanted, self.cond_residuals)
+        return derive_call(other(called.function), called.args, called.kwargs, called.chosen, self.cond_residuals)
 
     @property
     def derivable(self) -> Iterator[Program]:
@@ -384,12 +384,7 @@ _KEY = re.compile(r"^[^.\[]+|\.[^.\[]+|\[[^\]]*\]|.", re.DOTALL)
 
 
 def gradient_text(function: str, names: Sequence[str]) -> str:
-    """ "gradient of `loss` in `params`", or "function `loss`" without names.
-
-    Args:
-      function: its name.
-      names: of the arguments that it is differentiated in.
-    """
+    """ "gradient of `loss` in `params`", or "function `loss`" without names of differentiated arguments."""
     if not names:
         return f"function `{function}`"
     few = together(f"`{name}`" for name in names) if len(names) <= 3 else f"{len(names):,} arguments"
@@ -436,8 +431,8 @@ def derive(
             )
         program = f if isinstance(f, Program) else read_jaxpr(f)
         n = len(program.invars)
-        wanted = tuple(range(n)) if argnums is None else in_bounds(argnums, n)
-        nonzeros = tuple(i in wanted and _has_tangent(v.aval) for i, v in enumerate(program.invars))
+        chosen = tuple(range(n)) if argnums is None else in_bounds(argnums, n)
+        nonzeros = tuple(i in chosen and _has_tangent(v.aval) for i, v in enumerate(program.invars))
         reference = lambda n_results: _jax_residuals_of_program(program, nonzeros, n_results)
         return Derivation(program, nonzeros, reference, cond_residuals, (None,) * len(nonzeros))
     compat.check_callable(f)
@@ -448,11 +443,11 @@ def derive(
 
 @deep_stack
 def derive_call(
-    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], wanted: Sequence[int | str],
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], chosen: Sequence[int | str],
     cond_residuals: CondResiduals = "jax",
 ) -> Derivation:  # fmt: skip
     """The derivation of a call with respect to some of its arguments; see `flat_arguments`."""
-    _, _, differentiated, is_input = flat_arguments(args, kwargs, wanted)
+    _, _, differentiated, is_input = flat_arguments(args, kwargs, chosen)
     call, inputs, info = with_fixed(f, args, kwargs, is_input)
     active = select(is_input, differentiated)
     placed = tuple(map(placed_at, inputs))
@@ -476,11 +471,12 @@ def derive_call(
             traced.out_tree,
             find_wrong_values=wrong,
             refused=refused,
-            called=DerivedCall(f, args, kwargs, wanted),
+            called=DerivedCall(f, args, kwargs, chosen),
         )
 
     result = derivation()
-    if result.primal.is_path or not are_concrete(inputs) or not any(map(_has_custom_rule, result.primal.equations)):
+    has_rules = any(higher_order.of(e).has_custom_rule for e in result.primal.equations)
+    if result.primal.is_path or not are_concrete(inputs) or not has_rules:
         return result
     try:
         _ = result.linearized
@@ -489,10 +485,6 @@ def derive_call(
     except Exception:
         return result  # raises it again when it is accessed
     return result
-
-
-def _has_custom_rule(equation: Equation) -> bool:
-    return higher_order.of(equation).has_custom_rule
 
 
 def _has_tangent(aval: Any) -> bool:

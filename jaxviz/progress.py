@@ -30,7 +30,7 @@ Listener = Callable[[str, int, "int | None"], None]
 
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 _is_inside: ContextVar[bool] = ContextVar("is_inside", default=False)
-_wanted: list[bool | None] = [None]
+_setting: list[bool | None] = [None]
 
 
 def show_progress(wanted: bool | None = True) -> None:
@@ -42,7 +42,7 @@ def show_progress(wanted: bool | None = True) -> None:
       wanted: True for always, False for never; None, the default, for a notebook or if standard error is a
         terminal.
     """
-    _wanted[0] = wanted
+    _setting[0] = wanted
 
 
 @contextlib.contextmanager
@@ -107,8 +107,8 @@ def report_progress_to(listener: Listener) -> Iterator[None]:
 
 
 def _is_shown() -> bool:
-    if _wanted[0] is not None:
-        return _wanted[0]
+    if _setting[0] is not None:
+        return _setting[0]
     return _notebook() is not None or (sys.stderr is not None and sys.stderr.isatty())
 
 

@@ -191,7 +191,7 @@ def lower_gradient(
         )
     refuse_closed_over(derivation.primal)
     tags = Tags(programs)
-    fun, types = _gradient(derivation, *map(as_function, tags.programs))
+    fun, types = gradient_function(derivation, not reason, tags.programs)
     fun.__name__ = fun.__qualname__ = derivation.primal.name
     names = derivation.primal.arg_names
     info = compat.function_debug_info(fun, types, {})
@@ -252,13 +252,20 @@ def lowered(jitted: Any, types: Sequence[Any], placed: Sequence[Any]) -> Any:
     return jitted.trace(*types).lower(lowering_platforms=platforms)
 
 
-def _gradient(
-    derivation: Derivation, forward: Callable[..., Any], backward: Callable[..., Any] | None = None
+def gradient_function(
+    derivation: Derivation, has_backward: bool = True, programs: Sequence[Program] = ()
 ) -> tuple[Callable[..., Any], list[Any]]:
-    """The function to be jitted, and the types that it is called with."""
+    """A function that computes results and cotangents, as one to be jitted, and the types that it is called with.
+
+    Args:
+      has_backward: whether it has a gradient; otherwise the function only runs the forward program.
+      programs: what to run in place of the derivation's forward and backward program.
+    """
     types = input_types(derivation)
-    if backward is None:
+    forward = as_function(programs[0] if programs else derivation.forward)
+    if not has_backward:
         return lambda *values: forward(*values), types
+    backward = as_function(programs[1] if programs else derivation.backward)
     inputs = [v.aval for v, nz in zip(derivation.primal.invars, derivation.nonzeros, strict=True) if nz]
     formed = derivation.transposed.nonzeros_out
     n_inputs, n_results = len(types), len(derivation.forward.outvars) - derivation.n_residuals

@@ -70,7 +70,7 @@ class TrainingStep:
     def again(self, other: Callable[[Any], Any]) -> TrainingStep:
         """The same step traced again; see `Derivation.again`."""
         call = self.called
-        step = trace_training_step(other(call.function), call.args, call.kwargs, call.wanted)
+        step = trace_training_step(other(call.function), call.args, call.kwargs, call.chosen)
         if not isinstance(step, TrainingStep):
             raise ValueError(f"the gradient in {self.name} is not followed: {'; '.join(step)}")
         return step

@@ -81,8 +81,7 @@ class custom_jvp(jax.custom_jvp):  # type: ignore[type-arg]
             except ValueError as error:
                 raise ValueError(
                     f"{error}\nThe tangent that the rule of {argument_names(self.fun)(index)} gives "
-                    f"{_difference(tangent_out, out)}. "
-                    f"{_places(self.fun, rule)}"
+                    f"{_difference(tangent_out, out)}. {_places(self.fun, rule)}"
                 ) from None
             return tangent_out
 
@@ -123,7 +122,8 @@ class custom_vjp(jax.custom_vjp):  # type: ignore[type-arg]
         @_in_place_of(fwd)
         def checked_fwd(*args: Any) -> Any:
             out = _run(fwd, args)
-            values = jax.tree.map(_primal_value, args) if symbolic_zeros else args
+            value_of = lambda x: x.value if isinstance(x, CustomVJPPrimal) else x
+            values = jax.tree.map(value_of, args) if symbolic_zeros else args
             fixed = [values[i] for i in self.nondiff_argnums]
             dynamic = tuple(a for i, a in enumerate(values) if i not in self.nondiff_argnums)
             types = _result_types(self.fun, self.nondiff_argnums, fixed, dynamic)
@@ -157,7 +157,8 @@ class custom_vjp(jax.custom_vjp):  # type: ignore[type-arg]
             ) from error
         except jax.errors.UnexpectedTracerError as error:
             names = argument_names(self.fun)
-            traced = [names(i) for i in self.nondiff_argnums if i < len(args) and _holds_tracer(args[i])]
+            is_traced = lambda x: any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(x))
+            traced = [names(i) for i in self.nondiff_argnums if i < len(args) and is_traced(args[i])]
             note = f" It is given a tracer for {', '.join(traced)}, in nondiff_argnums." if traced else ""
             _explain_tracer(error, f"Raised in {where}.{note}")
             raise
@@ -188,9 +189,8 @@ def custom_gradient(fun: Rule) -> Rule:
             value, rule = out
         except (TypeError, ValueError) as error:
             raise type(error)(
-                f"{error}: the function of a custom_gradient must produce a pair of its output and a function from "
-                "its cotangent to "
-                f"the cotangents of the arguments. {_places(fun)}"
+                f"{error}: the function of a custom_gradient must produce a pair of its output and a function from its "
+                f"cotangent to the cotangents of the arguments. {_places(fun)}"
             ) from None
         types = _ArgumentTypes.of(args)
 
@@ -198,8 +198,7 @@ def custom_gradient(fun: Rule) -> Rule:
             if not callable(rule):
                 raise TypeError(
                     f"{type(rule).__name__!r} object is not callable: the second element that the function of a "
-                    "custom_gradient "
-                    f"gives must be a function from the cotangent of its output. {_places(fun)}"
+                    f"custom_gradient gives must be a function from the cotangent of its output. {_places(fun)}"
                 )
             cts = _run(rule, (ct,))
             # JAX accepts a single cotangent without a tuple.
@@ -260,8 +259,7 @@ def _in_place_of(rule: Rule) -> Callable[[Rule], Rule]:
 
 _CLOSES_OVER = (
     "A value of another trace is read here, most often one that the function or its rule closes over. Pass it to the "
-    "function "
-    "as an argument, or take it out with jax.closure_convert."
+    "function as an argument, or take it out with jax.closure_convert."
 )
 
 
@@ -276,10 +274,6 @@ def _run(rule: Rule, args: tuple[Any, ...]) -> Any:
     except jax.errors.UnexpectedTracerError as error:
         _explain_tracer(error, f"Raised in the rule {_where(rule)}.")
         raise
-
-
-def _holds_tracer(x: Any) -> bool:
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(x))
 
 
 def _refuse_missing_rule(call: Rule, fun: Rule, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -336,10 +330,6 @@ def _type_of(x: Any) -> Any:
     return aval if hasattr(aval, "shape") and hasattr(aval, "dtype") else None
 
 
-def _primal_value(x: Any) -> Any:
-    return x.value if isinstance(x, CustomVJPPrimal) else x
-
-
 def _is_none(x: Any) -> bool:
     return x is None
 
@@ -383,13 +373,11 @@ def _jvp_problem(rule: str, fun: str, out: Any, types: Any) -> str:
         which, wrong = ("primal", primals) if trees[0] != jax.tree.structure(types) else ("tangent", tangents)
         return (
             f"{whose} must produce primal and tangent outputs with equal container (pytree) structures, but got "
-            f"{trees[0]} and "
-            f"{trees[1]} respectively: the {which} output {_difference(wrong, types)}."
+            f"{trees[0]} and {trees[1]} respectively: the {which} output {_difference(wrong, types)}."
         )
     pair = (
         f"{whose} must produce a pair (list or tuple of length two) where the first element represents the primal "
-        "output (equal "
-        f"in value to the output of the custom_jvp-decorated function {fun}, and in particular"
+        f"output (equal in value to the output of the custom_jvp-decorated function {fun}, and in particular"
     )
     if trees[0] != jax.tree.structure(types):
         return f"{pair} of the same container/pytree structure), but it {_difference(primals, types)}."
@@ -416,8 +404,7 @@ def _fwd_problem(rule: str, fun: str, out: Any, types: Any) -> str:
     if not isinstance(out, (list, tuple)) or len(out) != 2:
         return (
             f"{pair} represents the primal output (equal to those of the custom_vjp-decorated function {fun}) and "
-            f"{residuals} "
-            f"instead of a pair the fwd rule {rule} produced {out}."
+            f"{residuals} instead of a pair the fwd rule {rule} produced {out}."
         )
     pair = (
         f"{pair} represents the primal output (equal to the output of the custom_vjp-decorated function {fun}) and "
@@ -471,16 +458,15 @@ class _ArgumentTypes:
         by_argument = tuple(cts) if isinstance(cts, list) and len(cts) == len(arguments) else cts
         words = (
             "Custom VJP bwd rule must produce an output with the same container (pytree) structure as the args tuple "
-            "of the primal "
-            "function, and in particular must produce a tuple of length equal to the number of arguments to the "
-            "primal function, but "
-            f"got bwd output structure {jax.tree.structure(by_argument)} for primal input structure {self.tree}:"
+            "of the primal function, and in particular must produce a tuple of length equal to the number of arguments "
+            f"to the primal function, but got bwd output structure {jax.tree.structure(by_argument)} for primal input "
+            f"structure {self.tree}:"
         )
-        wanted = f"{counted(len(arguments), 'cotangent')}, one for each differentiable argument"
+        expected = f"{counted(len(arguments), 'cotangent')}, one for each differentiable argument"
         if not isinstance(by_argument, tuple):
-            return TypeError(f"{words} expected a tuple of {wanted}, got a {type(by_argument).__name__}.")
+            return TypeError(f"{words} expected a tuple of {expected}, got a {type(by_argument).__name__}.")
         if len(by_argument) != len(arguments):
-            return TypeError(f"{words} expected {wanted}, got {len(by_argument)}.")
+            return TypeError(f"{words} expected {expected}, got {len(by_argument)}.")
         pairs: list[tuple[int, _ArgumentLeaf, Any]] = []
         for i, (ct, argument) in enumerate(zip(by_argument, arguments, strict=True)):
             # As in JAX, one cotangent may apply to all leaves below it, and None means zeros.
@@ -506,18 +492,15 @@ def _refused_cotangent(leaf: _ArgumentLeaf, ct: Any, index: int, name: str) -> E
             return None
         return ValueError(
             "Custom VJP bwd rule produced a SymbolicZero with a shape/dtype that does not match the corresponding "
-            "input tangent "
-            f"shape/dtype: at output{leaf.path} {detail}. Consider just returning a None here instead of a "
-            "SymbolicZero object."
+            f"input tangent shape/dtype: at output{leaf.path} {detail}. Consider just returning a None here instead of "
+            "a SymbolicZero object."
         )
     if aval.shape == leaf.shape or jax.config.jax_disable_bwd_checks:
         return None
     return ValueError(
         "Custom VJP bwd rule must produce an output with the same type as the args tuple of the primal function, but "
-        "at "
-        f"output{leaf.path} the bwd rule produced an output of type {aval.str_short()} corresponding to an input of "
-        f"type {leaf}: "
-        f"{detail}."
+        f"at output{leaf.path} the bwd rule produced an output of type {aval.str_short()} corresponding to an input of "
+        f"type {leaf}: {detail}."
     )
 
 

@@ -46,8 +46,8 @@ class Lost:
     def place(self) -> str:
         """`betaln(a, b)`, model.py:12."""
         expression = expression_at(self.location)
-        named = [f"`{expression}`"] if expression else []
-        return ", ".join([*named, *filter(None, [short_location(self.location)])]) or f"`{self.operation}`"
+        named = f"`{expression}`" if expression else ""
+        return ", ".join(filter(None, [named, short_location(self.location)])) or f"`{self.operation}`"
 
     def __str__(self) -> str:
         return f"{self.place}: {self.why}"
@@ -61,17 +61,16 @@ def lost_in(program: Program, point: Sequence[Any], compiled: Callable[..., Call
 
     Args:
       program: the program; its floating-point inputs are differentiated.
-      point: the inputs.
       compiled: compiles a function for some arguments.
     """
     program = inlined_where(program, lambda e: is_call(e) and not of(e).has_custom_rule)
-    observed = [v for e in program.equations for v in e.outvars if _is_float(v.aval)]
+    observed = [v for e in program.equations for v in e.outvars if is_float(v.aval)]
     run = as_function(replace(program, outvars=tuple(observed)))
     point = tuple(point)
     directions = [_direction(point, seed) for seed in range(2)]  # along a single one, errors may cancel
     push = lambda point, direction: jax.jvp(run, point, direction)[1]
     pushed, compute = compiled(push, point, directions[0]), compiled(run, *point)
-    eps = max(float(jnp.finfo(a.dtype).eps) for a in (*program.in_avals, *(v.aval for v in observed)) if _is_float(a))
+    eps = max(float(jnp.finfo(a.dtype).eps) for a in (*program.in_avals, *(v.aval for v in observed)) if is_float(a))
     step = eps ** (1 / 3)
 
     def moves(direction: tuple[Any, ...]) -> dict[Atom, _Move]:
@@ -103,7 +102,7 @@ def like(x: Any, values: Any) -> Any:
 
 def _direction(point: tuple[Any, ...], seed: int) -> tuple[Any, ...]:
     random = np.random.default_rng(seed)
-    is_float = [_is_float(jax.typeof(x)) for x in point]
+    is_float = [is_float(jax.typeof(x)) for x in point]
     return tuple(
         like(x, random.standard_normal(x.shape)) if moves else np.zeros(np.shape(x), jax.dtypes.float0)
         for x, moves in zip(point, is_float, strict=True)
@@ -143,14 +142,7 @@ def _bodies(equation: Equation, operands: Callable[[], list[Any]]) -> Iterator[t
 
 @dataclass(frozen=True)
 class _Move:
-    """How a value moves along a direction.
-
-    Args:
-      step: of the differences.
-      eps: the precision.
-      tangent: its derivative, by JAX.
-      here, up, down, near_up, near_down: the value at the point, a step up and down, and half a step.
-    """
+    """How a value moves along a direction: JAX's derivative, and values up to a step and half a step from the point."""
 
     step: float
     eps: float
@@ -191,8 +183,9 @@ class _Move:
         return bool(np.any(self.jumps | self.differs))
 
 
-def _is_float(aval: Any) -> bool:
-    return bool(jnp.issubdtype(aval.dtype, jnp.floating))
+def is_float(x: Any) -> bool:
+    """Whether a value or a type is one of floating-point numbers."""
+    return (hasattr(x, "dtype") and bool(jnp.issubdtype(x.dtype, jnp.floating))) or isinstance(x, float)
 
 
 def _differentiated(equation: Equation) -> Equation:
@@ -219,7 +212,7 @@ def _lost(equation: Equation, move: _Move, value: Equation | None, here: Mapping
         k = np.unravel_index(np.argmax(move.jumps), np.shape(move.jumps))
         down, up = (f"{float(x[k]):.6g}" for x in (move.down, move.up))
         what = f"`{name}`" if value is equation else f"the derivative of `{name}`"
-        atoms = [a for a in value.invars if _is_float(a.aval)] if value is not None else []
+        atoms = [a for a in value.invars if is_float(a.aval)] if value is not None else []
         values = [a.val if isinstance(a, Literal) else here.get(a, np.nan) for a in atoms]
         since = ", where its operands are equal" if len(values) == 2 and np.any(np.equal(*values)) else ""
         return Lost(

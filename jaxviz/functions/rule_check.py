@@ -17,7 +17,7 @@ from jax.tree_util import keystr, tree_flatten_with_path
 
 from jaxviz.functions import transformations
 from jaxviz.functions.custom_rules import argument_names
-from jaxviz.functions.lost_derivatives import Lost, like, lost_in
+from jaxviz.functions.lost_derivatives import Lost, is_float, like, lost_in
 from jaxviz.higher_order import of
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -103,7 +103,7 @@ class RuleCheck(Report, schema="check_rule"):
         heads = ("derivative", "rule", "differences", "replaced", "error", "to replaced", "verdict")
         rows = [
             (_cut(f"{x.kind} of {x.path}{x.element}", 36), *map(_number, (x.rule, x.numerical, x.replaced)),
-             _short_number(x.error), _short_number(x.replaced_error), x.verdict)
+             _number(x.error, ".1e"), _number(x.replaced_error, ".1e"), x.verdict)
             for x in (*self.leaves, *self.second)
         ]  # fmt: skip
         yield Table(heads, rows, "<>>>>><")
@@ -132,12 +132,8 @@ class RuleCheck(Report, schema="check_rule"):
         return f"{agreement}, but not every second derivative could be computed" if self.no_second else agreement
 
 
-def _number(x: float | None) -> str:
-    return "" if x is None else f"{x:.6g}"
-
-
-def _short_number(x: float | None) -> str:
-    return "" if x is None else f"{x:.1e}"
+def _number(x: float | None, form: str = ".6g") -> str:
+    return "" if x is None else format(x, form)
 
 
 def _cut(text: str, width: int) -> str:
@@ -175,9 +171,9 @@ def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kw
     leaves, tree = tree_flatten_with_path((args, kwargs))
     paths, values = [p for p, _ in leaves], [x for _, x in leaves]
     names = _leaf_names(f, args, kwargs, paths)
-    fixed = _nondiff_arguments(f)
-    is_fixed = [p[1].idx in fixed[0] if p[0].idx == 0 else p[1].key in fixed[1] for p in paths]
-    active = [i for i, x in enumerate(values) if _is_float(x) and not is_fixed[i]]
+    has_rule, fixed_places, fixed_names = _nondiff_arguments(f)
+    is_fixed = [p[1].idx in fixed_places if p[0].idx == 0 else p[1].key in fixed_names for p in paths]
+    active = [i for i, x in enumerate(values) if is_float(x) and not is_fixed[i]]
     if any(isinstance(x, jax.ShapeDtypeStruct) for x in values):
         raise TypeError("check_rule computes derivatives at a point: pass arrays, and not only their types")
     if tol is not None and not (isinstance(tol, (int, float)) and 0 < tol < np.inf):
@@ -192,30 +188,23 @@ def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kw
         replaced = dict(zip(active, moved, strict=True))
         a, k = jax.tree.unflatten(tree, [replaced.get(i, x) for i, x in enumerate(values)])
         results = tree_flatten_with_path(f(*a, **k))[0]
-        outputs[:] = [f"output{keystr(p)}" for p, y in results if _is_float(y)]
+        outputs[:] = [f"output{keystr(p)}" for p, y in results if is_float(y)]
         if not outputs:
             raise TypeError(
                 f"check_rule: {function_name(f)} returns no floating-point value that could have a derivative"
             )
-        return [y for _, y in results if _is_float(y)]
-
-    def slopes(*moved: Any) -> Any:
-        results, pull = jax.vjp(flat, *moved)
-        return pull([jnp.ones_like(y) for y in results])
+        return [y for _, y in results if is_float(y)]
 
     outputs: list[str] = []
     point = tuple(jnp.asarray(values[i]) for i in active)
-    used = [
-        *values,
-        *values_of(flat, point, {}),
-        *values_of(slopes, point, {}),
-    ]  # the rule may use others than the function
+    # The rule may use others than the function.
+    used = [*values, *values_of(flat, point, {}), *values_of(_slopes(jax, flat, True), point, {})]
     notes = [
         f"{names[i]} was held fixed: it is {'in nondiff_argnums' if is_fixed[i] else 'not of a floating-point type'}."
         for i in range(len(values))
         if i not in active and compat.is_array(values[i]) | is_fixed[i] | isinstance(values[i], (int, complex))
     ]
-    check = partial(_checked, flat, inputs=[names[i] for i in active], outputs=outputs, tol=tol, has_rule=_has_rule(f))
+    check = partial(_checked, flat, inputs=[names[i] for i in active], outputs=outputs, tol=tol, has_rule=has_rule)
     try:
         with jax.enable_x64(True), restored(used):
             report = check(tuple(jnp.asarray(values[i], jnp.float64) for i in active))
@@ -231,9 +220,8 @@ def _checked(
     has_rule: bool,
 ) -> RuleCheck:  # fmt: skip
     """The report, without the name of the function."""
-    derivative = _derivative(
-        fun, point
-    )  # JAX's own would leave the rules of jitted functions in its cache, without their lines
+    # JAX's own would leave the rules of jitted functions in its cache, without their lines.
+    derivative = _derivative(fun, point)
     first, notes = _check_point(fun, point, inputs, outputs, tol)
     second, no_second = _check_twice(fun, point, inputs, first, tol)
     lost: tuple[Lost, ...] = ()
@@ -253,10 +241,6 @@ def _derivative(fun: Callable[..., list[Any]], point: tuple[Any, ...]) -> Progra
     return None
 
 
-def _is_float(x: Any) -> bool:
-    return (hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)) or isinstance(x, float)
-
-
 def _leaf_names(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], paths: list[Any]) -> list[str]:
     names = compat.function_debug_info(f, args, kwargs).arg_names
     if names is not None and len(names) == len(paths) and all(names):
@@ -265,22 +249,16 @@ def _leaf_names(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], paths: li
     return [f"{name(p[1].idx) if p[0].idx == 0 else p[1].key}{keystr(p[2:])}" for p in paths]
 
 
-def _has_rule(f: Any) -> bool:
-    while isinstance(f, functools.partial):
-        f = f.func
-    return isinstance(f, (jax.custom_jvp, jax.custom_vjp))
-
-
-def _nondiff_arguments(f: Any) -> tuple[set[int], set[str]]:
-    """Indices and names of the arguments in which a function with a custom rule is not differentiated."""
+def _nondiff_arguments(f: Any) -> tuple[bool, set[int], set[str]]:
+    """Whether a function has a custom rule; indices and names of the arguments in which it is not differentiated."""
     n_bound = 0
     while isinstance(f, functools.partial):
         n_bound += len(f.args)
         f = f.func
     if not isinstance(f, (jax.custom_jvp, jax.custom_vjp)):
-        return set(), set()
+        return False, set(), set()
     name = argument_names(f.fun)
-    return {i - n_bound for i in f.nondiff_argnums if i >= n_bound}, {name(i) for i in f.nondiff_argnums}
+    return True, {i - n_bound for i in f.nondiff_argnums if i >= n_bound}, {name(i) for i in f.nondiff_argnums}
 
 
 Reverse = Callable[[list[Any]], Sequence[Any]]
@@ -311,13 +289,7 @@ def _check_twice(
 
 
 def _slopes(transforms: Any, fun: Callable[..., list[Any]], in_reverse: bool) -> Callable[..., list[Any]]:
-    """The derivative of the sum of the results of a function.
-
-    Args:
-      transforms: a module with `vjp` and `jvp`, JAX's or ours.
-      fun: the function.
-      in_reverse: whether it is computed in reverse mode.
-    """
+    """The derivative of the sum of the results of a function, by `vjp` or `jvp` of a module, JAX's or ours."""
 
     def slopes(*at: Any) -> list[Any]:
         if in_reverse:
@@ -342,14 +314,13 @@ def _check_point(
     """Compares along all ones and two random directions: the cotangent of each input, the tangent of each output."""
     run = _compiled(fun, *point)
     results = run(*point)
-    notes = []
     modes = _modes(fun, point, results)
-    notes += [modes.problem] if modes.problem else []
+    notes = [modes.problem] if modes.problem else []
     short = {x.dtype for x in (*point, *results)}
     plain, problem = _Modes(), ""
     try:
         program = trace(fun)(*point)
-        short |= {v.aval.dtype for _, e in program.walk() for v in e.outvars if _is_float(v.aval)}
+        short |= {v.aval.dtype for _, e in program.walk() for v in e.outvars if is_float(v.aval)}
         if is_replaced:
             plain = _modes(as_function(without_rules(program)), point, results)
             problem = plain.problem
@@ -381,11 +352,10 @@ def _first_line(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Modes:
-    """A function's derivatives in forward and in reverse mode; None if there is none.
+    """A function's derivatives in both modes, None if there is none, and the results that its rule gives.
 
     Args:
       problem: why there is no reverse mode.
-      results: what the rule gives as results.
     """
 
     forward: Forward | None = None
@@ -427,9 +397,8 @@ def _compiled(fun: Callable[..., Any], *args: Any) -> Callable[..., Any]:
         fun(*args)  # raises what it raises now
         return fun
     options = compat.COMPILED_IN_LESS_TIME if jax.default_backend() == "cpu" else None
-    compiled: Callable[..., Any] = compiled_once(
-        lowered, "check_rule", lambda: lowered.compile(compiler_options=options)
-    )
+    compile_it = lambda: lowered.compile(compiler_options=options)
+    compiled: Callable[..., Any] = compiled_once(lowered, "check_rule", compile_it)
     return compiled
 
 
@@ -456,9 +425,8 @@ class _Tried:
     def verdicts(self, tol: float) -> Any:
         scale = np.maximum(np.abs(self.rule), np.abs(self.numerical))
         agrees = np.abs(self.rule - self.numerical) <= tol * scale + self.slack  # NaN does not agree
-        is_rough = ~np.isfinite(self.numerical) | (
-            (self.jump > 0) & (np.nan_to_num(self.gap, posinf=0) <= 10 * self.jump)
-        )
+        is_jump = (self.jump > 0) & (np.nan_to_num(self.gap, posinf=0) <= 10 * self.jump)
+        is_rough = ~np.isfinite(self.numerical) | is_jump
         return np.where(agrees, "right", np.where(is_rough, "not differentiable", "wrong"))
 
 
@@ -468,9 +436,8 @@ class _Differences:
     def __init__(self, fun: Callable[..., list[Any]], point: tuple[Any, ...], eps: float, tol: float | None):
         self.fun, self.point, self.eps = fun, point, eps
         self.tol = tol if tol is not None else 1e-4 if eps < 1e-12 else 2e-2 if eps < 1e-5 else 0.2
-        results = fun(*point)
-        self.results = results
-        self.here = [np.asarray(y, np.float64) for y in results]
+        self.results = fun(*point)
+        self.here = [np.asarray(y, np.float64) for y in self.results]
         self.notes: list[str] = []
         random = np.random.default_rng(0)
         draws: list[Callable[..., Any]] = [np.ones, random.standard_normal, random.standard_normal]
@@ -498,9 +465,8 @@ class _Differences:
             noise = 8 * self.eps * np.max(np.abs(y), initial=0.0) / h
             wide_jump, jump = np.abs(u - 2 * y + d) / h, np.abs(nu - 2 * y + nd) / (h / 2)
             stays = (jump > 0.75 * wide_jump) & (jump > 2 * noise + 1e-3 * np.abs(near))
-            derivatives.append(
-                (near, 2 * np.abs(near - wide) + noise + rounding * np.abs(near), np.where(stays, jump, 0.0))
-            )
+            slack = 2 * np.abs(near - wide) + noise + rounding * np.abs(near)
+            derivatives.append((near, slack, np.where(stays, jump, 0.0)))
         return derivatives
 
     def cotangent(self, i: int, path: str, reverse: Reverse, plain: Reverse | None) -> LeafCheck:
@@ -519,9 +485,9 @@ class _Differences:
                 )
                 return [rule, numerical, replaced, slack, jump]
 
-            whole = _Tried(*map(_array, along(self.directions[draw][i], self.along(draw, i))))
-            tried.append(whole)
-            if whole.verdicts(self.tol) != "right" and 1 < x.size <= 32:  # find the wrong element
+            trial = _Tried(*map(_array, along(self.directions[draw][i], self.along(draw, i))))
+            tried.append(trial)
+            if trial.verdicts(self.tol) != "right" and 1 < x.size <= 32:  # find the wrong element
                 units = [np.reshape(row, x.shape) for row in np.eye(x.size)]
                 columns = zip(*(along(d, self._central(i, d)) for d in units), strict=True)
                 tried.insert(0, _Tried(*(None if c[0] is None else np.reshape(c, x.shape) for c in columns)))

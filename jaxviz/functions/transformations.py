@@ -131,10 +131,6 @@ def _argument_names(fun: Callable[..., Any], args: tuple[Any, ...]) -> tuple[str
     return tuple(names) if names is not None and len(names) == n else ("",) * n
 
 
-def _differentiable(program: Program) -> list[bool]:
-    return [not compat.is_float0(v.aval.to_tangent_aval()) for v in program.invars]
-
-
 @api_boundary
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, in_nzs: Any = None) -> tuple[Any, ...]:
     """Linear approximation at a point, as `jax.linearize`: `a → (b, T a ⊸ T b)`.
@@ -177,10 +173,10 @@ def _derived(
 ) -> tuple[TracedFunction, Derived, list[bool]]:
     """Traces a function and derives from it; on its values if the Python of a custom rule branches on one."""
     traced = trace_call(fun, primals, has_aux=has_aux)
-    nonzeros = _differentiable(traced.program)
+    nonzeros = [not compat.is_float0(v.aval.to_tangent_aval()) for v in traced.program.invars]
     if in_nzs is not None:
         selected = compat.flags(in_nzs, jax.tree.structure(primals), "in_nzs")
-        nonzeros = [nonzero and wanted for nonzero, wanted in zip(nonzeros, selected, strict=True)]
+        nonzeros = [nonzero and is_selected for nonzero, is_selected in zip(nonzeros, selected, strict=True)]
     try:
         return traced, derive(traced, nonzeros, None), nonzeros
     except compat.ConcretizationTypeErrors:
@@ -320,13 +316,8 @@ def grad(
       TypeError: as JAX, for a result that is not a scalar or an argument that is not a float; the message gives its
         path.
     """
-    options: dict[str, Any] = {
-        "argnums": argnums,
-        "has_aux": has_aux,
-        "holomorphic": holomorphic,
-        "allow_int": allow_int,
-        "cond_residuals": cond_residuals,
-    }
+    options: dict[str, Any] = {"argnums": argnums, "has_aux": has_aux, "holomorphic": holomorphic}
+    options |= {"allow_int": allow_int, "cond_residuals": cond_residuals}
     both = value_and_grad(fun, reduce_axes=reduce_axes, **options)
 
     @named(fun, "Gradient", argnums)
@@ -369,13 +360,9 @@ def value_and_grad(
         g = f_vjp(compat.one_cotangent(ans))
         return (ans, *aux) if has_aux else ans, g[0] if isinstance(argnums, int) else g
 
-    options = {
-        "has_aux": has_aux,
-        "holomorphic": holomorphic,
-        "allow_int": allow_int,
-        "cond_residuals": cond_residuals,
-    }
-    return remember_step(value_and_grad_f, fun, value_and_grad, {"argnums": argnums, **options})
+    options: dict[str, Any] = {"argnums": argnums, "has_aux": has_aux, "holomorphic": holomorphic}
+    options |= {"allow_int": allow_int, "cond_residuals": cond_residuals}
+    return remember_step(value_and_grad_f, fun, value_and_grad, options)
 
 
 @api_boundary
@@ -449,18 +436,18 @@ def partial_in(
     fun: Callable[..., Any], argnums: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """The function of the arguments to differentiate, with the others fixed; and those arguments."""
-    wanted = in_bounds(argnums, len(args))
+    places = in_bounds(argnums, len(args))
 
     def in_argnums(*dyn_args: Any) -> Any:
-        by_place = dict(zip(wanted, dyn_args, strict=True))
+        by_place = dict(zip(places, dyn_args, strict=True))
         return fun(*(by_place.get(i, a) for i, a in enumerate(args)), **kwargs)
 
-    dyn_args = tuple(args[i] for i in wanted)
+    dyn_args = tuple(args[i] for i in places)
     info = compat.function_debug_info(fun, args, kwargs)
     if info.arg_names is not None and len(info.arg_names) == len(jax.tree.leaves((args, kwargs))):
         names = iter(info.arg_names)
         by_argument = [[next(names) for _ in jax.tree.leaves(a)] for a in args]
-        info = info._replace(arg_names=tuple(n for i in wanted for n in by_argument[i]))
+        info = info._replace(arg_names=tuple(n for i in places for n in by_argument[i]))
     else:
         info = info._replace(arg_names=None)
     compat.name_function(in_argnums, info)
@@ -474,11 +461,7 @@ def check_inputs(check: Callable[[Any], None], args: tuple[Any, ...], fun: Calla
         try:
             check(x)
         except TypeError as error:
-            raise TypeError(f"{error}{_argument(name)}") from None
-
-
-def _argument(name: str) -> str:
-    return f" The argument is {name}." if name else ""
+            raise TypeError(f"{error} The argument is {name}." if name else str(error)) from None
 
 
 def named(fun: Callable[..., Any], what: str, argnums: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -517,11 +500,11 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], 
     program, _ = dce_program(traced.program)
     in_dtypes, out_dtypes = [v.aval.dtype for v in program.invars], [v.aval.dtype for v in program.outvars]
     dtypes = in_dtypes + out_dtypes
-    if not (all(map(compat.is_transposable, dtypes)) or all(_is(jax.numpy.integer, d) for d in dtypes)):
+    are_integers = all(jax.numpy.issubdtype(d, jax.numpy.integer) for d in dtypes)
+    if not (all(map(compat.is_transposable, dtypes)) or are_integers):
         raise TypeError(
             f"linear_transpose only supports {compat.TRANSPOSABLE} -> {compat.TRANSPOSABLE}, and integer -> integer "
-            "functions, "
-            f"but got {in_dtypes} -> {out_dtypes}."
+            f"functions, but got {in_dtypes} -> {out_dtypes}."
         )
     backward = transpose_program(program, [True] * len(program.invars), [True] * len(program.outvars))
 
@@ -541,7 +524,3 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], 
 
     function: Callable[[Any], Any] = Partial(transposed, program.consts)
     return function
-
-
-def _is(kind: Any, dtype: Any) -> bool:
-    return bool(jax.numpy.issubdtype(dtype, kind))

@@ -23,13 +23,7 @@ from jaxviz.transforms.transpose import Transposed, TransposeOptions, transpose_
 
 
 class Transposable:
-    """The parts of a `VJP` other than its residuals; it is transposed at the first call.
-
-    Args:
-      traced: the call that was differentiated.
-      parts: its linearization.
-      nonzeros: which of its flat arguments carry a tangent.
-    """
+    """The parts of a `VJP` other than its residuals, of a call and its linearization; transposed at the first call."""
 
     def __init__(self, traced: TracedFunction, parts: Linearized, nonzeros: Sequence[bool]):
         self.name = traced.program.name
@@ -44,33 +38,32 @@ class Transposable:
         self.from_argument = tuple(places.get(a) for a in parts.residuals)
         self._transposed: dict[tuple[Mask, Mask, bool], Transposed] = {}
 
-    def transposed(self, nonzero_cts: Mask, wanted: Mask, logs: bool) -> Transposed:
+    def transposed(self, nonzero_cts: Mask, needed: Mask, logs: bool) -> Transposed:
         """The backward program for the results whose cotangents are given and the arguments whose cotangents are
-        wanted, with logged values if requested."""
-        transposed = self._transposed.get((nonzero_cts, wanted, logs))
+        needed, with logged values if requested."""
+        transposed = self._transposed.get((nonzero_cts, needed, logs))
         if transposed is None:
             transposed = self.transposed_at(nonzero_cts, logs, None)
-            if not all(wanted):
-                used = [w for w, nonzero in zip(wanted, transposed.nonzeros_out, strict=True) if nonzero]
+            if not all(needed):
+                used = [w for w, nonzero in zip(needed, transposed.nonzeros_out, strict=True) if nonzero]
                 used += [True] * (len(transposed.backward.outvars) - len(used))
                 keep = [True] * len(transposed.backward.invars)
                 transposed = Transposed(
                     dce_program(transposed.backward, used, keep)[0],
-                    tuple(w and nonzero for w, nonzero in zip(wanted, transposed.nonzeros_out, strict=True)),
+                    tuple(w and nonzero for w, nonzero in zip(needed, transposed.nonzeros_out, strict=True)),
                     transposed.logs,
                 )
-            self._transposed[nonzero_cts, wanted, logs] = transposed
+            self._transposed[nonzero_cts, needed, logs] = transposed
         return transposed
 
     def cotangents(
-        self, residuals: Sequence[Any], cts: Sequence[Any], wanted: Mask, logs: bool
+        self, residuals: Sequence[Any], cts: Sequence[Any], needed: Mask, logs: bool
     ) -> tuple[Iterator[Any], Mask, Any]:
         """The cotangents of the arguments that carry a tangent.
 
         Args:
-          residuals: their values.
           cts: the cotangents of the results that depend on these arguments; some may be symbolic zeros.
-          wanted: which are computed.
+          needed: which are computed.
           logs: whether logged values follow them.
 
         Returns:
@@ -79,7 +72,7 @@ class Transposable:
         nonzero_cts = tuple([not compat.is_zero(ct) for ct in cts])
         inputs = [*residuals, *(ct for ct, g in zip(cts, nonzero_cts, strict=True) if g)]
         try:
-            transposed = self.transposed(nonzero_cts, wanted, logs)
+            transposed = self.transposed(nonzero_cts, needed, logs)
         except compat.ConcretizationTypeErrors:
             if not are_concrete(inputs):
                 raise
@@ -155,28 +148,21 @@ class VJP:
             raise ValueError(f"with_refs takes one tree for each argument: expected {self.in_tree}, got {tree}")
         return self._applied(leaves, True)
 
-    def _applied(self, wanted: list[Any], explicit: bool) -> Any:
+    def _applied(self, requests: list[Any], explicit: bool) -> Any:
         arguments = compat.restored_arguments(self.args_res, self.known.primal_jaxpr, self.in_tree)
         opaque = iter(self.opaque_residuals)
         residuals = [next(opaque) if i is None else arguments[i] for i in self.known.from_argument]
-        accumulators = compat.accumulators(wanted, self.known.in_avals, explicit, self.known.primal_jaxpr, self.in_tree)
+        accumulators = compat.accumulators(
+            requests, self.known.in_avals, explicit, self.known.primal_jaxpr, self.in_tree
+        )
         pull = partial(_pull_back, self.known, self.in_tree, self.out_tree, self.want_logs)
         return Partial(pull, residuals, accumulators)
 
 
-def _unflatten(meta: tuple[Any, ...], residuals: Sequence[Any]) -> VJP:
-    known, in_tree, out_tree, want_logs = meta
-    args_res, opaque, structured = residuals
-    return VJP(known, in_tree, out_tree, args_res, opaque, structured, want_logs)
-
-
 register_pytree_node(
     VJP,
-    lambda f: (
-        (f.args_res, f.opaque_residuals, f.structured_residuals),
-        (f.known, f.in_tree, f.out_tree, f.want_logs),
-    ),
-    _unflatten,
+    lambda f: ((f.args_res, f.opaque_residuals, f.structured_residuals), (f.known, f.in_tree, f.out_tree, f.want_logs)),
+    lambda meta, xs: VJP(meta[0], meta[1], meta[2], xs[0], xs[1], xs[2], meta[3]),
 )
 
 
@@ -205,8 +191,8 @@ def _pull_back(
     compat.check_cotangent_types(cts, known.out_avals)
     cts = [ct for ct, nonzero in zip(cts, known.nonzeros_out, strict=True) if nonzero]
     nonzeros = [x for x, nonzero in zip(accumulators, known.nonzeros_in, strict=True) if nonzero]
-    wanted = tuple([not compat.is_unwanted(x) for x in nonzeros])
-    outs, reached, logged = known.cotangents(residuals, cts, wanted, want_logs)
+    needed = tuple([not compat.is_unwanted(x) for x in nonzeros])
+    outs, reached, logged = known.cotangents(residuals, cts, needed, want_logs)
     for x, nonzero in zip(nonzeros, reached, strict=True):
         if nonzero:
             x.accum(next(outs))

@@ -5,15 +5,17 @@ from __future__ import annotations
 import html
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxviz.report.places import href, linked, noted, source_line
 
 if TYPE_CHECKING:
     from jaxviz.ir.origin import Location
+
+T = TypeVar("T")
 
 
 def format_bytes(n: int) -> str:
@@ -201,6 +203,13 @@ def in_library(what: str, library: str) -> str:
 def more_rows(n: int, n_values: int, what: str, amount: str) -> str:
     """`and 3 more rows of 12 residuals, 1.5 KiB`: the rows that a table leaves out."""
     return f"and {counted(n, 'more row')} of {counted(n_values, what)}, {amount}"
+
+
+def more_of(
+    rows: Sequence[T], count: Callable[[T], int], what: str, amount: Callable[[Sequence[T]], str]
+) -> Callable[[int], str]:
+    """From the number of shown rows to the text about the others: the number of their values, and the amount."""
+    return lambda n: more_rows(len(rows) - n, sum(map(count, rows[n:])), what, amount(rows[n:]))
 
 
 def short_location(location: Location | None) -> str:

@@ -139,7 +139,7 @@ class _Case:
         self._opaque = {inner: e for e in custom for _, program in e.operation.programs for _, inner in program.walk()}
         self.read = {}
         for residual in self.derivation.residuals:
-            for e in dict.fromkeys(self._of_function(r.equation) for r in residual.words.linear):
+            for e in dict.fromkeys(self._of_function(r.equation) for r in residual.linear):
                 self.read.setdefault(e, []).append(residual)
         self._relate_forward()
         self._find_kept(tuple(self._values()))
@@ -224,8 +224,8 @@ class _Case:
         by_variable: Mapping[Atom, Value],
         by_equation: Mapping[tuple[Equation | None, str], Value],
     ) -> Value | None:
-        source = residual.words.sources[0]
-        for atom in (residual.words.atom, source.atom):
+        source = residual.sources[0]
+        for atom in (residual.atom, source.atom):
             value = by_variable.get(self._stands_for.get(atom, atom))
             if value is not None:
                 return value

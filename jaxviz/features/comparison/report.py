@@ -25,12 +25,7 @@ from jaxviz.report.data import Data
 from jaxviz.report.differences import Difference, Figure, difference_table, figure_table
 from jaxviz.report.places import source_line
 from jaxviz.report.report import Report, Table
-from jaxviz.report.tables import (
-    counted,
-    line_label,
-    repeated,
-    type_text,
-)
+from jaxviz.report.tables import counted, line_label, repeated, type_text
 from jaxviz.transforms.unopened import unopened_note
 
 
@@ -129,8 +124,7 @@ class Comparison(Report, schema="compare"):
 
     @cached_property
     def alignments(self) -> Mapping[str, Alignment]:
-        """For each stage that both have, 'primal', 'jvp', 'forward', 'linear' and 'backward',
-        which equations the two have in common."""
+        """For each stage that both have, 'primal', 'jvp', 'forward', 'linear' and 'backward', what is in common."""
         alignments: dict[str, Alignment] = {}
         for stage in STAGES:
             try:
@@ -143,8 +137,7 @@ class Comparison(Report, schema="compare"):
         return alignments
 
     def _inputs(self, forward: Alignment) -> dict[int, int]:
-        """Maps inputs of the second version's linear program to those of the first: first equal residuals,
-        then the rest in order."""
+        """Maps inputs of the second version's linear program to the first's: equal residuals, then the rest."""
         counts = self.before.n_residuals, self.after.n_residuals
         first, second = (n - k for n, k in zip(forward.n_results, counts, strict=True))
         n = len(self.after.linear.invars) - counts[1]
@@ -171,10 +164,10 @@ class Comparison(Report, schema="compare"):
     def residuals(self) -> tuple[ResidualDifference, ...]:
         """The saved values of which the two have different numbers, the most bytes first."""
         sides = [(side, r) for side, d in enumerate((self.before, self.after)) for r in d.residuals if r.is_saved]
-        made_by = lambda r: r.kind if r.producer is None else r.producer.primitive.name
+        producer = lambda r: r.kind if r.producer is None else r.producer.primitive.name
         before = lambda group: sum(side == 0 for side, _ in group)
         rows = []
-        for same in grouped(sides, lambda of: (made_by(of[1]), of[1].type, of[1].nbytes)):
+        for same in grouped(sides, lambda of: (producer(of[1]), of[1].type, of[1].nbytes)):
             if 2 * before(same) == len(same):
                 continue  # if only the variables are renamed, expressions differ, but values do not
             for group in grouped(same, lambda of: pattern(of[1].expression)):
@@ -185,8 +178,7 @@ class Comparison(Report, schema="compare"):
 
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
-        """Equations by stage, saved values, FLOPs and the modelled peak of both; without a reverse mode,
-        only equations."""
+        """Equations by stage, saved values, FLOPs and the modelled peak; without a reverse mode, only equations."""
         # Imported here: the explorer imports this module before it shows anything.
         from jaxviz.features.cost.report import cost
         from jaxviz.features.memory.timeline import memory
@@ -231,11 +223,13 @@ class Comparison(Report, schema="compare"):
         if self.is_same:
             return f"{names} are the same program"
         a = self.alignments["primal"]
-        said = f"{counted(len(a.removed), 'equation')} only in the first, {len(a.added):,} only in the second"
+        equations = f"{counted(len(a.removed), 'equation')} only in the first, {len(a.added):,} only in the second"
         if not a.removed and not a.added:
-            said = "the same equations" + ("; their gradients differ" if a.is_equal else ", with different results")
+            equations = "the same equations" + (
+                "; their gradients differ" if a.is_equal else ", with different results"
+            )
         changes = [f"{f.name} {f.cells[-1]}" for f in self.figures if f.unit != "equations" and f.change]
-        return f"{names}: {'; '.join([said, *changes])}"
+        return f"{names}: {'; '.join([equations, *changes])}"
 
     def _chart(self) -> Bars | None:
         if "backward" not in self.alignments:
@@ -245,9 +239,8 @@ class Comparison(Report, schema="compare"):
         for side, derivation in (("before", self.before), ("after", self.after)):
             for r in derivation.residuals:
                 if r.is_saved:
-                    text = source_line(r.location) or str(
-                        r.location
-                    )  # a line that both versions contain may have moved
+                    # A line that both versions contain may have moved.
+                    text = source_line(r.location) or str(r.location)
                     parts.setdefault(text, {"before": 0, "after": 0})[side] += r.nbytes
                     labels[text] = line_label(r.location)
         differ = [text for text, sizes in parts.items() if sizes["before"] != sizes["after"]]
@@ -312,10 +305,10 @@ def compare(f: Any, g: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> 
 
 
 def _grouped(derivation: Derivation, stage: str, numbers: Sequence[int], is_added: bool) -> list[EquationDifference]:
-    wanted, naming = set(numbers), Naming(derivation.primal)
+    chosen, naming = set(numbers), Naming(derivation.primal)
     groups: dict[tuple[str, str, str, Location | None], list[int]] = {}
     for i, (e, within) in enumerate(with_holders(getattr(derivation, stage))):
-        if i in wanted:
+        if i in chosen:
             types = ", ".join(type_text(v.aval) for v in e.outvars)
             written = shortened_expression(expression_at(naming.location(e, within)), ROOM)
             groups.setdefault((e.primitive.name, written, types, location_of(e, within)), []).append(i)

@@ -11,8 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxviz.analysis.devices import input_types, spans_devices
+from jaxviz.analysis.devices import spans_devices
 from jaxviz.analysis.grouping import evaluation, grouped
+from jaxviz.analysis.lowering import gradient_function
 from jaxviz.analysis.naming import ROOM_IN_SENTENCE, Naming
 from jaxviz.analysis.site import call_name
 from jaxviz.analysis.training_step import is_backward, is_loss, takes_gradient
@@ -20,14 +21,23 @@ from jaxviz.analysis.walk import defined_at, location_of
 from jaxviz.arguments import Argnums, flat_arguments, positions
 from jaxviz.derivation import Derivation, derive
 from jaxviz.features.cost.counts import Cost
-from jaxviz.features.cost.parts import CostPart, parts, repeats, total_of, weight
-from jaxviz.features.cost.rows import PASSES, CostGroup, CostOfRows, CostRow, Pass
+from jaxviz.features.cost.parts import (
+    PASSES,
+    CostGroup,
+    CostOfRows,
+    CostPart,
+    CostRow,
+    Pass,
+    parts,
+    repeats,
+    total_of,
+    weight,
+)
 from jaxviz.features.cost.timings import Stopwatch, Timings
 from jaxviz.features.residuals.notes import gradient_note
 from jaxviz.higher_order import is_choice, is_loop, is_scan
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
-from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import EquationError, JaxvizError
 from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack, usual_stack
@@ -42,7 +52,7 @@ from jaxviz.report.tables import (
     format_flops,
     in_library,
     line_label,
-    more_rows,
+    more_of,
     narrow_location,
     repeated,
     short_location,
@@ -145,29 +155,21 @@ class CostReport(CostOfRows, Report, schema="cost"):
             )
             for g in self.groups
         ]  # fmt: skip
-        counts = Counter(r.primitive for r in self.rows)
+        counts, costs = Counter(r.primitive for r in self.rows), list(self.by_primitive.items())
         primitives = [
             (
                 f"{counts[name]:,}", format_count(c.flops), format_count(c.transcendentals), format_bytes(c.nbytes),
                 f"{c.intensity:.1f}", _share(c, self.total), name,
             )
-            for name, c in self.by_primitive.items()
+            for name, c in costs
         ]  # fmt: skip
+        share = lambda costs: _share(total_of(costs), self.total) or "0%"
+        more_groups = more_of(self.groups, lambda g: len(g.rows), "equation", lambda rest: share(g.total for g in rest))
+        more = more_of(costs, lambda item: counts[item[0]], "equation", lambda rest: share(c for _, c in rest))
         if self.rows:
-            yield Table(_BY_EXPRESSION, groups, ">>>>><", shown=SHOWN, more=self._more)
-            yield Table(_BY_PRIMITIVE, primitives, ">>>>>><", "by primitive", _TOP, self._more_primitives)
+            yield Table(_BY_EXPRESSION, groups, ">>>>><", shown=SHOWN, more=more_groups)
+            yield Table(_BY_PRIMITIVE, primitives, ">>>>>><", "by primitive", _TOP, more)
         yield from self.notes
-
-    def _more(self, shown: int) -> str:
-        rest = self.groups[shown:]
-        share = _share(total_of(g.total for g in rest), self.total) or "0%"
-        return more_rows(len(rest), sum(len(g.rows) for g in rest), "equation", share)
-
-    def _more_primitives(self, shown: int) -> str:
-        rest = [*self.by_primitive.items()][shown:]
-        names = dict.fromkeys(name for name, _ in rest)
-        n = sum(r.primitive in names for r in self.rows)
-        return more_rows(len(rest), n, "equation", _share(total_of(c for _, c in rest), self.total) or "0%")
 
     @property
     def _passes(self) -> str:
@@ -228,19 +230,8 @@ class CostReport(CostOfRows, Report, schema="cost"):
     @cached_property
     @usual_stack
     def _lowered(self) -> Any:
-        d = self.derivation
-        forward = as_function(d.forward)
-        if not self.has_backward:
-            return jax.jit(forward).lower(*input_types(d))
-        n_inputs, n_residuals = len(d.forward.invars), d.n_residuals
-        backward, n_results = as_function(d.backward), len(d.forward.outvars) - n_residuals
-
-        def gradient(*values: Any) -> Any:
-            outs = forward(*values[:n_inputs])
-            return outs[:n_results], backward(*outs[n_results:], *values[n_inputs:])
-
-        cotangents = [compat.stand_in(v.aval) for v in d.backward.invars[n_residuals:]]
-        return jax.jit(gradient).lower(*input_types(d), *cotangents)
+        fun, types = gradient_function(self.derivation, self.has_backward)
+        return jax.jit(fun).lower(*types)
 
     def compare(self) -> str:
         """Compares these FLOPs with those of XLA, in a few sentences; it compiles as `xla` does."""
@@ -345,47 +336,34 @@ def cost(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> CostReport:
     leaves, _, _, is_input = flat_arguments(args, kwargs, positions(f, args, argnums))
     inputs = select(is_input, leaves)
     if not is_loss(d.primal) and takes_gradient(d.primal):
-        return _report_of_step(derive(f, *args, argnums=(), **kwargs), inputs)
+        return _report(derive(f, *args, argnums=(), **kwargs), inputs, is_step=True)
     return _report(d, inputs)
 
 
-def _report_of_step(d: Derivation, inputs: tuple[Any, ...]) -> CostReport:
-    definition, naming = defined_at(d.primal), Naming(d.primal)
-    in_backward = lambda p: any(map(is_backward, (p.equation, *p.within)))
-    rows = tuple(
-        CostRow(
-            "backward" if in_backward(p) else "forward",
-            p,
-            naming.location(p.equation, p.within) or definition,
-            _place(p),
-        )
-        for e in d.forward.equations
-        for p in parts(e)
-    )
-    notes = (*unopened_note(find_unopened([d.primal], costs=True)), *_notes(d, rows))
-    return CostReport(d, rows, notes, False, inputs, is_step=True)
-
-
-def _report(d: Derivation, inputs: tuple[Any, ...] | None) -> CostReport:
+def _report(d: Derivation, inputs: tuple[Any, ...] | None, is_step: bool = False) -> CostReport:
     programs: list[tuple[Pass, Program]] = [("forward", d.forward)]
-    notes = [*gradient_note(d)]
+    notes = [] if is_step else [*gradient_note(d)]
     try:
-        programs.append(("backward", d.backward))
+        if not is_step:
+            programs.append(("backward", d.backward))
     except EquationError as error:
         notes.append(
             "Only the forward pass is counted."
             if d.no_reverse_mode is not None
             else f"There is no backward program, so only the forward pass is counted: {error}"
         )
-    notes += unopened_note(find_unopened(d.derivable, costs=True))
+    notes += unopened_note(find_unopened([d.primal] if is_step else d.derivable, costs=True))
     definition, naming = defined_at(d.primal), Naming(d.primal)
+    in_backward = lambda p: is_step and any(map(is_backward, (p.equation, *p.within)))
     rows = tuple(
-        CostRow(stage, p, naming.location(p.equation, p.within) or definition, _place(p))
+        CostRow(
+            "backward" if in_backward(p) else stage, p, naming.location(p.equation, p.within) or definition, _place(p)
+        )
         for stage, program in programs
         for e in program.equations
         for p in parts(e)
     )
-    return CostReport(d, rows, (*notes, *_notes(d, rows)), len(programs) == 2, inputs)
+    return CostReport(d, rows, (*notes, *_notes(d, rows)), len(programs) == 2, inputs, is_step)
 
 
 def _place(part: CostPart) -> str:

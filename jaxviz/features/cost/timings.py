@@ -16,8 +16,7 @@ from jaxviz.analysis.site import call_name
 from jaxviz.analysis.walk import defined_at, location_of
 from jaxviz.derivation import Derivation
 from jaxviz.features.cost.counts import Cost
-from jaxviz.features.cost.parts import cost_of
-from jaxviz.features.cost.rows import PASSES, Pass
+from jaxviz.features.cost.parts import PASSES, Pass, cost_of
 from jaxviz.ir import compat
 from jaxviz.ir.convert import one_equation
 from jaxviz.ir.expressions import expression_at, shortened_expression
@@ -26,7 +25,7 @@ from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program
 from jaxviz.report.charts import TIME, Bars
 from jaxviz.report.data import Data
 from jaxviz.report.report import Report, Table
-from jaxviz.report.tables import format_count, line_label, more_rows, narrow_location, repeated
+from jaxviz.report.tables import format_count, line_label, more_of, narrow_location, repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +33,8 @@ class Timing(Data):
     """The time of one equation.
 
     Args:
-      stage: 'forward' or 'backward'.
       equation: the equation, with all programs that it holds.
-      location: the user's line.
       seconds: the best time of a run.
-      cost: its cost.
     """
 
     stage: Pass
@@ -56,12 +52,7 @@ class Timing(Data):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Timings(Report, schema="cost.measure"):
-    """The measured time of each equation, in the order in which they run. See `CostReport.measure`.
-
-    Args:
-      function: the name of the function.
-      rows: the equations.
-    """
+    """The measured time of each equation, in the order in which they run. See `CostReport.measure`."""
 
     function: str
     rows: tuple[Timing, ...]
@@ -94,14 +85,9 @@ class Timings(Report, schema="cost.measure"):
             )
             for g in groups
         ]  # fmt: skip
-        left = lambda n: (
-            len(groups) - n,
-            sum(map(len, groups[n:])),
-            "equation",
-            _milliseconds(sum(map(seconds, groups[n:]))),
-        )
+        more = more_of(groups, len, "equation", lambda rest: _milliseconds(sum(map(seconds, rest))))
         heads = ("pass", "equation", "time", "FLOPs", "GFLOP/s", "line, and what is computed there")
-        yield Table(heads, rows, "<<>>><", more=lambda n: more_rows(*left(n)))
+        yield Table(heads, rows, "<<>>><", more=more)
 
     _data = ("function", "seconds", "rows")
 

@@ -11,7 +11,7 @@ from jaxviz.features.explorer.whatif import Switches
 from jaxviz.features.remat.forms import Trade
 from jaxviz.features.remat.tuning import NEAR
 from jaxviz.features.remat.without_effect import checkpoints_without_effect
-from jaxviz.features.residuals.expressions import SavedExpression
+from jaxviz.features.residuals.residual import SavedExpression
 from jaxviz.features.residuals.residual_set import ResidualSet
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.origin import Location

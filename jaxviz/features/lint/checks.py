@@ -15,7 +15,6 @@ import jax
 from jaxviz.analysis.checkpoints import NoEffect
 from jaxviz.analysis.grouping import alike, grouped, pattern, repetition
 from jaxviz.analysis.naming import ROOM_IN_SENTENCE
-from jaxviz.analysis.site import Site
 from jaxviz.analysis.walk import defined_at, location_of
 from jaxviz.derivation import Derivation
 from jaxviz.features.lint.recompute import Candidate, SavedValues, candidates, spots_of
@@ -91,21 +90,13 @@ class Advice(Data):
 
 @dataclass(frozen=True, eq=False)
 class LintSubject:
-    """What the rules examine.
-
-    Args:
-      derivation: the derivation of the function.
-    """
+    """What the rules examine."""
 
     derivation: Derivation
 
     @cached_property
     def residuals(self) -> ResidualSet:
         return self.derivation.residuals  # type: ignore[no-any-return]
-
-    @cached_property
-    def site(self) -> Site:
-        return Site.of(self.derivation, self.derivation.forward_names)
 
     @cached_property
     def search(self) -> Search:
@@ -126,7 +117,11 @@ class LintSubject:
 
     @cached_property
     def upcasts(self) -> tuple[Finding, ...]:
-        return find_upcasts(self.residuals.items, self.derivation.linearized.residuals, self.site)
+        return find_upcasts(self.residuals.items)
+
+    @cached_property
+    def upcast(self) -> set[Residual]:
+        return {r for f in self.upcasts for r in f.residuals}
 
     @cached_property
     def without_effect(self) -> tuple[NoEffect, ...]:
@@ -336,90 +331,21 @@ def _without_effect(rule: str) -> Callable[[LintSubject], Iterator[Advice]]:
 # --- findings about the residuals -------------------------------------------------------------------------------------
 
 
-def _upcasts(subject: LintSubject) -> Iterator[Advice]:
-    yield from _by_line(
-        subject.upcasts,
-        lambda texts: f"Saved in a wider type than the values had: {texts}.",
-        "put jax.checkpoint around the conversion together with what reads its result, or convert later.",
-    )
-
-
-def _one_hots(subject: LintSubject) -> Iterator[Advice]:
-    d = subject.derivation
-    yield from _by_line(
-        find_one_hots(subject.residuals.items, d.linearized.residuals, d.forward),
-        lambda texts: f"Saved as one-hot rows, where the integers would do: {texts}.",
-        "index with the integers, as `w[ids]` for `one_hot(ids, n) @ w` or `jnp.take_along_axis(x, ids[..., "
-        "None], -1)` for the one element of each row that `one_hot(ids, n)` selects; or put jax.checkpoint around "
-        "one_hot together with what reads its result.",
-    )
-
-
-def _duplicates(subject: LintSubject) -> Iterator[Advice]:
-    upcast = {r for f in subject.upcasts for r in f.residuals}
-    yield from _by_line(
-        [f for f in subject.residuals.duplicates if upcast.isdisjoint(f.residuals)],
-        lambda texts: f"One value is saved more than once: {texts}.",
-        "let all of its readers read the same array, or put jax.checkpoint around the line that makes the "
-        "copy together with what reads it.",
-    )
-
-
-def _invariants(subject: LintSubject) -> Iterator[Advice]:
-    yield from _by_line(
-        subject.residuals.invariant,
-        lambda texts: f"A scan stacks copies of a value that is the same in each iteration: {texts}.",
-        "compute it before the scan and close over it, instead of passing it through the carry.",
-    )
-
-
-def _forced(subject: LintSubject) -> Iterator[Advice]:
-    # Except the numbers that jax.numpy passes to its own jitted functions: the user cannot change these.
-    yield from _by_line(
-        [f for f in subject.residuals.forced if all(r.kind != "literal" for r in f.residuals)],
-        lambda texts: f"Saved only because it crosses the boundary of a jitted function: {texts}.",
-        "remove the jit from the inner function; under an outer jit it is compiled all the same.",
-    )
-
-
-def _unread(subject: LintSubject) -> Iterator[Advice]:
-    by_custom_rule = {r for r in subject.residuals if r.rule.startswith("custom VJP rule")}
-    yield from _by_line(
-        [f for f in subject.residuals.unread if by_custom_rule.issuperset(f.residuals)],
-        lambda texts: (
-            f"The backward function of a custom_vjp never reads values that its forward function saves: {texts}."
-        ),
-        "leave it out of what the forward function returns.",
-    )
-
-
-def _dummies(subject: LintSubject) -> Iterator[Advice]:
-    where = {r: r.dummies[0].location or r.location for f in subject.residuals.with_dummies for r in f.residuals}
-    yield from _by_line(
-        subject.residuals.with_dummies,
-        lambda texts: f"Each branch of a cond fills in dummies for values that only another branch saves: {texts}.",
-        "put jax.checkpoint around the cond, or around the body of the scan that it is in; or differentiate with "
-        "jaxviz.grad(f, cond_residuals='recompute').",
-        where.__getitem__,
-    )
-
-
-def _by_line(
-    findings: Iterable[Finding], text: Callable[[str], str], fix: str,
+def _of_findings(
+    findings: Callable[[LintSubject], Iterable[Finding]], text: str, fix: str,
     place: Callable[[Residual], Location] = lambda r: r.location,
-) -> Iterator[Advice]:  # fmt: skip
-    """One piece of advice for each line."""
-    for on_line in grouped(findings, lambda f: place(f.residuals[0])):
-        same = grouped(on_line, lambda f: tuple(r.repeats for r in f.residuals))
-        texts = listed(map(_all_times, same), 4)
-        residuals = tuple(r for f in on_line for r in f.residuals)
-        where, size = place(residuals[0]), sum(f.nbytes for f in on_line)
-        yield Advice("", text(texts), fix, where, size, max(map(len, same)), residuals)
+) -> Callable[[LintSubject], Iterator[Advice]]:  # fmt: skip
+    """Gives one piece of advice for each line with findings, whose texts it puts into `text`."""
 
+    def find(subject: LintSubject) -> Iterator[Advice]:
+        for on_line in grouped(findings(subject), lambda f: place(f.residuals[0])):
+            same = grouped(on_line, lambda f: tuple(r.repeats for r in f.residuals))
+            texts = listed((repeated(len(findings), alike([f.text for f in findings])) for findings in same), 4)
+            residuals = tuple(r for f in on_line for r in f.residuals)
+            where, size = place(residuals[0]), sum(f.nbytes for f in on_line)
+            yield Advice("", text.format(texts), fix, where, size, max(map(len, same)), residuals)
 
-def _all_times(findings: Sequence[Finding]) -> str:
-    """``12 × `jnp.tanh(x @ w)` (model.py:12)``: one expression in repeated layers, calls and iterations."""
-    return repeated(len(findings), alike([f.text for f in findings]))
+    return find
 
 
 # --- constants --------------------------------------------------------------------------------------------------------
@@ -494,10 +420,8 @@ def _around(region: Region, wrapped: Wrapped | None, trade: Trade | None, search
     """The advice to add a checkpoint around a region.
 
     Args:
-      region: the region.
       wrapped: what to write; None if only `plan.apply` can put it there.
       trade: the figures of the function with it; None if they could not be measured.
-      search: of the function.
     """
     before = search.written
     n = sum(map(len, region.alike))
@@ -540,13 +464,47 @@ FIND: dict[str, Callable[[LintSubject], Iterator[Advice]]] = {
     "unknown-name": _without_effect("unknown-name"),
     "unused-name": _without_effect("unused-name"),
     "policy-without-effect": _without_effect("policy-without-effect"),
-    "upcast-kept": _upcasts,
-    "one-hot-kept": _one_hots,
-    "scan-stacks-invariant": _invariants,
+    "upcast-kept": _of_findings(
+        lambda subject: subject.upcasts,
+        "Saved in a wider type than the values had: {}.",
+        "put jax.checkpoint around the conversion together with what reads its result, or convert later.",
+    ),
+    "one-hot-kept": _of_findings(
+        lambda subject: find_one_hots(subject.residuals.items),
+        "Saved as one-hot rows, where the integers would do: {}.",
+        "index with the integers, as `w[ids]` for `one_hot(ids, n) @ w` or `jnp.take_along_axis(x, ids[..., "
+        "None], -1)` for the one element of each row that `one_hot(ids, n)` selects; or put jax.checkpoint around "
+        "one_hot together with what reads its result.",
+    ),
+    "scan-stacks-invariant": _of_findings(
+        lambda subject: subject.residuals.invariant,
+        "A scan stacks copies of a value that is the same in each iteration: {}.",
+        "compute it before the scan and close over it, instead of passing it through the carry.",
+    ),
     "captured-constant": _constants,
-    "cond-dummy": _dummies,
-    "unread-residual": _unread,
-    "kept-twice": _duplicates,
-    "forced-by-jit": _forced,
+    "cond-dummy": _of_findings(
+        lambda subject: subject.residuals.with_dummies,
+        "Each branch of a cond fills in dummies for values that only another branch saves: {}.",
+        "put jax.checkpoint around the cond, or around the body of the scan that it is in; or differentiate with "
+        "jaxviz.grad(f, cond_residuals='recompute').",
+        lambda r: r.dummies[0].location or r.location,
+    ),
+    "unread-residual": _of_findings(
+        lambda subject: [f for f in subject.residuals.unread if f.residuals[0].rule.startswith("custom VJP rule")],
+        "The backward function of a custom_vjp never reads values that its forward function saves: {}.",
+        "leave it out of what the forward function returns.",
+    ),
+    "kept-twice": _of_findings(
+        lambda subject: [f for f in subject.residuals.duplicates if subject.upcast.isdisjoint(f.residuals)],
+        "One value is saved more than once: {}.",
+        "let all of its readers read the same array, or put jax.checkpoint around the line that makes the "
+        "copy together with what reads it.",
+    ),
+    # Except the numbers that jax.numpy passes to its own jitted functions: the user cannot change these.
+    "forced-by-jit": _of_findings(
+        lambda subject: [f for f in subject.residuals.forced if all(r.kind != "literal" for r in f.residuals)],
+        "Saved only because it crosses the boundary of a jitted function: {}.",
+        "remove the jit from the inner function; under an outer jit it is compiled all the same.",
+    ),
 }
 """The function that finds the advice of each rule; the `rule` of the advice is filled in afterwards."""

@@ -35,7 +35,6 @@ class LintReport(Report, Sequence[Advice], schema="lint"):
     Args:
       function: the name of the function.
       gradient: which gradient, such as "gradient of `loss` in `params`".
-      items: the pieces of advice.
       saved: what the gradient saves.
       min_nbytes: advice with fewer bytes at stake is left out.
       n_left_out: how many pieces of advice were left out.
@@ -155,7 +154,9 @@ def lint(f: Any, *args: Any, argnums: Argnums = 0, min_nbytes: int | None = None
             raise
 
     every = [a for advice in each(advice_of, FIND, "rules") for a in advice]
-    shown = [a for a in every if a.rule in _OF_NO_BYTES or a.nbytes >= _threshold(a.rule, least, min_nbytes)]
+    of_constants = CAPTURED_NBYTES if min_nbytes is None else max(least, 1)
+    threshold = lambda rule: of_constants if rule == "captured-constant" else max(least, 1)
+    shown = [a for a in every if a.rule in _OF_NO_BYTES or a.nbytes >= threshold(a.rule)]
     shown.sort(key=lambda a: -a.nbytes)
     few = sum(0 < a.nbytes < least for a in every if a.rule not in (*_OF_NO_BYTES, "captured-constant"))
     notes = (*subject.residuals.on_gradient, *unopened_note(derivation.unopened))
@@ -163,7 +164,3 @@ def lint(f: Any, *args: Any, argnums: Argnums = 0, min_nbytes: int | None = None
 
 
 _OF_NO_BYTES = ("checkpoint-without-effect", "unknown-name", "unused-name", "policy-without-effect")
-
-
-def _threshold(rule: str, least: int, min_nbytes: int | None) -> int:
-    return CAPTURED_NBYTES if rule == "captured-constant" and min_nbytes is None else max(least, 1)

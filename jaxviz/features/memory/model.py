@@ -52,7 +52,7 @@ class ModelledBuffer:
     """Whether it takes no memory: it is computed, or laid out, where it is read."""
     last_forward: int = -1
     """The last step of the forward pass that needs it."""
-    whole: ModelledBuffer | None = None
+    stack: ModelledBuffer | None = None
     """What it is one iteration's slice of."""
 
 
@@ -365,12 +365,12 @@ class Model:
         """Adds the slices of stacked operands that an iteration reads, except where XLA slices within the fusion."""
         copied = self.read_outside_of_fusions()
         for v, i in zip(body.program.invars, body.operands, strict=True):
-            if i < sum(of(e).carry(e.operation)) or id(env[v]) not in copied or (whole := operands[i]) is None:
+            if i < sum(of(e).carry(e.operation)) or id(env[v]) not in copied or (stack := operands[i]) is None:
                 continue
-            parts = nbytes(e.invars[i].aval) // whole.nbytes if whole.nbytes else 1
+            parts = nbytes(e.invars[i].aval) // stack.nbytes if stack.nbytes else 1
             piece = self.new(v, "temporary", e, within, parts=parts)
             piece.born, piece.last = copied[id(env[v])]
-            piece.whole = whole
+            piece.stack = stack
 
     def read_outside_of_fusions(self) -> dict[int, tuple[int, int]]:
         """By the identity of a buffer, the first and the last step that reads it other than in a fusion of XLA's."""
@@ -421,9 +421,9 @@ class Model:
         inside = {step: sum(b.nbytes for b in buffers) for step, buffers in self.inside.items()}
         most = sum(b.nbytes for b in there) + sum(inside.values())
         # Nested scans may stack more bytes than int64 holds, and NumPy would overflow silently.
-        whole = np.int64 if most < 2**63 else object
-        change = np.zeros((n + 1, len(KINDS)), whole)
-        sizes = np.array([b.nbytes for b in there], whole)
+        integer = np.int64 if most < 2**63 else object
+        change = np.zeros((n + 1, len(KINDS)), integer)
+        sizes = np.array([b.nbytes for b in there], integer)
         kinds = np.array([_KIND[b.kind] for b in there], np.int64)
         np.add.at(change, (np.array([min(b.born, n) for b in there], np.int64), kinds), sizes)
         np.subtract.at(change, (np.array([min(b.last + 1, n) for b in there], np.int64), kinds), sizes)
@@ -465,28 +465,28 @@ class Model:
 
     def called(self, b: ModelledBuffer) -> str:
         """The name of the value in a buffer."""
-        if b.whole is not None:
-            return f"a slice of {self.called(replace(b.whole, born=b.born))}"
+        if b.stack is not None:
+            return f"a slice of {self.called(replace(b.stack, born=b.born))}"
         return b.name or ("" if b.equation is None else self.names_at(b.born).of(b.equation, b.within, b.var))
 
     def location(self, b: ModelledBuffer) -> Location | None:
         """The user's line that computes the value in a buffer; None for an argument."""
-        if b.whole is not None:
-            return self.location(replace(b.whole, born=b.born))
+        if b.stack is not None:
+            return self.location(replace(b.stack, born=b.born))
         if b.location is not None or b.equation is None:
             return b.location
         return self.names_at(b.born).location(b.equation, b.within)
 
     def library(self, b: ModelledBuffer) -> str:
         """Where in a library the value in a buffer is computed; '' if in none."""
-        if b.whole is not None:
-            return self.library(replace(b.whole, born=b.born))
+        if b.stack is not None:
+            return self.library(replace(b.stack, born=b.born))
         return "" if b.equation is None else self.names_at(b.born).library(b.equation, b.within)
 
     def repeats(self, b: ModelledBuffer) -> Hashable:
         """A key shared by values of one expression in repeated layers and calls."""
-        if b.whole is not None:
-            return "a slice", self.repeats(b.whole)
+        if b.stack is not None:
+            return "a slice", self.repeats(b.stack)
         if b.residuals and b.kind == "residual":
             key: Hashable = self.derivation.residuals[b.residuals[0]].repeats
             return key

@@ -28,8 +28,6 @@ class DerivationNames:
         """`jnp.tanh(x @ w)`, `the cotangent of jnp.tanh(x @ w)`, `transpose for the cotangent of w`; or the operation.
 
         Args:
-          equation: the equation that computes the value.
-          within: the equations that enclose its program, outermost first.
           var: which of its results it is.
         """
         named = self._of_cotangent(equation, var) or self._naming.name(equation, within, place_of(equation, var))
@@ -48,10 +46,10 @@ class DerivationNames:
         if equation.origin is None or equation.origin.role not in _OF_COTANGENTS or not any(self.derivation.nonzeros):
             return ""  # the last: in a step, another gradient than the one that reports are about
         if var is not None and var in self._cotangents:
-            value, is_whole = self._cotangents[var]
+            value, is_complete = self._cotangents[var]
             whose = self._value(value)
             if whose:
-                return f"{'the cotangent' if is_whole else 'a part of the cotangent'} of {whose}"
+                return f"{'the cotangent' if is_complete else 'a part of the cotangent'} of {whose}"
         linear = equation.origin.equation
         values = (self._tangents[a] for a in (linear.invars if linear is not None else ()) if a in self._tangents)
         whose = next(filter(None, map(self._value, values)), "")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jaxviz.analysis.devices import input_types
 from jaxviz.analysis.grouping import alike, pattern, rows_of
 from jaxviz.analysis.layouts import Layouts, find_layouts, layouts_of_step
+from jaxviz.analysis.lowering import gradient_function
 from jaxviz.analysis.passes import Passes
 from jaxviz.analysis.training_step import TrainingStep, step_function, subject_of
 from jaxviz.analysis.walk import location_of
@@ -27,7 +27,6 @@ from jaxviz.higher_order.checkpoint import CHECKPOINT
 from jaxviz.higher_order.jit import JIT
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
-from jaxviz.ir.emit import as_function
 from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack, usual_stack
 from jaxviz.ir.syntax import Program
@@ -36,7 +35,7 @@ from jaxviz.report import pictures
 from jaxviz.report.charts import OverTime
 from jaxviz.report.kinds import PLURALS
 from jaxviz.report.report import Drawn, Part, Report, Table
-from jaxviz.report.tables import format_bytes, in_library, more_rows, repeated, short_location
+from jaxviz.report.tables import format_bytes, in_library, more_of, repeated, short_location
 from jaxviz.runtime.stoppable import compiled_by_jax
 from jaxviz.transforms.inline import inlined
 from jaxviz.transforms.unopened import unopened_note
@@ -96,6 +95,12 @@ class XlaMemory:
         """Whether it has checkpoints that save next to nothing."""
         without = self.temporaries_without_checkpoints
         return without is not None and self.temporaries > 0.95 * without
+
+
+def _alive(values: Sequence[Live]) -> Alive:
+    first, size = values[0], sum(v.nbytes for v in values)
+    what = alike([v.what for v in values])
+    return Alive(what, first.type, size, first.kind, first.location, len(values), first.library)
 
 
 SPARED = "XLA recomputes some values by itself"
@@ -173,15 +178,7 @@ class MemoryTimeline(Report, schema="memory"):
     def alive_at(self, step: int) -> tuple[Alive, ...]:
         """The values alive at a step, largest first, with those of each of `rows` counted together."""
         at = ([v for v in row if v.born <= step <= v.last] for row in self.rows)
-        alive = [
-            Alive(
-                alike([v.what for v in g]), g[0].type, sum(v.nbytes for v in g), g[0].kind, g[0].location, len(g),
-                g[0].library
-            )
-            for g in at
-            if g
-        ]  # fmt: skip
-        return tuple(sorted(alive, key=lambda a: -a.nbytes))
+        return tuple(sorted(map(_alive, filter(None, at)), key=lambda a: -a.nbytes))
 
     @cached_property
     def xla(self) -> XlaMemory:
@@ -316,16 +313,13 @@ class MemoryTimeline(Report, schema="memory"):
                 for a in self.alive
             ]  # fmt: skip
             heads = ("kind", "type", "bytes", "line", "what")
-            yield Table(heads, rows, "<<><<", "alive at the peak:", more=self._more_alive)
+            size = lambda rest: format_bytes(sum(a.nbytes for a in rest))
+            more = more_of(self.alive, lambda a: a.count, "value", size)
+            yield Table(heads, rows, "<<><<", "alive at the peak:", more=more)
         yield from self.notes
 
     def _html_parts(self) -> Iterator[Part]:
         return (part for part in self._parts() if not isinstance(part, Drawn))  # the picture has the curve
-
-    def _more_alive(self, shown: int) -> str:
-        rest = self.alive[shown:]
-        size = sum(a.nbytes for a in rest)
-        return more_rows(len(rest), sum(a.count for a in rest), "value", format_bytes(size))
 
     _data = (
         "derivation.gradient", "is_training_step", "function", "n_devices", "peak", "peak_nbytes", "notes", "alive",
@@ -362,11 +356,7 @@ def _pass_of(step: MemoryStep) -> str:
 @counting("memory")
 @deep_stack
 def memory(
-    f: Any,
-    *args: Any,
-    argnums: Argnums = 0,
-    donate_argnums: int | Sequence[int] | None = None,
-    **kwargs: Any,
+    f: Any, *args: Any, argnums: Argnums = 0, donate_argnums: int | Sequence[int] | None = None, **kwargs: Any
 ) -> MemoryTimeline:
     """Models the memory of a function's gradient over time, its peak, and what is alive there.
 
@@ -396,20 +386,17 @@ def memory(
     if donate_argnums is None:
         return _timeline(derivation, donated_by(primal))
     indices = compat.index_or_indices(donate_argnums)
-    places = {indices} if isinstance(indices, int) else set(indices)
+    places = (indices,) if isinstance(indices, int) else indices
     n = len(primal.invars)
     n_places = len(args) or n
     if outside := [i for i in places if not -n_places <= i < n_places]:
         raise ValueError(
             f"donate_argnums={min(outside)} is no argument of `{primal.name}`, which has {n_places}; the first is 0"
         )
-    if args and places:
-        sizes = [len(jax.tree.leaves(a)) for a in args]
-        flat = [i in places or i - len(args) in places for i, size in enumerate(sizes) for _ in range(size)]
-        donated = tuple((flat + [False] * n)[:n])
-    else:
-        donated = tuple(i in places or i - n in places for i in range(n))
-    return _timeline(derivation, donated)
+    positions = {i % n_places for i in places}
+    sizes = [len(jax.tree.leaves(a)) for a in args] or [1] * n
+    flat = [i in positions for i, size in enumerate(sizes) for _ in range(size)]
+    return _timeline(derivation, tuple((flat + [False] * n)[:n]))
 
 
 def peak_of(derivation: Derivation, layouts: Layouts | None = None) -> int:
@@ -417,9 +404,8 @@ def peak_of(derivation: Derivation, layouts: Layouts | None = None) -> int:
     step: TrainingStep | None = derivation.step
     primal = derivation.primal if step is None else step.traced
     model = Model(derivation, donated_by(primal), named=False, layouts=layouts)
-    steps = (
-        model.run() if step is None else model.run_step(step.opened(Passes(derivation.forward, derivation.backward)))
-    )
+    opened = None if step is None else step.opened(Passes(derivation.forward, derivation.backward))
+    steps = model.run() if opened is None else model.run_step(opened)
     return max((s.total for s in steps), default=0)
 
 
@@ -449,18 +435,9 @@ def _at(location: Location | None) -> str:
     return "" if location is None else f"({short_location(location)}) "
 
 
-@usual_stack
 def xla_memory(derivation: Derivation, donated: Sequence[bool]) -> XlaMemory:
-    forward, backward = as_function(derivation.forward), as_function(derivation.backward)
-    n, cts = derivation.n_residuals, derivation.backward.invars[derivation.n_residuals :]
-
-    def gradient(*inputs: Any) -> list[Any]:
-        outs = forward(*inputs)
-        n_results = len(outs) - n
-        ones = [jax.numpy.ones(v.aval.shape, v.aval.dtype) for v in cts]
-        return [*outs[:n_results], *backward(*outs[n_results:], *ones)]
-
-    return xla_figures(gradient, input_types(derivation), donated)
+    """XLA's figures for a gradient."""
+    return xla_figures(*gradient_function(derivation), donated)
 
 
 @usual_stack

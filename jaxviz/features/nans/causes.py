@@ -127,15 +127,13 @@ class Case:
     """What identifies a cause.
 
     Args:
-      primitive, params: those of the equation.
       operation: what the user called, such as 'log'.
       of: the primitive that this is, or is the derivative of.
       is_derivative: whether the equation belongs to its derivative.
-      inputs, outputs: its operands and results.
-      dtype: the dtype of its result.
+      dtype: that of its result.
       behind_where: whether the result of the user's operation is an operand of a `where`, which may not select it.
       matrix: its first operand, if that is a matrix.
-      written: what the user's expression calls, see `Names.written`; '' if that is unknown.
+      written: what the user's expression calls, see `SearchNames.written`; '' if that is unknown.
       is_certain: whether the operation is known to be this one, and not another one that JAX derived from it.
     """
 
@@ -225,9 +223,8 @@ def _of_domain(case: Case, of: str, domain: Domain, id: str, text: str) -> Cause
     code = domain.repaired(CALLS.get(case.function, domain.call), case.dtype)
     if case.behind_where:
         why = (
-            f"`where` computes and differentiates both sides, and here {text}; the side that is not taken "
-            "sends back a cotangent of "
-            "0, and zero times infinity, or NaN, is NaN."
+            f"`where` computes and differentiates both sides, and here {text}; the side that is not taken sends back a "
+            "cotangent of 0, and zero times infinity, or NaN, is NaN."
         )
         return advised("unsafe-where", why, "safe before where", code=code) if code else Cause("unsafe-where", why)
     return advised(id, f"{sentence}.", "call inside", code=code) if code else Cause(id, f"{sentence}.")

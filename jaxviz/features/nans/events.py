@@ -1,34 +1,30 @@
-"""Describes the equations found: operands and results in the step in question, and the user's operations."""
+"""Describes the equations at fault: the user's operations and expressions, operands and results in that step."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.analysis.naming import ROOM_IN_SENTENCE, is_of_users_rule
+from jaxviz.analysis.naming import ROOM, ROOM_IN_SENTENCE, Naming, is_of_users_rule
 from jaxviz.analysis.training_step import is_backward
 from jaxviz.features.nans.advice import ALIASES
+from jaxviz.features.nans.capture import kinds_of
 from jaxviz.features.nans.causes import SINGLE, Case, Operand, cause_of, is_slope, operand
-from jaxviz.features.nans.names import SearchNames
 from jaxviz.features.nans.report import Devices, Event, Iteration, Passed
-from jaxviz.features.nans.run import kinds_of
-from jaxviz.features.nans.search import Birth, NanSearch, ProgramLevel, Steps, computed_by
+from jaxviz.features.nans.search import Birth, NanSearch, Place, ProgramLevel, Values, computed_by
 from jaxviz.higher_order import is_scan, of
 from jaxviz.ir import compat
+from jaxviz.ir.expressions import expression_at, shortened_expression
 from jaxviz.ir.origin import Location, ancestors, locate
 from jaxviz.ir.primitives import plain
 from jaxviz.ir.syntax import Atom, Equation, Literal, Var
 from jaxviz.report.tables import short_location, type_text
 from jaxviz.transforms.flags import INFINITE, NAN, decides
-
-Place = tuple[ProgramLevel, Steps]
-
-Values = Mapping[Place, Mapping[Atom, Any]]
-"""The values of programs in certain steps."""
 
 
 def operands_and_results(births: Sequence[Birth]) -> dict[Place, list[Atom]]:
@@ -121,7 +117,8 @@ def _operand(names: SearchNames, level: ProgramLevel, a: Atom, x: Any, index: tu
 
 def _is_cotangent(level: ProgramLevel, e: Equation) -> bool:
     """Whether an equation computes cotangents, and no value of the forward pass again."""
-    return _phase(level, e) == "backward" and not _is_residual(e)
+    is_recomputed = e.origin is not None and e.origin.role in ("recomputation", "residual", "primal")
+    return _phase(level, e) == "backward" and not is_recomputed
 
 
 def _reads_zero_cotangent(level: ProgramLevel, e: Equation, operands: Sequence[Operand]) -> bool:
@@ -133,11 +130,6 @@ def _reads_zero_cotangent(level: ProgramLevel, e: Equation, operands: Sequence[O
         if is_zero and any(_is_cotangent(at, m) for at, m in computed_by(level, a)):
             return True
     return False
-
-
-def _is_residual(e: Equation) -> bool:
-    """Whether it recomputes in the backward pass what the forward pass has computed."""
-    return e.origin is not None and e.origin.role in ("recomputation", "residual", "primal")
 
 
 def first_bad(x: Any, kind: int) -> tuple[int, ...] | None:
@@ -163,7 +155,7 @@ def _own_operation(level: ProgramLevel, e: Equation, written: str) -> tuple[str,
     """The user's call that an equation belongs to, its primitive, and whether the equation is part of its derivative.
 
     Args:
-      written: what the user's expression calls, see `Names.written`.
+      written: what the user's expression calls, see `SearchNames.written`.
     """
     if e.origin is not None:
         own = next(reversed([e, *ancestors(e)]))
@@ -326,3 +318,62 @@ def _decided(search: NanSearch, birth: Birth) -> str:
     loop = locate(level.path[-1][0].source)
     at = f" at {short_location(loop)}" if loop is not None else ""
     return f"{what}; it decides whether the while loop{at} goes on, first before iteration {steps[-1]:,}"
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SearchNames:
+    """The names in the searched programs, by the names of the derivation and the paths of its inputs.
+
+    Args:
+      inner: whether gradients that the function takes are inner ones, whose pass the report does not say.
+    """
+
+    naming: Naming
+    arguments: Mapping[Atom, str]
+    inner: bool
+
+    def equation(self, level: ProgramLevel, e: Equation, is_derivative: bool, place: int = 0, room: int = ROOM) -> str:
+        """`jnp.log(x)`, or `mul in the derivative of jnp.sqrt(x)`; '' if no expression is found.
+
+        Args:
+          is_derivative: whether it belongs to the derivative of the user's operation.
+          place: the index of the result.
+          room: the maximum length of the expression.
+        """
+        name = self.naming.name(e, [outer for outer, _ in level.path], place, room, self.inner)
+        _, of_derivative, called = name.partition(_OF)
+        if not is_derivative and of_derivative:  # the transpose of a user's rule
+            return called
+        if not name or not is_derivative or of_derivative:
+            return name
+        # In JAX's own gradient, or a hand-written derivative of a jitted function, there is no rule to name.
+        return f"{e.primitive.name}{_OF}{_expression(e, room) or name}"
+
+    def differentiated(self, level: ProgramLevel, e: Equation) -> str:
+        """The expression whose derivative an equation of the backward pass belongs to; '' if none is found."""
+        within = [outer for outer, _ in level.path]
+        return _expression(e, ROOM_IN_SENTENCE) or self.naming.name(e, within, room=ROOM_IN_SENTENCE, inner=self.inner)
+
+    def written(self, e: Equation) -> str:
+        """What the user's expression calls, such as 'log2', or 'div' and 'pow' for operators; '' for anything else."""
+        try:
+            match ast.parse(expression_at(locate(e.source)), mode="eval").body:
+                case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
+                    return name
+                case ast.BinOp(op=ast.Div()):
+                    return "div"
+                case ast.BinOp(op=ast.Pow()):
+                    return "pow"
+        except SyntaxError:  # no source
+            pass
+        return ""
+
+
+def _expression(e: Equation, room: int) -> str:
+    return shortened_expression(expression_at(locate(e.source)), room)
+
+
+_OF = " in the derivative of "

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, wraps
+from functools import cached_property, wraps
 from typing import Any
 
 import jax
@@ -15,11 +15,20 @@ from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.training_step import stores_gradient, takes_gradient
 from jaxviz.arguments import Argnums, arrays_by_name, flat_arguments, positions
 from jaxviz.derivation import Derivation, derive, derive_call
-from jaxviz.features.nans.capture import RecordedRun, evaluate_equation, place_of_body
+from jaxviz.features.nans.capture import (
+    CompiledRun,
+    RecordedRun,
+    evaluate_equation,
+    is_inexact,
+    kinds_of,
+    kinds_of_all,
+    place_of_body,
+    run_program,
+    without_nans,
+)
 from jaxviz.features.nans.causes import operand
 from jaxviz.features.nans.events import (
-    Place,
-    Values,
+    SearchNames,
     chain_of,
     described,
     events_of,
@@ -28,10 +37,8 @@ from jaxviz.features.nans.events import (
     operands_and_results,
     with_values,
 )
-from jaxviz.features.nans.names import SearchNames
 from jaxviz.features.nans.report import NanReport, Passed, Ran, remembered
-from jaxviz.features.nans.run import CompiledRun, is_inexact, kinds_of, kinds_of_all, run_program, without_nans
-from jaxviz.features.nans.search import Birth, NanSearch, ProgramLevel, Steps
+from jaxviz.features.nans.search import Birth, NanSearch, Place, ProgramLevel
 from jaxviz.higher_order import bodies, carried, is_call, is_choice, is_loop, of
 from jaxviz.higher_order.while_loop import with_one_predicate
 from jaxviz.ir import compat
@@ -61,15 +68,9 @@ class _Subject:
     """What is run: a function, or a loss and then its gradient.
 
     Args:
-      traced: the traced function.
-      inputs: its inputs.
-      names: the names of its inputs.
-      results: the names of its results.
-      function: the name of the function.
+      names, results: the names of its inputs and of its results.
       title: the subject of a report; see `Derivation.gradient`.
-      derivation: the derivation of the function.
       n_values: how many of the results are the function's own; the others are gradients.
-      is_loss: see `_is_loss`.
       unsearched: what was not searched, and why.
     """
 
@@ -103,11 +104,9 @@ class _Subject:
         inner = self.has_gradient or (self.is_loss and not _is_derived(d.primal))
         return SearchNames(naming, dict(zip(program.invars, self.names, strict=True)), inner)
 
-    @cached_property
-    def values(self) -> dict[Var, Any]:
-        """The values of its inputs and constants."""
-        program = self.program
-        return dict(zip((*program.invars, *program.constvars), (*self.inputs, *program.consts), strict=True))
+    def recorded(self, program: Program, **values: Any) -> RecordedRun:
+        """The run of its program, or of a part of that."""
+        return RecordedRun(program, self.inputs, **values, jit=self.run.once)
 
 
 @api_boundary
@@ -170,7 +169,7 @@ def _find(subject: _Subject, bad: Sequence[int]) -> NanReport:
     return replace(report, results=names)
 
 
-def _flagged_run(subject: _Subject, program: Program, deciding: bool = False) -> tuple[NanSearch, RecordedRun]:
+def _flagged_run(subject: _Subject, program: Program, deciding: bool = False) -> NanSearch:
     flagged = flag_program(program, deciding=deciding, keeps=not deciding)
     n_results = len(program.outvars)
     outs = subject.run.once(lambda *xs: as_function(flagged.program)(*xs)[n_results:])(*subject.inputs)
@@ -182,27 +181,19 @@ def _flagged_run(subject: _Subject, program: Program, deciding: bool = False) ->
         first = [int(step) for flags in inside for step in np.asarray(flags)[INFINITE, :, 0] if step >= 0]
         if first:
             reached[id(e)] = min(first), carry
-    recorded = RecordedRun(program, subject.inputs, dict(zip(flagged.known, rest, strict=True)), reached)
-    search = NanSearch(
-        program,
-        flagged.watches,
-        raised,
-        partial(_is_bad_input, subject, {}),
-        partial(_kinds_in, subject, recorded),
-        partial(_branch_in, subject, recorded),
-    )
-    return search, recorded
+    recorded = subject.recorded(program, known=dict(zip(flagged.known, rest, strict=True)), reached=reached)
+    return NanSearch(recorded, flagged.watches, raised)
 
 
 def _harmless(subject: _Subject, bad: Sequence[int]) -> tuple[Passed, ...]:
-    search, _ = _flagged_run(subject, subject.program, deciding=True)
+    search = _flagged_run(subject, subject.program, deciding=True)
     return harmless_in(search, [k for k in bad if search.is_bad_result(k, INFINITE)])
 
 
 def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
     """Finds it by a run with flags; None if these show nothing."""
     program = _loss_alone(subject.program) if _loss_explains(subject, bad) else subject.program
-    search, recorded = _flagged_run(subject, program)
+    search = _flagged_run(subject, program)
     shown = [k for k in bad if k < len(program.outvars) and search.is_bad_result(k, INFINITE)]
     if not shown:
         return None
@@ -216,10 +207,10 @@ def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
     births = [b for b in dict.fromkeys((first, nan)) if b is not None and b.equations]
     way = chain_of(first)
     places = [(level, search.first(level, v, first.kind) or first.steps[: len(level.devices)]) for _, level, v in way]
-    wanted: dict[Place, list[Atom]] = operands_and_results(births)
+    requests: dict[Place, list[Atom]] = operands_and_results(births)
     for place, (_, _, v) in zip(places, way, strict=True):
-        wanted.setdefault(place, []).append(v)
-    values = _values_in(subject, recorded, wanted)
+        requests.setdefault(place, []).append(v)
+    values = search.values(requests)
     events = events_of(births, values, _may_hide(subject, bad), subject.called)
     born = events.get(first)
     became = events.get(nan) if nan is not None and nan is not first else None
@@ -271,18 +262,18 @@ def _loss_alone(program: Program) -> Program:
 def _subject(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums, gradient: bool | None
 ) -> _Subject:
-    wanted = _differentiated(f, args, kwargs, argnums)
+    chosen = _differentiated(f, args, kwargs, argnums)
     refused = ""
     try:
-        d = _derived(f, args, kwargs, wanted)
+        d = _derived(f, args, kwargs, chosen)
     except TypeError as error:  # an argument that cannot be differentiated
-        if gradient or not wanted:
+        if gradient or not chosen:
             raise
-        wanted, refused = (), _reason(error)
+        chosen, refused = (), _reason(error)
         d = _derived(f, args, kwargs, ())
     primal = d.primal
     check_values("find_nan", (args, kwargs))
-    leaves, _, _, is_input = flat_arguments(args, kwargs, wanted)
+    leaves, _, _, is_input = flat_arguments(args, kwargs, chosen)
     inputs = select(is_input, leaves)
     names = tuple(name or f"argument {k}" for k, name in enumerate(primal.arg_names))
     results = tuple(f"the result{path}" for path in _result_paths(d.out_tree, len(primal.outvars)))
@@ -334,13 +325,13 @@ def _differentiated(
 
 
 def _derived(
-    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], wanted: Sequence[int | str]
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], chosen: Sequence[int | str]
 ) -> Derivation:
     """The derivation of a call, without results that are not arrays; an auxiliary result is not differentiated."""
     try:
-        d = derive_call(f, args, kwargs, wanted)
+        d = derive_call(f, args, kwargs, chosen)
     except NoArrayError:
-        d = derive_call(_arrays_of(f), args, kwargs, wanted)
+        d = derive_call(_arrays_of(f), args, kwargs, chosen)
     return replace(d, n_results=1) if _has_auxiliary(d) else d
 
 
@@ -470,35 +461,6 @@ def _result_paths(tree: Any, n: int) -> list[str]:
     return [jax.tree_util.keystr(path) for path, _ in leaves]
 
 
-def _is_bad_input(subject: _Subject, known: dict[Var, tuple[bool, bool]], v: Var, kind: int) -> bool:
-    if v not in known:
-        known[v] = kinds_of(subject.values[v]) if v in subject.values else (False, False)
-    return known[v][kind]
-
-
-def _kinds_in(
-    subject: _Subject, recorded: RecordedRun, level: ProgramLevel, steps: Steps, atoms: Sequence[Atom]
-) -> list[tuple[bool, bool]]:
-    """Whether values are non-finite, and contain a NaN, in a step, run again from the recorded values."""
-    (values,) = _values_in(subject, recorded, {(level, steps): atoms}).values()
-    return [kinds_of(values[a]) for a in atoms]
-
-
-def _branch_in(subject: _Subject, recorded: RecordedRun, level: ProgramLevel, cond: Equation, steps: Steps) -> int:
-    index = cond.invars[0]
-    if isinstance(index, Literal):
-        value = index.val
-    else:
-        value = _values_in(subject, recorded, {(level, steps): [index]})[level, steps][index]
-    return int(np.clip(value, 0, len(cond.programs) - 1))
-
-
-def _values_in(subject: _Subject, recorded: RecordedRun, wanted: Mapping[Place, Sequence[Atom]]) -> Values:
-    requests = [(level.path, steps, atoms) for (level, steps), atoms in wanted.items()]
-    groups = recorded.values(requests, subject.run.once)
-    return {place: dict(zip(atoms, xs, strict=True)) for (place, atoms), xs in zip(wanted.items(), groups, strict=True)}
-
-
 def _source_text(subject: _Subject, birth: Birth) -> str:
     value = birth.value
     if isinstance(value, Literal):
@@ -506,7 +468,7 @@ def _source_text(subject: _Subject, birth: Birth) -> str:
     names = subject.called.arguments
     name = names.get(value, "a constant that is closed over")
     label = f"the argument {name}" if value in names and name != _CLOSED_OVER else name
-    x = subject.values.get(value)
+    x = subject.recorded(subject.program).arguments.get(value)
     if x is None:
         return label
     what = "infinity" if birth.kind == INFINITE and not kinds_of(x)[NAN] else "NaN"

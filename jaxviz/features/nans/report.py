@@ -36,11 +36,8 @@ class Iteration:
     length: int | None
 
     def __str__(self) -> str:
-        return (
-            f"iteration {self.index}"
-            + (f" of {self.length:,}" if self.length is not None else "")
-            + f" of the {self.loop}"
-        )
+        of = f" of {self.length:,}" if self.length is not None else ""
+        return f"iteration {self.index}{of} of the {self.loop}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +67,19 @@ class Devices(Data):
     def _named(self, index: tuple[int, ...]) -> str:
         return " ".join(f"{name}={i}" for (name, _), i in zip(self.axes, index, strict=True))
 
-    _data = ("mapped", "axes=_axes", "index=_index", "alike=_alike")
+    _data = ("mapped", "axes=_sizes", "index=_place", "alike=_places")
 
     @property
-    def _axes(self) -> dict[str, int]:
+    def _sizes(self) -> dict[str, int]:
         return dict(self.axes)
 
     @property
-    def _index(self) -> dict[str, int]:
-        return self._at(self.index)
+    def _place(self) -> dict[str, int]:
+        return dict(zip(self._sizes, self.index, strict=True))
 
     @property
-    def _alike(self) -> list[dict[str, int]]:
-        return [self._at(index) for index in self.alike]
-
-    def _at(self, index: tuple[int, ...]) -> dict[str, int]:
-        return {name: i for (name, _), i in zip(self.axes, index, strict=True)}
+    def _places(self) -> list[dict[str, int]]:
+        return [dict(zip(self._sizes, index, strict=True)) for index in self.alike]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,13 +186,7 @@ class Passed:
 
 @dataclass(frozen=True, eq=False)
 class Ran:
-    """The run that was searched, to be stepped through.
-
-    Args:
-      derivation: of the function.
-      inputs: its flat inputs.
-      has_gradient: whether its gradient was searched too.
-    """
+    """The run that was searched, to be stepped through; with the function's gradient, if that was searched too."""
 
     derivation: Derivation
     inputs: tuple[Any, ...]

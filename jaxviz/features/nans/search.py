@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
 
-from jaxviz.features.nans.capture import Path, place_of_body
-from jaxviz.features.nans.run import kinds_of
+from jaxviz.features.nans.capture import Kinds, Path, RecordedRun, kinds_of, place_of_body
 from jaxviz.higher_order import Body, bodies, carried, is_choice, is_loop, of
 from jaxviz.ir import compat, primitives
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
@@ -22,16 +21,15 @@ from jaxviz.transforms.vmap import named_axes
 Steps = tuple[int, ...]
 """For each enclosing loop the step, from 0 in execution order, and for each `shard_map` the number of the device."""
 
+Place = tuple["ProgramLevel", Steps]
+
+Values = Mapping[Place, Mapping[Atom, Any]]
+"""The values of programs in certain steps."""
+
 
 @dataclass(frozen=True, eq=False)
 class ProgramLevel:
-    """A program, possibly nested.
-
-    Args:
-      program: the program.
-      path: the equations that contain it.
-      outer: the program that contains the last of those; None for the outermost.
-    """
+    """A program, with the equations that contain it, and the level of the last of those; None for the outermost."""
 
     program: Program
     path: Path = ()
@@ -140,16 +138,10 @@ class Birth:
     def order(self) -> tuple[int, ...]:
         """A sort key for execution order."""
         places: list[int] = []
-        steps = iter(self.steps)
-        level: ProgramLevel | None = self.level
-        levels = []
-        while level is not None and level.outer is not None:
-            levels.append(level)
-            level = level.outer
-        for inner in reversed(levels):
-            equation, _ = inner.path[-1]
-            assert inner.outer is not None
-            places.append(inner.outer.makers.get(equation.outvars[0], 0) if equation.outvars else 0)
+        steps, level = iter(self.steps), self.level.outermost
+        for equation, place in self.level.path:
+            places.append(level.makers.get(equation.outvars[0], 0) if equation.outvars else 0)
+            level = level.within(equation, place)
             if has_steps(equation):
                 step = next(steps)
                 places += [step] if is_loop(equation) else []
@@ -160,31 +152,38 @@ class NanSearch:
     """Traces non-finite values back to where they were computed.
 
     Args:
-      program: the program that ran.
+      run: the program that ran, and its values.
       watches, flags: what `transforms.flags` watched in it, and the results.
-      is_bad: whether one of the program's inputs, by index, or one of its constants is non-finite; by kind.
-      kinds_in: whether values of a program are non-finite, and contain a NaN, in one step: the flags only tell the
-        first step of a loop, and what was harmless in that one may not be in a later one.
-      branch_in: which branch a cond in a program takes in one step.
     """
 
-    def __init__(
-        self, program: Program, watches: Sequence[FlaggedValues], flags: Sequence[Any],
-        is_bad: Callable[[Var, int], bool],
-        kinds_in: Callable[[ProgramLevel, Steps, Sequence[Atom]], Sequence[tuple[bool, bool]]],
-        branch_in: Callable[[ProgramLevel, Equation, Steps], int],
-    ):  # fmt: skip
-        self.top = ProgramLevel(program)
-        self.kinds_in = kinds_in
-        self.branch_in = branch_in
-        self.known: dict[Any, tuple[bool, bool]] = {}
-        self.is_bad_input = is_bad
+    def __init__(self, run: RecordedRun, watches: Sequence[FlaggedValues], flags: Sequence[Any]):
+        self.run = run
+        self.top = ProgramLevel(run.program)
+        self.known: dict[Any, Kinds] = {}
         self.watches = tuple(watches)
         self.raised: dict[Any, np.ndarray] = {}
         for watch, of_watch in zip(watches, flags, strict=True):
             columns = np.asarray(of_watch).reshape(2, -1, len(watch.values), watch.n_loops or 1)
             for k, v in enumerate(watch.values):
                 self.raised[_key(watch.path, v)] = columns[:, :, k]
+
+    def values(self, places: Mapping[Place, Sequence[Atom]]) -> Values:
+        """Values in some steps, computed from those that the run has left."""
+        groups = self.run.values([(level.path, steps, atoms) for (level, steps), atoms in places.items()])
+        pairs = zip(places.items(), groups, strict=True)
+        return {place: dict(zip(atoms, xs, strict=True)) for (place, atoms), xs in pairs}
+
+    def is_bad_input(self, v: Var, kind: int) -> bool:
+        """Whether an input or a constant of the whole program is non-finite, or contains a NaN."""
+        if v not in self.known:
+            self.known[v] = kinds_of(self.run.arguments[v]) if v in self.run.arguments else (False, False)
+        return self.known[v][kind]
+
+    def branch_in(self, level: ProgramLevel, cond: Equation, steps: Steps) -> int:
+        """Which branch a cond takes in a step."""
+        index = cond.invars[0]
+        value = index.val if isinstance(index, Literal) else self.values({(level, steps): [index]})[level, steps][index]
+        return int(np.clip(value, 0, len(cond.programs) - 1))
 
     def first(self, level: ProgramLevel, value: Atom, kind: int, at: Steps = ()) -> Steps | None:
         """When a value, watched itself or inside, first became non-finite; None if it never did, or if that is unknown.
@@ -252,9 +251,7 @@ class NanSearch:
     def raised_values(self) -> Iterator[tuple[ProgramLevel, Var]]:
         """The watched values that were not finite, in any step."""
         for watch in self.watches:
-            level = self.top
-            for equation, place in watch.path:
-                level = level.within(equation, place)
+            level = reduce(lambda level, at: level.within(*at), watch.path, self.top)
             for v in watch.values:
                 if self.first(level, v, INFINITE) is not None:
                     yield level, v
@@ -367,13 +364,12 @@ class NanSearch:
         first = self.first(level, a, kind, steps)
         if first is None or first >= steps:
             return first == steps
+        # The flags only tell the first step of a loop, and what was harmless in that one may not be in a later one.
         key = (_key(level.path, a), steps)
         if key not in self.known:
             atoms = [a, *(v for v in self._doubtful(level, steps) if v is not a)]
-            self.known.update(
-                ((_key(level.path, v), steps), kinds)
-                for v, kinds in zip(atoms, self.kinds_in(level, steps, atoms), strict=True)
-            )
+            (values,) = self.values({(level, steps): atoms}).values()
+            self.known |= {(_key(level.path, v), steps): kinds_of(x) for v, x in values.items()}
         return self.known[key][kind]
 
     def _is_bad_within(self, inner: ProgramLevel, a: Atom, steps: Steps, kind: int) -> bool:

@@ -158,12 +158,12 @@ def _runs(equations: Sequence[Equation]) -> list[list[Equation]]:
     for e in equations:
         frames = compat.frames_of(e.source)
         user = next((i for i, (code, _) in enumerate(frames) if is_of_program(code.co_filename)), 0)
-        outer, whole = tuple(frames[user + 1 :]), tuple(frames)
-        if not runs or outer != caller or whole in been:
+        outer, stack = tuple(frames[user + 1 :]), tuple(frames)
+        if not runs or outer != caller or stack in been:
             runs.append([])
             been = set()
         caller = outer
-        been.add(whole)
+        been.add(stack)
         runs[-1].append(e)
     return runs
 

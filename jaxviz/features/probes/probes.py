@@ -64,9 +64,6 @@ class ProbeSite:
     """Identifies the probe that sent a report.
 
     Args:
-      name: the name of the probe.
-      kind: value or cotangent.
-      spec: what was asked for.
       place: a number that distinguishes places with the same name, in the order in which they were traced.
     """
 
@@ -84,7 +81,6 @@ class ProbedValue:
     """A value received from a running program.
 
     Args:
-      site: the probe.
       axes: the number of leading dimensions that `vmap` maps over.
       size: the number of elements of the value, for one example.
       values: the value; or its statistics, packed along the last dimension: see `statistics`.
@@ -154,10 +150,6 @@ def tracing_for(spec: Spec) -> Any:
     return _specs((*active_specs(), spec))
 
 
-def is_watching() -> bool:
-    return bool(_active)
-
-
 def probe(x: T, name: str, *, index: Any = None) -> T:
     """Names a value, so that it can be watched, and returns it.
 
@@ -182,36 +174,25 @@ def probe(x: T, name: str, *, index: Any = None) -> T:
         raise TypeError(f"the name of a probe must be a str; got {type(name).__name__}. Write probe(x, 'name').")
     indices = () if index is None else (jnp.atleast_1d(jnp.asarray(index, jnp.int32)),)
     paths, tree = jax.tree_util.tree_flatten_with_path(x)
-    leaves = [_probe_leaf(leaf, leaf_name(name, path), indices, specs) for path, leaf in paths]
+    leaves = []
+    for path, leaf in paths:
+        below = jax.tree_util.keystr(path, simple=True, separator=".")
+        full = f"{name}.{below}" if below else name
+        for spec in specs:
+            leaf = _observed(leaf, full, spec, indices) if spec.matches(full) else leaf
+        leaves.append(leaf)
     result: T = jax.tree.unflatten(tree, leaves)
     return result
 
 
-def leaf_name(name: str, path: Sequence[Any]) -> str:
-    """The name of one array of a pytree."""
-    below = jax.tree_util.keystr(tuple(path), simple=True, separator=".")
-    return f"{name}.{below}" if below else name
+next_place = itertools.count().__next__
+"""The number of a new place that reports."""
 
 
-def _probe_leaf(x: Any, name: str, indices: tuple[Any, ...], specs: Sequence[Spec]) -> Any:
-    for spec in specs:
-        if spec.matches(name):
-            x = observed(x, name, spec, indices)
-    return x
-
-
-_places = itertools.count()
-
-
-def next_place() -> int:
-    """The number of a new place that reports."""
-    return next(_places)
-
-
-def observed(x: Any, name: str, spec: Spec, indices: tuple[Any, ...] = (), has_step: bool = False) -> Any:
+def _observed(x: Any, name: str, spec: Spec, indices: tuple[Any, ...]) -> Any:
     """Reports a value, and returns one whose cotangent will be reported."""
     site = ProbeSite(name, "value", spec, next_place())
-    params = {"site": site, "axes": 0, "has_step": has_step}
+    params = {"site": site, "axes": 0, "has_step": False}
     array = jnp.asarray(x)
     is_key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
     report_p.bind(jax.random.key_data(array) if is_key else array, *indices, **params)
@@ -237,11 +218,7 @@ def measure(x: Any, what: What, axes: int) -> Any:
     wide = wide.astype(jnp.promote_types(wide.dtype, jnp.float32))
     if size == 0:
         return jnp.broadcast_to(jnp.array([0.0, *[jnp.nan] * 3, *[0.0] * 4], wide.dtype), (*lead, 8))
-    is_inexact = jnp.issubdtype(x.dtype, jnp.inexact)
-    bad = [
-        is_bad(x).astype(jnp.int32) if is_inexact else jnp.zeros(x.shape, jnp.int32)
-        for is_bad in (jnp.isnan, jnp.isinf)
-    ]
+    bad = [is_bad(x).astype(jnp.int32) for is_bad in (jnp.isnan, jnp.isinf)]
     # Sum by rows first, so that not all elements are added up one after the other.
     shape = (*lead, size // x.shape[-1], x.shape[-1]) if x.ndim > axes else (*lead, 1, 1)
     columns = [jnp.reshape(y, shape) for y in (wide * wide, wide, wide, wide, *bad)]

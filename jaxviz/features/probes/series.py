@@ -85,24 +85,17 @@ class Series:
             return
         index: Any = report.index
         if index is not None:
-            index = tuple(map(int, index)) if index.ndim == 1 else index
+            index = (tuple(map(int, index)) if index.ndim == 1 else index) if len(index) else None
         self.last = Record(
-            number,
-            report.site.place,
-            position,
-            index if report.index is not None and len(report.index) else None,
-            report.device,
-            report.axes,
-            report.size,
-            report.values,
+            number, report.site.place, position, index, report.device, report.axes, report.size, report.values
         )
-        if self._keeps(self.last):
+        if self._is_recorded(self.last):
             self._records.append(self.last)
             self._nbytes += self.last.values.nbytes
             while len(self._records) > self._keep or (self._nbytes > MOST_BYTES and len(self._records) > 1):
                 self._thin()
 
-    def _keeps(self, record: Record) -> bool:
+    def _is_recorded(self, record: Record) -> bool:
         return record.step // self._every % self._stride == 0 and record.position % self._within == 0
 
     def _thin(self) -> None:
@@ -110,7 +103,7 @@ class Series:
             self._stride *= 2
         else:  # all from one step, such as a long loop
             self._within *= 2
-        self._records = [r for r in self._records if self._keeps(r)]
+        self._records = [r for r in self._records if self._is_recorded(r)]
         self._nbytes = sum(r.values.nbytes for r in self._records)
 
     @property
@@ -165,29 +158,12 @@ class Series:
         """'norm', 'mean', 'min', 'max', 'nans' or 'infs' of each record; along further dimensions of each example."""
         return _stacked([statistics_of(r, self.what)[name] for r in self.records])
 
-    @property
-    def norm(self) -> Any:
-        return self.statistic("norm")
-
-    @property
-    def mean(self) -> Any:
-        return self.statistic("mean")
-
-    @property
-    def min(self) -> Any:
-        return self.statistic("min")
-
-    @property
-    def max(self) -> Any:
-        return self.statistic("max")
-
-    @property
-    def nans(self) -> Any:
-        return self.statistic("nans")
-
-    @property
-    def infs(self) -> Any:
-        return self.statistic("infs")
+    norm = property(lambda self: self.statistic("norm"))
+    mean = property(lambda self: self.statistic("mean"))
+    min = property(lambda self: self.statistic("min"))
+    max = property(lambda self: self.statistic("max"))
+    nans = property(lambda self: self.statistic("nans"))
+    infs = property(lambda self: self.statistic("infs"))
 
     def line(self) -> tuple[Array, Array, str]:
         """The data of a plot: steps, with fractions for several records of a step; the plotted numbers; and their name.
@@ -227,17 +203,10 @@ def statistics_of(record: Record, what: What) -> Mapping[str, Array]:
         return probes.statistics(record.values)
     x = np.reshape(record.values, (*record.values.shape[: record.axes], record.size))
     is_inexact = jax.numpy.issubdtype(x.dtype, np.inexact)
-    bad = (
-        {"nans": np.isnan(x).sum(-1), "infs": np.isinf(x).sum(-1)}
-        if is_inexact
-        else {n: np.zeros(x.shape[:-1], int) for n in STATISTICS[4:]}
-    )
+    count = lambda is_bad: is_bad(x).sum(-1) if is_inexact else np.zeros(x.shape[:-1], int)
+    bad = {"nans": count(np.isnan), "infs": count(np.isinf)}
     x = np.abs(x) if np.iscomplexobj(x) else x
     x = x.astype(np.promote_types(np.float32, x.dtype) if x.dtype.kind in "fiub" else np.float32)
     nan = np.full(x.shape[:-1], np.nan)
-    ends = (
-        {"mean": x.mean(-1), "min": x.min(-1), "max": x.max(-1)}
-        if record.size
-        else {"mean": nan, "min": nan, "max": nan}
-    )
-    return {"norm": np.sqrt((x * x).sum(-1)), **ends, **bad}
+    mean, least, most = (x.mean(-1), x.min(-1), x.max(-1)) if record.size else (nan, nan, nan)
+    return {"norm": np.sqrt((x * x).sum(-1)), "mean": mean, "min": least, "max": most, **bad}

@@ -167,21 +167,15 @@ class Watch:
     @property
     def names(self) -> tuple[str, ...]:
         """The names that have records, sorted with layer2 before layer10."""
-        return tuple(
-            sorted(
-                self._series,
-                key=lambda name: [(len(n), n) if n.isdigit() else (0, n) for n in re.split(r"(\d+)", name)],
-            )
-        )
+        by_number = lambda name: [(len(n), n) if n.isdigit() else (0, n) for n in re.split(r"(\d+)", name)]
+        return tuple(sorted(self._series, key=by_number))
 
     def __getitem__(self, name: str) -> Series:
         try:
             return self._series[name]
         except KeyError:
-            recorded = (
-                ", ".join(self.names)
-                or "none yet; a function that is compiled ahead of time, or has no such probe, records nothing"
-            )
+            none = "none yet; a function that is compiled ahead of time, or has no such probe, records nothing"
+            recorded = ", ".join(self.names) or none
             raise KeyError(f"no values recorded for {name!r}; recorded: {recorded}") from None
 
     def __iter__(self) -> Iterator[str]:

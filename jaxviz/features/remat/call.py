@@ -109,7 +109,7 @@ class Call:
 def _call(called: DerivedCall | None, program: Program, out_tree: Any, name: str) -> Call:
     if called is None:
         return Call(None, None, (), (), (), name, None)
-    leaves, in_tree, _, is_input = flat_arguments(called.args, called.kwargs, called.wanted)
+    leaves, in_tree, _, is_input = flat_arguments(called.args, called.kwargs, called.chosen)
     return Call(in_tree, out_tree, tuple(leaves), tuple(is_input), program.in_avals, name, called.function)
 
 

@@ -29,13 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Finding(Data):
-    """A finding about one residual, or about several that belong together.
-
-    Args:
-      residuals: the residuals.
-      nbytes: the bytes at stake.
-      text: their names, with the user's lines.
-    """
+    """A finding about one residual, or several that belong together: the bytes at stake, their names and lines."""
 
     residuals: tuple[Residual, ...]
     nbytes: int
@@ -71,15 +65,15 @@ def largest_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 # --- values saved twice -----------------------------------------------------------------------------------------------
 
 
-def find_duplicates(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site) -> tuple[Finding, ...]:
+def find_duplicates(residuals: Sequence[Residual]) -> tuple[Finding, ...]:
     """Residuals that are the same value in several types or layouts.
 
     The wasted bytes are those that could be recomputed from one of them.
     """
     alike: dict[Any, tuple[Source, list[Residual]]] = {}
     producers = _Producers()
-    for r, atom in zip(residuals, atoms, strict=True):
-        root = None if r.dummies else _root(producers, site.derivation.forward, atom)
+    for r in residuals:
+        root = None if r.dummies else _root(producers, r.forward, r.atom)
         if root is not None:
             alike.setdefault((root.atom, root.within), (root, []))[1].append(r)
     findings = []
@@ -87,11 +81,11 @@ def find_duplicates(residuals: Sequence[Residual], atoms: Sequence[Atom], site: 
         size = nbytes(root.atom.aval) * math.prod(root.lengths)
         at_stake = sum(r.nbytes for r in copies) - size
         if len(copies) > 1 and at_stake > 0:
-            findings.append(Finding(tuple(copies), at_stake, _kept_as(root, copies, site)))
+            findings.append(Finding(tuple(copies), at_stake, _types_of_copies(root, copies)))
     return largest_first(findings)
 
 
-def _kept_as(root: Source, copies: Sequence[Residual], site: Site) -> str:
+def _types_of_copies(root: Source, copies: Sequence[Residual]) -> str:
     where = location_of(root.equation, root.within) if root.equation is not None else None
     line = f" ({short_location(where)})" if where is not None else ""
     types = " and ".join(
@@ -100,8 +94,8 @@ def _kept_as(root: Source, copies: Sequence[Residual], site: Site) -> str:
     lines = dict.fromkeys(
         short_location(r.location) for r in copies if r.location != where and r.kind == "intermediate"
     )
-    made_at = f" from {', '.join(lines)}" if lines else ""
-    return f"`{site.expression(root)}`{line} {types}{made_at}"
+    elsewhere = f" from {', '.join(lines)}" if lines else ""
+    return f"`{copies[0].site.expression(root)}`{line} {types}{elsewhere}"
 
 
 class _Producers:
@@ -109,13 +103,6 @@ class _Producers:
 
     def __init__(self) -> None:
         self.of: dict[Program, dict[Atom, tuple[Equation, int]]] = {}
-        self.inputs: dict[Program, dict[Atom, int]] = {}
-
-    def place(self, program: Program, atom: Atom) -> int | None:
-        """The index of the input of a program that a value is."""
-        if program not in self.inputs:
-            self.inputs[program] = {v: i for i, v in enumerate(program.invars)}
-        return self.inputs[program].get(atom)
 
     def __call__(self, program: Program, atom: Atom) -> tuple[Equation, int] | None:
         if program not in self.of:
@@ -123,12 +110,13 @@ class _Producers:
         return self.of[program].get(atom)
 
 
-def _never(_: Equation) -> bool:
-    return False
+def _input(program: Program, atom: Atom) -> int | None:
+    """The index of the input of a program that a value is."""
+    return program.invars.index(atom) if atom in program.invars else None  # type: ignore[arg-type]
 
 
 def _root(
-    producers: _Producers, program: Program, atom: Atom, stops: Callable[[Equation], bool] = _never
+    producers: _Producers, program: Program, atom: Atom, stops: Callable[[Equation], bool] = lambda _: False
 ) -> Source | None:
     """The value that another is a copy of, as far as no operation changes its numbers; None for a number in the source.
 
@@ -140,7 +128,7 @@ def _root(
         within = tuple(e for _, e in outside)
         makers = producers(program, atom)
         if makers is None:
-            place = producers.place(program, atom)
+            place = _input(program, atom)
             if place is None or not outside or is_scan(outside[-1][1]):
                 return Source(None, atom, within, lengths)
             program, holder = outside.pop()
@@ -184,17 +172,17 @@ def _keeps_numbers(equation: Equation) -> bool:
 # --- values saved in a wider type than necessary ----------------------------------------------------------------------
 
 
-def find_upcasts(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site) -> tuple[Finding, ...]:
+def find_upcasts(residuals: Sequence[Residual]) -> tuple[Finding, ...]:
     """Residuals whose numbers fit into a narrower floating-point type.
 
     At stake are the bytes that saving only that type would free.
     """
-    program, producers = site.derivation.forward, _Producers()
+    producers = _Producers()
     alike: dict[Any, list[tuple[Residual, Source | None]]] = {}
-    for r, atom in zip(residuals, atoms, strict=True):
-        root = None if r.dummies else _root(producers, program, atom)
+    for r in residuals:
+        root = None if r.dummies else _root(producers, r.forward, r.atom)
         if root is not None:
-            alike.setdefault((root.atom, root.within), []).append((r, _root(producers, program, atom, _widens)))
+            alike.setdefault((root.atom, root.within), []).append((r, _root(producers, r.forward, r.atom, _widens)))
     findings = []
     for copies in alike.values():
         wide = [(r, s) for r, s in copies if s is not None and s.equation is not None and _widens(s.equation)]
@@ -222,15 +210,15 @@ def _widens(equation: Equation) -> bool:
 # --- one-hot rows -----------------------------------------------------------------------------------------------------
 
 
-def find_one_hots(residuals: Sequence[Residual], atoms: Sequence[Atom], program: Program) -> tuple[Finding, ...]:
+def find_one_hots(residuals: Sequence[Residual]) -> tuple[Finding, ...]:
     """One-hot residuals: integers compared with an `iota`, as numbers.
 
     At stake are the bytes that saving the integers would free.
     """
     producers, findings = _Producers(), []
-    for r, atom in zip(residuals, atoms, strict=True):
-        root = None if r.dummies or r.aval.dtype == bool else _root(producers, program, atom)
-        integers = _compared_with_iota(producers, program, root) if root is not None else None
+    for r in residuals:
+        root = None if r.dummies or r.aval.dtype == bool else _root(producers, r.forward, r.atom)
+        integers = _compared_with_iota(producers, r.forward, root) if root is not None else None
         at_stake = r.nbytes - math.prod(root.lengths) * nbytes(integers.aval) if root and integers else 0
         if at_stake > 0:
             findings.append(finding(r, at_stake))
@@ -251,13 +239,12 @@ def _compared_with_iota(producers: _Producers, program: Program, root: Source) -
 
 
 def _is_iota(producers: _Producers, around: Sequence[Program], within: Sequence[Equation], atom: Atom) -> bool:
-    """Whether a value is an iota, possibly computed outside of the bodies that read it;
-    `within` has the equations with these bodies."""
+    """Whether a value is an iota, possibly computed outside of the bodies that read it, which `within` contains."""
     for depth in range(len(within), -1, -1):
         source = _root(producers, around[depth], atom)
         if source is None or source.equation is not None or not depth:
             break
-        place, holder = producers.place(around[depth], source.atom), within[depth - 1]
+        place, holder = _input(around[depth], source.atom), within[depth - 1]
         if place is None or (is_scan(holder) and place >= of(holder).carry(holder.operation)[0]):
             break
         atom = holder.invars[place]
@@ -267,15 +254,15 @@ def _is_iota(producers: _Producers, around: Sequence[Program], within: Sequence[
 # --- values that a scan stacks although they are equal in every iteration ---------------------------------------------
 
 
-def find_invariants(residuals: Sequence[Residual], atoms: Sequence[Atom], program: Program) -> tuple[Finding, ...]:
+def find_invariants(residuals: Sequence[Residual]) -> tuple[Finding, ...]:
     """Residuals that a scan stacks although they depend neither on its carry nor on its xs.
 
     At stake are all copies but one.
     """
     producers, dependence = _Producers(), _Dependence()
     findings = []
-    for r, atom in zip(residuals, atoms, strict=True):
-        times = math.prod(_times_alike(producers, dependence, program, atom)) if r.lengths and not r.dummies else 1
+    for r in residuals:
+        times = math.prod(_times_alike(producers, dependence, r.forward, r.atom)) if r.lengths and not r.dummies else 1
         if times > 1:
             findings.append(finding(r, r.nbytes - r.nbytes // times))
     return largest_first(findings)
@@ -283,9 +270,8 @@ def find_invariants(residuals: Sequence[Residual], atoms: Sequence[Atom], progra
 
 def _times_alike(producers: _Producers, dependence: _Dependence, program: Program, atom: Atom) -> Iterator[int]:
     """The trip counts of the scans in whose iterations a value is the same."""
-    varying: list[
-        tuple[int, set[Atom]]
-    ] = []  # for each enclosing scan, its length and what differs between its iterations
+    # For each enclosing scan, its length and what differs between its iterations.
+    varying: list[tuple[int, set[Atom]]] = []
     makers = producers(program, atom)
     while makers is not None and (is_call(makers[0]) or is_scan(makers[0])):
         equation, place = makers
@@ -297,11 +283,8 @@ def _times_alike(producers: _Producers, dependence: _Dependence, program: Progra
             if place < n_carry:
                 break
             passed_on = zip(body.invars[n_consts : n_consts + n_carry], body.outvars[:n_carry], strict=True)
-            differs = [
-                *[False] * n_consts,
-                *(new is not old for old, new in passed_on),
-                *[True] * (len(body.invars) - n_consts - n_carry),
-            ]
+            differs = [False] * n_consts + [new is not old for old, new in passed_on]
+            differs += [True] * (len(body.invars) - len(differs))
             inner.append((scan_length(equation), dependence.dependents(body, differs)))
         varying, program, atom = inner, body, body.outvars[place]
         makers = producers(program, atom)
@@ -336,8 +319,7 @@ class _Dependence:
         return dependents
 
     def differing_in(self, equation: Equation, differing: set[Atom]) -> list[bool]:
-        """Which inputs of an equation's body depend on some values outside: once a scan's carry depends on them,
-        it stays so."""
+        """Which inputs of an equation's body depend on some values outside; once a scan's carry does, it stays so."""
         taken = _body(equation)
         body = taken.program
         differs = [equation.invars[i] in differing for i in taken.operands]
@@ -356,32 +338,35 @@ class _Dependence:
 # --- what the boundary of a jit forces to be saved --------------------------------------------------------------------
 
 
-def find_forced(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site) -> tuple[Finding, ...]:
+def find_forced(residuals: Sequence[Residual]) -> tuple[Finding, ...]:
     """Residuals that disappear when the program is derived with its jitted functions inlined."""
+    if not residuals:
+        return ()
+    site = residuals[0].site
     derivation = site.derivation
     if not any(of(e) is JIT for _, e in derivation.primal.walk()) and all(r.kind != "literal" for r in residuals):
         return ()
     program = numbers_in_place(inlined(derivation.primal, (JIT.primitive,)))
     other = Derivation(program, derivation.nonzeros, derivation.reference, derivation.cond_residuals, derivation.placed)
     others = other.linearized.residuals
-    had, has = (Counter(_type(a) for a in of) for of in (atoms, others))
+    had, has = (Counter(map(_type, of)) for of in ([r.atom for r in residuals], others))
     excess = had - has
     if not excess or has - had:  # nothing disappeared, or something else replaced it
         return ()
     there = replace(site, sources=SourceTracer(other.forward), derivation=other)
-    places = Counter(made_at(a, there) for a in others if excess[_type(a)])
+    places = Counter(origin_key(a, there) for a in others if excess[_type(a)])
     # Among values of one type, first take those whose line and operation have no residual left.
-    unmatched: list[tuple[Residual, Any]] = []
-    matched: list[tuple[Residual, Any]] = []
-    for r, a in zip(residuals, atoms, strict=True):
-        if excess[_type(a)]:
-            key = made_at(a, site)
+    unmatched: list[Residual] = []
+    matched: list[Residual] = []
+    for r in residuals:
+        if excess[_type(r.atom)]:
+            key = origin_key(r.atom, site)
             places[key] -= 1
-            (unmatched if places[key] < 0 else matched).append((r, _type(a)))
+            (unmatched if places[key] < 0 else matched).append(r)
     findings = []
-    for r, t in (*unmatched, *matched):
-        if excess[t] > 0:
-            excess[t] -= 1
+    for r in (*unmatched, *matched):
+        if excess[_type(r.atom)] > 0:
+            excess[_type(r.atom)] -= 1
             findings.append(finding(r, r.nbytes))
     return largest_first(findings)
 
@@ -390,7 +375,7 @@ def _type(atom: Atom) -> tuple[Any, Any]:
     return getattr(atom.aval, "shape", None), getattr(atom.aval, "dtype", atom.aval)
 
 
-def made_at(atom: Atom, site: Site) -> tuple[Any, ...]:
+def origin_key(atom: Atom, site: Site) -> tuple[Any, ...]:
     """A key to match residuals of two derivations of one function: the type, the operation and the line."""
     source = site.sources(atom)[0]
     if source.equation is None:

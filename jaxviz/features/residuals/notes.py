@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jaxviz.analysis.checkpoints import names_without_effect
+from jaxviz.analysis.devices import spans_devices
 from jaxviz.derivation import Derivation
 from jaxviz.features.residuals.findings import Finding, texts_of
 from jaxviz.ir.compat import is_float0, is_ref, kind_of_ref
@@ -25,10 +26,8 @@ def notes_of(saved: ResidualSet) -> tuple[str, ...]:
         notes.append(
             f"Up to {format_bytes(saved.dummy_nbytes)} in {counted(n, 'residual')} are dummies: a branch of a cond "
             "returns residuals of the same types as the other branches, and fills in those that it does not save; a "
-            "scan "
-            "stacks them. To avoid them, use jaxviz.grad(f, cond_residuals='recompute') or, in plain JAX, "
-            "jax.checkpoint around "
-            "the cond or the body of the scan; a checkpoint around each branch leaves some."
+            "scan stacks them. To avoid them, use jaxviz.grad(f, cond_residuals='recompute') or, in plain JAX, "
+            "jax.checkpoint around the cond or the body of the scan; a checkpoint around each branch leaves some."
         )
     if saved.unread:
         notes.append(
@@ -38,31 +37,28 @@ def notes_of(saved: ResidualSet) -> tuple[str, ...]:
     if saved.duplicates:
         notes.append(
             f"{_bytes_of(saved.duplicates)} are copies of values that are saved too, and could be recomputed from "
-            "them: "
-            f"{listed(texts_of(saved.duplicates))}."
+            f"them: {listed(texts_of(saved.duplicates))}."
         )
     if saved.stacked:
         stacked = listed(texts_of(saved.stacked))
         note = f"{_bytes_of(saved.stacked)} are stacked by scans, one value for each iteration: {stacked}."
         repeats = any(e.on_reference for e in saved.unopened)  # which a checkpoint would do twice
-        if any(r.lengths and r.is_saved and r.is_asked_for_in_loop for r in saved) and not repeats:
+        if any(r.lengths and r.is_saved and r.is_read_in_loop for r in saved) and not repeats:
             note += " jax.checkpoint around the body saves only the inputs of each iteration instead."
         notes.append(note)
     if saved.invariant:
         notes.append(
             f"{_bytes_of(saved.invariant)} are copies, stacked by a scan, of values that are the same in each "
-            "iteration: "
-            f"{listed(texts_of(saved.invariant))}. If you compute them before the loop and close over them, each is "
-            "saved once."
+            f"iteration: {listed(texts_of(saved.invariant))}. If you compute them before the loop and close over them, "
+            "each is saved once."
         )
     # The occasional scalar that a jitted jax.numpy function receives as an array is not worth a note.
     if saved.forced and 100 * sum(f.nbytes for f in saved.forced) >= saved.saved.nbytes:
         notes.append(
             f"{_bytes_of(saved.forced)} are saved only because they cross the boundary of a jitted function; without "
-            "the "
-            f"inner jit they would not be: {listed(texts_of(saved.forced))}."
+            f"the inner jit they would not be: {listed(texts_of(saved.forced))}."
         )
-    unknown = [r for r in saved if r.nbytes_per_device is None] if saved.on_devices else []
+    unknown = [r for r in saved if r.nbytes_per_device is None] if spans_devices(saved.derivation) else []
     if unknown:
         size = format_bytes(sum(r.nbytes for r in unknown))
         notes.append(
@@ -73,7 +69,7 @@ def notes_of(saved: ResidualSet) -> tuple[str, ...]:
     return tuple(dict.fromkeys(notes))
 
 
-def why_nothing_is_kept(derivation: Derivation) -> tuple[str, ...]:
+def why_nothing_is_saved(derivation: Derivation) -> tuple[str, ...]:
     """Why a gradient saves nothing, in a sentence."""
     linear = "Every operation is linear in the differentiated arguments, so the gradient saves no values."
     none = "argnums selects no argument that has a gradient, so nothing is differentiated."
@@ -95,8 +91,7 @@ def _of_own_references(derivation: Derivation) -> tuple[str, ...]:
     lines = listed(dict.fromkeys(str(e.location).rsplit("/", 1)[-1] for e in makers if e.location is not None))
     return (
         f"JAX gives a reference that the function makes{f' ({lines})' if lines else ''} a tangent, which is zero here, "
-        "and may also save what "
-        "that is multiplied by, which is not listed.",
+        "and may also save what that is multiplied by, which is not listed.",
     )
 
 
@@ -121,21 +116,21 @@ def _no_gradient(derivation: Derivation) -> tuple[str, ...]:
     inputs = zip(primal.arg_names, primal.in_avals, derivation.nonzeros, strict=True)
     typed = [(name or "an argument", aval, nonzero) for name, aval, nonzero in inputs]
     if not any(derivation.nonzeros):
-        whole = [f"{name} is {type_text(aval)}" for name, aval, _ in typed if is_float0(aval.to_tangent_aval())]
-        if len(whole) < len(typed) and not derivation.refused:
+        types = [f"{name} is {type_text(aval)}" for name, aval, _ in typed if is_float0(aval.to_tangent_aval())]
+        if len(types) < len(typed) and not derivation.refused:
             return ()
-        of = f": {listed(whole)}" if whole else ""
+        of = f": {listed(types)}" if types else ""
         return (f"There is no argument to differentiate{of}. Only floating-point and complex numbers have a gradient.",)
     if not any(parts.nonzeros_out):
-        whole = [type_text(a) for a in primal.out_avals if is_float0(a.to_tangent_aval())]
-        if len(whole) == len(primal.out_avals):
-            return (f"The result has no gradient: it is {listed(whole) or 'empty'}.",)
+        types = [type_text(a) for a in primal.out_avals if is_float0(a.to_tangent_aval())]
+        if len(types) == len(primal.out_avals):
+            return (f"The result has no gradient: it is {listed(types) or 'empty'}.",)
         differentiated = listed([name for name, _, nonzero in typed if nonzero])
         return (f"The result does not depend on {differentiated}, so the gradient is zero.",)
     if derivation.refused and getattr(primal.out_avals[0], "shape", None) == ():
-        whole = [f"{name} is {type_text(aval)}" for name, aval, _ in typed if name in derivation.refused]
+        types = [f"{name} is {type_text(aval)}" for name, aval, _ in typed if name in derivation.refused]
         return (
-            f"jax.grad refuses this: {listed(whole)}, which has no gradient, and is fixed here. "
+            f"jax.grad refuses this: {listed(types)}, which has no gradient, and is fixed here. "
             "jax.grad(allow_int=True) takes it.",
         )
     error = derivation.no_reverse_mode

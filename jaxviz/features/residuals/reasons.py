@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from jaxviz.analysis.site import Site
 from jaxviz.analysis.walk import Reader, location_of, primal_equation
@@ -12,6 +13,9 @@ from jaxviz.higher_order.custom_vjp import is_backward_rule
 from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.syntax import Equation, Var
 from jaxviz.report.tables import line_beside
+
+if TYPE_CHECKING:
+    from jaxviz.features.residuals.residual import Residual
 
 _USES = {
     "mul": "multiplies the tangent by it",
@@ -44,35 +48,19 @@ _USES_OF_OPERAND = {
 """The same for operands with another role, most of which are zeros in place of a missing tangent."""
 
 
-def explain(
-    kind: str,
-    expression: str,
-    location: Location,
-    linear: Sequence[Reader],
-    backward: Sequence[Reader] | None,
-    site: Site,
-    lengths: Sequence[int] = (),
-    dummy_branches: Sequence[str] = (),
-) -> tuple[str, str]:
-    """Why a residual is saved: as a sentence, and as the text beside its name in a table.
-
-    Args:
-      kind, expression, location: of the residual.
-      linear, backward: the equations of the linear and the backward program that read it; None if there is no backward
-        one.
-      site: the forward program.
-      lengths: trip counts of the scans that stack it.
-      dummy_branches: the branches that return a dummy in its place.
-    """
+def explain(residual: Residual) -> tuple[str, str]:
+    """Why a residual is saved: as a sentence, and as the text beside its name in a table."""
+    kind, location, linear = residual.source_kind, residual.location, residual.linear
     what = {
-        "argument": f"the argument `{expression}`",
-        "constant": f"the {expression}, closed over,",
-        "literal": f"the number {expression}, which JAX passes to a jitted function as an array,",
-    }.get(kind, f"`{expression}` from line {location.line}")
-    if lengths:
-        what += f", once for each of {' × '.join(f'{n:,}' for n in lengths)} iterations,"
-    filled = f"; {' and '.join(dummy_branches)} fill{'s' if len(dummy_branches) == 1 else ''} its place with a dummy"
-    filled = filled if dummy_branches else ""
+        "argument": f"the argument `{residual.expression}`",
+        "constant": f"the {residual.expression}, closed over,",
+        "literal": f"the number {residual.expression}, which JAX passes to a jitted function as an array,",
+    }.get(kind, f"`{residual.expression}` from line {location.line}")
+    if residual.lengths:
+        what += f", once for each of {' × '.join(f'{n:,}' for n in residual.lengths)} iterations,"
+    branches = [d.branch for d in residual.dummies]
+    filled = f"; {' and '.join(branches)} fill{'s' if len(branches) == 1 else ''} its place with a dummy"
+    filled = filled if branches else ""
     if not linear:
         why = f"no equation of the linear program reads it{filled}"
         return f"{what} is saved, though {why}", why
@@ -80,7 +68,7 @@ def explain(
     more = len({r.equation for r in linear}) - 1
     because = _because(first, kind, location)
     others = f" (and {more} other use{'s' if more > 1 else ''})" if more else ""
-    why = f"{because}{others}{_read_by(backward, location, site)}{filled}"
+    why = f"{because}{others}{_read_by(residual.backward, location, residual.site)}{filled}"
     return f"{what} is saved because {why}", why
 
 
@@ -104,8 +92,7 @@ def _because(reader: Reader, kind: str, location: Location) -> str:
 
 
 def _derivative(equation: Equation, source: Equation) -> str:
-    """The rule that created a derived equation, named after the user's equation,
-    or after the function with the custom rule."""
+    """The rule of a derived equation, named after the user's equation, or the function with the custom rule."""
     if of(source) is CUSTOM_JVP:
         rules = (e.origin.rule for e in (equation, *ancestors(equation)) if e.origin is not None)
         named = next((rule for rule in rules if rule.startswith("custom JVP rule of ")), None)
@@ -127,8 +114,7 @@ def _read_by(backward: Sequence[Reader] | None, location: Location, site: Site) 
 
 
 def _cotangent_of(reader: Reader, location: Location, site: Site) -> str:
-    """The value whose cotangent a backward equation computes: that of the value whose
-    tangent its linear equation read."""
+    """The value whose cotangent a backward equation computes: the one whose tangent its linear equation read."""
     origin = reader.equation.origin
     linear = origin.equation if origin is not None else None
     tangent_of = site.derivation.linearized.tangent_of

@@ -1,31 +1,57 @@
-"""Residuals, and groups of residuals of one expression."""
+"""Residuals, groups of residuals of one expression, and what is saved for each of the user's expressions.
+
+The texts about a residual are computed when they are read: of thousands of residuals, a report names only those of a
+few expressions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass, field
-from functools import cached_property
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, wraps
 from typing import Any, TypeVar
 from typing import Literal as OneOf
 
-from jaxviz.analysis.grouping import alike, most_alike
-from jaxviz.features.residuals.totals import per_device
-from jaxviz.features.residuals.words import Words
+from jaxviz.analysis.checkpoints import moved_or_rounded
+from jaxviz.analysis.grouping import alike, grouped, most_alike, pattern, repetition
+from jaxviz.analysis.modules import module_of, scopes_of
+from jaxviz.analysis.naming import written_at
+from jaxviz.analysis.site import Site, call_name
+from jaxviz.analysis.walk import Reader, Source, library_of, primal_equation
+from jaxviz.features.residuals.reasons import explain
+from jaxviz.features.residuals.totals import merged_paths, per_device
 from jaxviz.higher_order import is_loop
-from jaxviz.ir.expressions import assignment
+from jaxviz.ir.expressions import assignment, shows_source, source_shown_as
 from jaxviz.ir.origin import Location
-from jaxviz.ir.syntax import Equation, Origin, Var
+from jaxviz.ir.stack import deep_stack
+from jaxviz.ir.syntax import Atom, Equation, Literal, Origin, Program, Var
 from jaxviz.report.data import Data
-from jaxviz.report.tables import format_bytes, repeated, type_text
+from jaxviz.report.tables import format_bytes, listed, repeated, type_text
 
 T = TypeVar("T")
 Kind = OneOf["argument", "constant", "literal", "intermediate", "dummy", "unread"]
 
 
+def _text(write: Callable[[Any], T]) -> cached_property[T]:
+    """A property that is computed once, with the source shown or hidden as it was when the residual was created."""
+
+    @wraps(write)
+    def text_of(residual: Residual) -> T:
+        # Entering the contexts takes time for thousands of residuals.
+        if deep_stack.is_entered and shows_source() == residual.with_source:
+            return write(residual)
+        with deep_stack, source_shown_as(residual.with_source):
+            return write(residual)
+
+    return cached_property(text_of)
+
+
 @dataclass(frozen=True, slots=True)
 class Dummy:
-    """A dummy that one branch of a cond fills in for a residual of another branch,
-    because both return results of the same types.
+    """A dummy that one branch of a cond fills in for a residual of another, since both return the same types.
 
     Args:
       branch: such as 'branch 0 of cond'.
@@ -48,8 +74,7 @@ class Residual(Data):
     Args:
       aval: its type.
       nbytes: its size in bytes.
-      kind: 'argument' of the function, captured 'constant', 'literal' in the source, or 'intermediate' value; 'unread'
-        if it is no argument and the backward program does not read it.
+      source_kind: `kind`, whether or not it is read.
       name: its name in the forward program.
       location: the user's line that computes it; for an argument, the line where the function is defined.
       rule: the derivative rule that reads it.
@@ -65,65 +90,118 @@ class Residual(Data):
         use.
       nbytes_per_device: its bytes on one device; None if all is on one device, or if it is not known how XLA partitions
         it.
-      words: the texts about it, computed when they are read.
-      repeats: a key that residuals share if they are values of one expression in repeated layers, calls and iterations.
+      site, atom: the forward program, and its atom there.
+      sources: the equations that compute it; several if each branch of a cond has its own.
+      holders: the equations that enclose the one that computes it, outermost first.
+      linear, backward: the equations of the linear and the backward program that read it; None if there is no backward
+        one.
+      with_source: whether its name may come from the user's source.
     """
 
     aval: Any
     nbytes: int
-    kind: Kind
+    source_kind: Kind
     name: str
     location: Location
     rule: str
     consumers: tuple[Equation, ...]
     producer: Equation | None
     var: Var
-    words: Words = field(repr=False)
+    site: Site = field(repr=False)
+    atom: Atom = field(repr=False)
+    sources: Sequence[Source] = field(repr=False)
+    holders: Sequence[Equation] = field(repr=False)
+    linear: Sequence[Reader] = field(repr=False)
+    backward: Sequence[Reader] | None = field(repr=False)
     decision: str = "saved"
     lengths: tuple[int, ...] = ()
     place: str = ""
     dummies: tuple[Dummy, ...] = ()
     is_read: bool = True
     nbytes_per_device: int | None = None
-    repeats: Hashable = None
+    with_source: bool = field(default_factory=shows_source, repr=False)
 
     @property
+    def kind(self) -> Kind:
+        """'argument' of the function, captured 'constant', 'literal' in the source, or 'intermediate' value; 'unread'
+        if it is no argument and the backward program does not read it."""
+        return self.source_kind if self.is_read or self.source_kind == "argument" else "unread"
+
+    @_text
     def expression(self) -> str:
         """The expression that computes it, such as `cos(x)`; for an argument, its path."""
-        return self.words.expression
+        source, naming = self.sources[0], self.site.naming
+        # In a cond, one position may hold a residual of either branch.
+        text = " or ".join(dict.fromkeys(_expression(s, self.site) for s in self.sources))
+        if source.equation is None and source.passed_by is None:
+            text = self.site.operand(source.atom if isinstance(source.atom, Literal) else self.atom)
+        if self.source_kind == "constant" and self.linear:
+            first = self.linear[0]
+            reader = naming.name(primal_equation(first.equation), tuple(map(primal_equation, first.within)))
+            return f"constant in {reader}" if reader else f"constant {text}"
+        return text
+
+    @_text
+    def _reasons(self) -> tuple[str, str]:
+        return explain(self)
 
     @property
     def reason(self) -> str:
         """Why it is saved, in a sentence."""
-        return self.words.reasons[0]
+        return self._reasons[0]
 
     @property
     def why(self) -> str:
         """The reason alone, without the residual's name."""
-        return self.words.reasons[1]
+        return self._reasons[1]
 
-    @property
+    @_text
     def assigned(self) -> str:
-        """The variable that the user's code assigns it to, or its variable in the body of a loop;
-        '' if it is part of an expression."""
-        return self.words.assigned
+        """The variable that the user's code assigns it to, or its variable in the body of a loop; '' if it is part of
+        an expression."""
+        return self.site.assigned(self.sources[0])
 
-    @property
+    @_text
     def library(self) -> str:
         """The line of a library, called by the user's line, that computes it: 'flax Dense.__call__, linear.py:287';
         '' if there is none."""
-        return self.words.library
+        return library_of(self.producer, self.holders) if self.producer is not None else ""
 
-    @property
+    @_text
     def scope(self) -> str:
-        """The scopes of `jax.named_scope` around it, such as 'encoder/attention'; for an input,
-        those of its first reader."""
-        return self.words.scope
+        """The scopes of `jax.named_scope` around it, such as 'encoder/attention'; for an input, those of its first
+        reader."""
+        return "/".join(scopes_of(*self._equation)) if self._equation is not None else ""
 
-    @property
+    @_text
     def module(self) -> str:
         """The path of the module that computes it; see `ResidualSet.by_module`."""
-        return self.words.module or self.location.function
+        return (module_of(*self._equation) if self._equation is not None else "") or self.location.function
+
+    @_text
+    def leading_module(self) -> str:
+        """The module that its name begins with; '' if it does not begin with one."""
+        source = self.sources[0]
+        computed_by = moved_or_rounded(source.equation) or source.equation
+        return "" if computed_by is None else self.site.naming.module(computed_by, source.within, source.place)
+
+    @cached_property
+    def _equation(self) -> tuple[Equation, Sequence[Equation]] | None:
+        """The equation that computes it, passes it on, or reads it first, and its enclosing equations."""
+        equation = self.producer or self.sources[0].passed_by
+        if equation is not None:
+            return equation, self.holders
+        return (self.linear[0].equation, self.linear[0].within) if self.linear else None
+
+    @cached_property
+    def repeats(self) -> Hashable:
+        """A key that residuals share if they are values of one expression in repeated layers, calls and iterations."""
+        if self.producer is None:
+            computed: Hashable = pattern(self.expression)
+        else:
+            computed = repetition(self.producer, self.holders, self.sources[0].place)
+        is_read = bool(self.backward)
+        return computed, self.source_kind, self.type, self.rule, self.decision, is_read, self.place, self.location
 
     @property
     def label(self) -> str:
@@ -132,15 +210,20 @@ class Residual(Data):
 
     @property
     def is_saved(self) -> bool:
-        """Whether it counts as saved: arguments are in memory anyway,
-        and a compiled gradient does not keep what nothing reads."""
+        """Whether it counts as saved: arguments are in memory anyway, and a compiled gradient does not keep what
+        nothing reads."""
         return self.kind not in ("argument", "unread")
 
     @property
-    def is_asked_for_in_loop(self) -> bool:
+    def is_read_in_loop(self) -> bool:
         """Whether a rule in the body of a loop asks for it, rather than one after the loop, or a checkpoint."""
         is_recomputed = lambda e: e.origin is not None and e.origin.role == "recomputation"
-        return any(any(map(is_loop, r.within)) and not is_recomputed(r.equation) for r in self.words.linear)
+        return any(any(map(is_loop, r.within)) and not is_recomputed(r.equation) for r in self.linear)
+
+    @property
+    def forward(self) -> Program:
+        """The forward program that saves it."""
+        return self.site.derivation.forward
 
     @property
     def origin(self) -> Origin | None:
@@ -163,11 +246,7 @@ class Residual(Data):
 
 @dataclass(frozen=True, eq=False)
 class ResidualGroup(Data):
-    """The residuals of one expression in repeated layers, calls and iterations.
-
-    Args:
-      residuals: the residuals, in the order in which the linear program takes them.
-    """
+    """The residuals of one expression in repeated layers, calls and iterations, in the order of the linear program."""
 
     residuals: tuple[Residual, ...]
 
@@ -231,3 +310,92 @@ class ResidualGroup(Data):
 def without_readers(reason: str) -> str:
     """A reason without the equations of the backward program that read the residual."""
     return reason.partition("; read by the ")[0]
+
+
+def _expression(source: Source, site: Site) -> str:
+    computed_by = moved_or_rounded(source.equation)
+    expression = site.expression(replace(source, equation=computed_by) if computed_by is not None else source)
+    if source.equation is None and source.passed_by is not None:
+        expression += f", copied by {call_name(source.passed_by)}"
+    return f"{expression}, carried" if source.carry is not None else expression
+
+
+# --- by the user's expressions ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class SavedExpression:
+    """The saved values of one of the user's expressions, or of one module of a library in it; largest group first."""
+
+    groups: tuple[ResidualGroup, ...]
+
+    @property
+    def residuals(self) -> tuple[Residual, ...]:
+        """Its values."""
+        return tuple(r for g in self.groups for r in g.residuals)
+
+    @property
+    def location(self) -> Location:
+        """The user's line."""
+        return self.groups[0].location
+
+    @cached_property
+    def nbytes(self) -> int:
+        """The bytes of all its values."""
+        return sum(g.nbytes for g in self.groups)
+
+    @cached_property
+    def _counts(self) -> Counter[Hashable]:
+        """How many values it has of each of its operations, one per iteration."""
+        counts: Counter[Hashable] = Counter()
+        for r in self.residuals:
+            counts[r.repeats] += math.prod(r.lengths)
+        return counts
+
+    @property
+    def times(self) -> int:
+        """How often it is evaluated, in layers, calls and iterations: as most of its operations are."""
+        ((n, _),) = Counter(self._counts.values()).most_common(1)
+        return max(1, n)
+
+    @property
+    def values(self) -> int:
+        """How many values each evaluation saves."""
+        return max(1, round(self._counts.total() / self.times))
+
+    @cached_property
+    def label(self) -> str:
+        """`h = jnp.tanh(x @ w)`, or the path of the module."""
+        if modules := [m for r in self.residuals if (m := r.leading_module)]:
+            return alike(modules)
+        first = self.groups[0]
+        is_carried = first.residuals[0].sources[0].carry is not None
+        return first.label if is_carried else written_at(first.location) or first.label
+
+    @property
+    def reason(self) -> str:
+        """`tanh's derivative multiplies the tangent by it (12.0 MiB);
+        the rest is saved for the derivatives of mul and exp.`"""
+        why = {g: _ASIDE.sub("", without_readers(g.residuals[0].why)) for g in self.groups}
+        size = lambda same: sum(g.nbytes for g in same)
+        first, *rest = sorted(grouped(self.groups, why.__getitem__), key=lambda same: -size(same))
+        reason = why[first[0]]
+        if not rest:
+            return f"{reason}."
+        rules = dict.fromkeys(g.rule for same in rest for g in same)
+        others = listed(rule.rpartition(" of ")[2] for rule in rules if rule and rule != first[0].rule)
+        by = f"for the derivative{'s' * (len(rules) > 1)} of {others}" if others else "for the same derivative"
+        return f"{reason} ({format_bytes(size(first))}); the rest is saved {by}."
+
+
+_ASIDE = re.compile(r" \(and \d+ other uses?\)")
+
+
+def saved_expressions(groups: Sequence[ResidualGroup]) -> tuple[SavedExpression, ...]:
+    """The saved values by expression, largest first: the rows of the explorer's overview."""
+    groups = [g for g in groups if g.residuals[0].is_saved]
+    modules = merged_paths([g.residuals for g in groups], lambda r: r.leading_module)
+    place = lambda g: (
+        g.location, g.location.column, g.location.end_line, g.location.end_column, modules[g.residuals[0]]
+    )  # fmt: skip
+    return tuple(sorted(map(SavedExpression, grouped(groups, place)), key=lambda e: -e.nbytes))

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
 from jaxviz.analysis.checkpoints import CheckpointReport, is_offload, report_checkpoints
 from jaxviz.analysis.devices import compiled_parts, spans_devices
-from jaxviz.analysis.grouping import grouped, pattern, repetition, rows_of
+from jaxviz.analysis.grouping import grouped, rows_of
 from jaxviz.analysis.layouts import find_layouts
 from jaxviz.analysis.site import Site
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.analysis.walk import Reader, Source, find_readers, location_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation
-from jaxviz.features.residuals.expressions import SavedExpression, saved_expressions
 from jaxviz.features.residuals.findings import (
     Finding,
     find_duplicates,
@@ -26,11 +25,18 @@ from jaxviz.features.residuals.findings import (
     finding,
     largest_first,
 )
-from jaxviz.features.residuals.notes import gradient_note, notes_of, why_nothing_is_kept
-from jaxviz.features.residuals.residual import Dummy, Kind, Residual, ResidualGroup, without_readers
+from jaxviz.features.residuals.notes import gradient_note, notes_of, why_nothing_is_saved
+from jaxviz.features.residuals.residual import (
+    Dummy,
+    Kind,
+    Residual,
+    ResidualGroup,
+    SavedExpression,
+    saved_expressions,
+    without_readers,
+)
 from jaxviz.features.residuals.saved_bytes import SavedBytes, saved_bytes
 from jaxviz.features.residuals.totals import NO_SCOPE, Total, path_totals, per_device, totals
-from jaxviz.features.residuals.words import Words
 from jaxviz.higher_order import is_choice, is_loop, is_scan
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -49,10 +55,9 @@ from jaxviz.report.tables import (
     in_library,
     line_beside,
     listed,
-    more_rows,
+    more_of,
     nbytes,
     short_location,
-    type_text,
 )
 from jaxviz.transforms.unopened import Unopened
 
@@ -68,29 +73,33 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
     >>> len(found), found.nbytes, found.by_line
 
     Args:
-      function: the name of the function.
-      gradient: which gradient, such as "gradient of `loss` in `params`".
+      derivation: the derivation of the gradient.
       items: the residuals.
       checkpoints: the checkpointed functions, with the decisions of their policies.
       mapped: how `vmap` changed the control flow, a sentence each.
-      on_devices: whether the function runs on more than one device.
-      find_unopened: finds `unopened`, when it is first read.
-      finders: the same for `duplicates`, `invariant` and `forced`.
       on_gradient: sentences that say which gradient it is, if the function takes one itself, and why there are no
         residuals, or no gradient that reads them; empty otherwise.
-      parts: the modules and scopes that they are all of; empty if they are those of the whole gradient.
+      every: the residuals of the gradient.
+      parts: the modules and scopes that `items` are all of; empty if they are those of the whole gradient.
     """
 
-    function: str
-    gradient: str
+    derivation: Derivation
     items: tuple[Residual, ...]
-    checkpoints: tuple[CheckpointReport, ...] = ()
-    mapped: tuple[str, ...] = ()
-    on_devices: bool = False
-    find_unopened: Callable[[], tuple[Unopened, ...]] = tuple
-    finders: Mapping[str, Callable[[], tuple[Finding, ...]]] = field(default_factory=dict)
-    on_gradient: tuple[str, ...] = ()
+    checkpoints: tuple[CheckpointReport, ...]
+    mapped: tuple[str, ...]
+    on_gradient: tuple[str, ...]
+    every: tuple[Residual, ...]
     parts: tuple[str, ...] = ()
+
+    @property
+    def function(self) -> str:
+        """The name of the function."""
+        return self.derivation.primal.name
+
+    @property
+    def gradient(self) -> str:
+        """Which gradient: "gradient of `loss` in `params`", or the training step that takes it."""
+        return self.derivation.about
 
     @overload
     def __getitem__(self, index: int) -> Residual: ...
@@ -142,7 +151,7 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
     @cached_property
     def expressions(self) -> tuple[SavedExpression, ...]:
         """What is saved for each of the user's expressions, largest first: the rows of the explorer's overview."""
-        return saved_expressions(self)
+        return saved_expressions(self.groups)
 
     def of(self, path: str) -> ResidualSet:
         """Only the residuals of one module or named scope, which may be a layer, with what it contains.
@@ -162,15 +171,11 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
         if not items:
             there = listed([t.name for t in self.by_module()], 8)
             raise ValueError(f"no residual is of the module or scope {path!r}; the modules are {there or 'none'}")
-        those = frozenset(items)
-        among = lambda find: lambda: tuple(f for f in find() if those.issuperset(f.residuals))
-        finders = {name: among(find) for name, find in self.finders.items()}
-        parts = *self.parts, path
-        return replace(self, items=items, checkpoints=(), mapped=(), find_unopened=tuple, finders=finders, parts=parts)
+        return replace(self, items=items, checkpoints=(), mapped=(), parts=(*self.parts, path))
 
     def by_line(self) -> tuple[Total, ...]:
-        """The saved bytes of each source line, largest first; here and below without
-        arguments and without what nothing reads."""
+        """The saved bytes of each source line, largest first; here and below without arguments and without what
+        nothing reads."""
         return totals(self._saved, lambda r: r.location, lambda r: short_location(r.location))
 
     def by_function(self) -> tuple[Total, ...]:
@@ -207,26 +212,28 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
     @cached_property
     def unopened(self) -> tuple[Unopened, ...]:
         """What jaxviz does not look into."""
-        return self.find_unopened()
+        return () if self.parts else self.derivation.unopened
 
     @cached_property
     def duplicates(self) -> tuple[Finding, ...]:
         """Values that are saved twice, in two types or layouts."""
-        return self._findings("duplicates")
+        return self._among(find_duplicates)
 
     @cached_property
     def invariant(self) -> tuple[Finding, ...]:
         """Values that a scan stacks although they are the same in each iteration."""
-        return self._findings("invariant")
+        return self._among(find_invariants)
 
     @cached_property
     def forced(self) -> tuple[Finding, ...]:
-        """Values that are saved only because they cross the boundary of a jitted function;
-        finding them derives the function once more."""
-        return self._findings("forced")
+        """Values that are saved only because they cross the boundary of a jitted function; finding them derives the
+        function once more."""
+        return self._among(find_forced)
 
-    def _findings(self, name: str) -> tuple[Finding, ...]:
-        return self.finders[name]() if name in self.finders else ()
+    def _among(self, find: Callable[[Sequence[Residual]], tuple[Finding, ...]]) -> tuple[Finding, ...]:
+        """The findings about the gradient's residuals that are about these alone."""
+        own = frozenset(self.items)
+        return tuple(f for f in find(self.every) if own.issuperset(f.residuals))
 
     @cached_property
     def unread(self) -> tuple[Finding, ...]:
@@ -269,32 +276,28 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
         return Bars(rows, f"bytes that the gradient of {self.function} saves, by line")
 
     def _parts(self) -> Iterator[str | Table]:
-        yield self._table(("type", "bytes", "line", "value, and why it is saved"))
-        yield from self._below()
+        return self._tables(1)
 
     def _html_parts(self) -> Iterator[str | Table]:
-        yield self._table(("kind", "type", "bytes", "line", "value, and why it is saved"))
-        yield from self._below()
+        return self._tables(0)
 
-    def _table(self, heads: Sequence[str]) -> Table:
-        """The groups of residuals, largest first."""
-        rows = [[_CELLS[head](g) for head in heads] for g in self.groups]
-        align = "".join(">" if head == "bytes" else "<" for head in heads)
-        return Table(heads, rows, align, shown=SHOWN, more=self._more)
-
-    def _more(self, shown: int) -> str:
-        rest = self.groups[shown:]
-        size = sum(g.nbytes for g in rest)
-        return more_rows(len(rest), sum(g.count for g in rest), "residual", format_bytes(size))
-
-    def _below(self) -> Iterator[str | Table]:
-        """The source lines, if they say more than the table of residuals, and the notes."""
+    def _tables(self, first: int) -> Iterator[str | Table]:
+        """The groups of residuals, largest first, from the first column on; source lines, if they say more; notes."""
+        heads = ("kind", "type", "bytes", "line", "value, and why it is saved")
+        rows = [
+            (g.kind, g.type, _sizes(g.nbytes, g.nbytes_per_device), short_location(g.location),
+             f"{in_library(f'`{g.label}`', g.library)}: {g.why}")[first:]
+            for g in self.groups
+        ]  # fmt: skip
+        size = lambda rest: format_bytes(sum(x.nbytes for x in rest))
+        more = more_of(self.groups, lambda g: g.count, "residual", size)
+        yield Table(heads[first:], rows, "<<><<"[first:], shown=SHOWN, more=more)
         lines = self.by_line()
         if 1 < len(lines) < len(self._saved):
-            rows = [(t.name, _sizes(t.nbytes, t.nbytes_per_device), f"{t.count:,}", t.location.function) for t in lines]
+            sums = [(t.name, _sizes(t.nbytes, t.nbytes_per_device), f"{t.count:,}", t.location.function) for t in lines]
             left = lambda n: f"{len(lines) - n:,} more line{'s' * (len(lines) - n > 1)}"
-            more = lambda n: f"and {left(n)}, {format_bytes(sum(t.nbytes for t in lines[n:]))}"
-            yield Table(("line", "bytes", "values", "function"), rows, "<>><", "saved by line", _LINES, more)
+            lines_more = lambda n: f"and {left(n)}, {size(lines[n:])}"
+            yield Table(("line", "bytes", "values", "function"), sums, "<>><", "saved by line", _LINES, lines_more)
         yield from self.notes
 
     def plot(self, width: float = 10.0) -> Figure:  # type: ignore[override]
@@ -318,20 +321,6 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
 
 _LINES = 8
 
-_CELLS: Mapping[str, Callable[[ResidualGroup], str]] = {
-    "type": lambda g: g.type,
-    "bytes": lambda g: _sizes(g.nbytes, g.nbytes_per_device),
-    "kind": lambda g: g.kind,
-    "line": lambda g: short_location(g.location),
-    "value, and why it is saved": lambda g: f"{_called(g)}: {g.why}",
-}
-"""The columns, with the cell for a group of residuals."""
-
-
-def _called(group: ResidualGroup) -> str:
-    """The label as code, and the library location."""
-    return in_library(f"`{group.label}`", group.library)
-
 
 def _propagated(derivation: Derivation) -> list[int | None]:
     """Over how many devices each residual is divided."""
@@ -341,9 +330,9 @@ def _propagated(derivation: Derivation) -> list[int | None]:
     return [layouts.values.get(a) if isinstance(a, Var) else 1 for a in derivation.linearized.residuals]
 
 
-def _sizes(whole: int, per_device: int | None) -> str:
+def _sizes(total: int, per_device: int | None) -> str:
     """`1.0 MiB`, or `1.0 MiB · 128.0 KiB a device`."""
-    return format_bytes(whole) if per_device is None else f"{format_bytes(whole)} · {format_bytes(per_device)} a device"
+    return format_bytes(total) if per_device is None else f"{format_bytes(total)} · {format_bytes(per_device)} a device"
 
 
 @api_boundary
@@ -378,9 +367,8 @@ def residuals(f: Any, *args: Any, argnums: Argnums = 0, compile: bool = False, *
 def find_residuals(derivation: Derivation, compile: bool = False) -> ResidualSet:
     """The residuals of a derivation. See `residuals`."""
     parts = derivation.linearized
-    on_devices = spans_devices(derivation)
     divided: Sequence[int | None] = [None] * len(parts.residuals)
-    if on_devices:
+    if spans_devices(derivation):
         divided = compiled_parts(derivation) if compile else _propagated(derivation)
     arguments = dict(zip(derivation.primal.invars, derivation.primal.arg_names, strict=True))
     site = Site.of(derivation, derivation.forward_names)
@@ -389,29 +377,13 @@ def find_residuals(derivation: Derivation, compile: bool = False) -> ResidualSet
         backward_readers = find_readers(derivation.backward, parts.linear.invars[: len(parts.residuals)])
     except EquationError:  # without reverse mode, as for a while loop, the linear program's residuals still count
         backward_readers = None
-    residuals = []
+    items = []
     for atom, var, n in zip(parts.residuals, parts.linear.invars, divided, strict=False):
         readers = None if backward_readers is None else backward_readers[var]
-        residual = _residual(atom, var, site, arguments, linear_readers[var], readers)
-        residuals.append(residual if n is None else replace(residual, nbytes_per_device=residual.nbytes // n))
-    finders = {
-        "duplicates": partial(find_duplicates, residuals, parts.residuals, site),
-        "invariant": partial(find_invariants, residuals, parts.residuals, parts.forward),
-        "forced": partial(find_forced, residuals, parts.residuals, site),
-    }
-    checkpoints, mapped = report_checkpoints(derivation), _mapped(derivation.primal)
-    on_gradient = gradient_note(derivation) if residuals else why_nothing_is_kept(derivation)
-    return ResidualSet(
-        derivation.primal.name,
-        derivation.about,
-        tuple(residuals),
-        checkpoints,
-        mapped,
-        on_devices,
-        lambda: derivation.unopened,
-        finders,
-        on_gradient,
-    )
+        items.append(_residual(atom, var, site, arguments, linear_readers[var], readers, n))
+    every, mapped = tuple(items), _mapped(derivation.primal)
+    on_gradient = gradient_note(derivation) if every else why_nothing_is_saved(derivation)
+    return ResidualSet(derivation, every, report_checkpoints(derivation), mapped, on_gradient, every)
 
 
 def _mapped(program: Program) -> tuple[str, ...]:
@@ -433,7 +405,7 @@ def _mapped(program: Program) -> tuple[str, ...]:
 
 def _residual(
     atom: Atom, var: Var, site: Site, arguments: dict[Var, str], linear: list[Reader],
-    backward: list[Reader] | None,
+    backward: list[Reader] | None, n_parts: int | None,
 ) -> Residual:  # fmt: skip
     sources = site.sources(atom)
     real: Sequence[Source] = sources
@@ -455,18 +427,11 @@ def _residual(
     rule = "" if origin is None else "checkpoint" if origin.role == "recomputation" else origin.rule
     size = nbytes(atom.aval)
     dummies = tuple(_dummy(s, location, size // max(1, math.prod(source.lengths))) for s in sources if s.is_dummy)
-    decision = "offloaded" if is_offload(producer) else "saved"
-    path = arguments.get(atom, "") if isinstance(atom, Var) else ""
-    words = Words(site, atom, path, real, holders, kind, location, linear, backward, [d.branch for d in dummies])
-    made_by = repetition(producer, holders, source.place) if producer is not None else pattern(words.expression)
-    kind_of = type_text(atom.aval, source.lengths)
-    place = site.place(source)
-    repeats = (made_by, kind, kind_of, rule, decision, bool(backward), place, location)
-    is_read = backward is None or bool(backward)
     return Residual(
-        atom.aval, size, kind if is_read or kind == "argument" else "unread", site.name(atom), location, rule,
-        tuple(dict.fromkeys(r.equation for r in backward or ())), producer, var, words, decision, source.lengths,
-        place, dummies, is_read, None, repeats,
+        atom.aval, size, kind, site.name(atom), location, rule,
+        tuple(dict.fromkeys(r.equation for r in backward or ())), producer, var,
+        site, atom, real, holders, linear, backward, "offloaded" if is_offload(producer) else "saved", source.lengths,
+        site.place(source), dummies, backward is None or bool(backward), n_parts and size // n_parts,
     )  # fmt: skip
 
 

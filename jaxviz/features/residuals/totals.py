@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jaxviz.analysis.grouping import alike, grouped, without_repeats
-from jaxviz.analysis.modules import scopes_of
 from jaxviz.ir.origin import Location
-from jaxviz.ir.syntax import Equation
 from jaxviz.report.data import Data
 
 if TYPE_CHECKING:
@@ -23,10 +21,7 @@ class Total(Data):
     """The residuals of one line, function, scope or module.
 
     Args:
-      name: the name of the line, function, scope or module.
-      nbytes: the sum of their bytes.
       nbytes_per_device: the largest number of these bytes on one device; None if everything is on one device.
-      count: the number of residuals.
       location: the line of the largest residual.
     """
 
@@ -50,12 +45,7 @@ def totals(
 
 
 def path_totals(groups: Iterable[Sequence[Residual]], path: Callable[[Residual], str]) -> tuple[Total, ...]:
-    """One total for each path, with repeated layers merged: `Net/blocks_0…11/Dense_0`.
-
-    Args:
-      groups: groups of residuals of one expression.
-      path: the path of a residual.
-    """
+    """One total for each path, with repeated layers merged: `Net/blocks_0…11/Dense_0`; of groups of one expression."""
     names = merged_paths(groups, path)
     return totals([*names], names.__getitem__, names.__getitem__)
 
@@ -76,8 +66,3 @@ def per_device(residuals: Sequence[Residual]) -> int | None:
     if all(r.nbytes_per_device is None for r in residuals):
         return None
     return sum(r.nbytes if r.nbytes_per_device is None else r.nbytes_per_device for r in residuals)
-
-
-def scope_of(equation: Equation, within: Sequence[Equation] = ()) -> str:
-    """`encoder/attention`: the named scopes of an equation, preceded by those of the enclosing equations."""
-    return "/".join(scopes_of(equation, within))

@@ -15,8 +15,8 @@ from jax.sharding import PartitionSpec as P
 from short_runs import short
 
 import jaxviz
+from jaxviz.features.nans import capture
 from jaxviz.features.nans import find as finding
-from jaxviz.features.nans import run as running
 
 
 class Case(NamedTuple):
@@ -419,7 +419,7 @@ def test_what_is_run_leaves_debug_nans_to_be_switched_on_later(own_state):
 @pytest.fixture
 def compiled(monkeypatch):
     """The programs compiled after the first one, as text."""
-    texts, once = [], running.CompiledRun.once
+    texts, once = [], capture.CompiledRun.once
 
     def noted(run, fun):
         def call(*args):
@@ -428,7 +428,7 @@ def compiled(monkeypatch):
 
         return call
 
-    monkeypatch.setattr(running.CompiledRun, "once", noted)
+    monkeypatch.setattr(capture.CompiledRun, "once", noted)
     return texts
 
 
