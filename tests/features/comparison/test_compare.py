@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from jax import lax
 
 import jaxviz
-from jaxviz.features.comparison.alignment import align
-from jaxviz.features.comparison.alignment import common_places
+from jaxviz.features.comparison.alignment import align, common_places
 
 W, X = jnp.ones((3, 3)), jnp.ones((4, 3))
 WORDS = st.lists(st.integers(0, 4), max_size=40)
