@@ -473,7 +473,7 @@ BAD_INPUTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("call", "bound", "message"), BAD_INPUTS, ids=str)
+@pytest.mark.parametrize(("call", "bound", "message"), BAD_INPUTS, ids=[str(bound) for _, bound, _ in BAD_INPUTS])
 def test_bad_input_is_named_and_no_solver(call, bound, message):
     with pytest.raises((ValueError, TypeError), match=message) as caught:
         jaxviz.plan_remat(*call, **bound)
