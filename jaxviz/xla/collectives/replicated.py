@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from jaxviz.ir.origin import Location
 from jaxviz.report.tables import type_text
@@ -13,7 +13,7 @@ from jaxviz.xla.compat.reshards import Needs, Split
 from jaxviz.xla.compiled_memory.places import Places
 
 
-def find_replicated(causes: Causes, names: list[str], mesh: Mapping[str, int]) -> Iterator[Replicated]:
+def find_replicated(causes: Causes, names: Sequence[str], mesh: Mapping[str, int]) -> Iterator[Replicated]:
     """Arguments without a sharding, gradients laid out unlike their arguments, and values that each device computes.
 
     Args:
@@ -33,7 +33,7 @@ def find_replicated(causes: Causes, names: list[str], mesh: Mapping[str, int]) -
 
 
 def _gradients(
-    causes: Causes, names: list[str], types: Mapping[str, object], mesh: Mapping[str, int]
+    causes: Causes, names: Sequence[str], types: Mapping[str, object], mesh: Mapping[str, int]
 ) -> Iterator[Replicated]:
     """The gradients that are replicated over axes over which the argument is split."""
     start = "the gradient in "

@@ -38,8 +38,9 @@ class Split:
         return frozenset(a for axes in self.dims for a in axes)
 
     def along(self, axis: str) -> int | None:
-        """The dimension that is divided over an axis; None if the value is replicated over it."""
-        return next((i for i, axes in enumerate(self.dims) if axis in axes), None)
+        """The dimension that is divided over an axis, or a part of it; None if the value is replicated over it."""
+        name = axis.partition(":")[0]
+        return next((i for i, axes in enumerate(self.dims) if any(a.partition(":")[0] == name for a in axes)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +163,17 @@ def layout_of(text: str, mesh: Mapping[str, int]) -> str:
     """The layout that XLA uses, as a user writes it: `P('data', None)`; '' if no axes of the mesh match."""
     rank = _rank(text)
     dims = dims_of(text, rank, mesh) if rank else None
-    if dims is None:
-        return ""
-    parts = ("None" if not axes else repr(axes[0]) if len(axes) == 1 else repr(axes) for axes in dims)
-    return f"P({', '.join(parts)})"
+    return "" if dims is None else spec_text(dims)
+
+
+def spec_text(dims: Sequence[Sequence[str]]) -> str:
+    """`P('data', None)` for the axes of each dimension."""
+    return f"P({', '.join(axes_in_code(axes) if axes else 'None' for axes in dims)})"
+
+
+def axes_in_code(axes: Sequence[str]) -> str:
+    """`'data'`, or `('data', 'model')`."""
+    return repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
 
 
 def _rank(text: str) -> int:

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
+from typing import Any
 
-from jaxviz.derivation import Derivation
+from jaxviz.analysis.training_step import subject_of
+from jaxviz.arguments import Argnums
 from jaxviz.features.residuals.residual import Residual
+from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.stack import deep_stack
 from jaxviz.report.tables import format_bytes
+from jaxviz.xla.compiled_memory.reading import WITHOUT_FUNCTION
 from jaxviz.xla.compiled_memory.report import CompiledMemory, Held
 
 Line = tuple[str, int]
 
 
-def explained(memory: CompiledMemory, derivations: Sequence[Derivation], old: str) -> CompiledMemory:
-    """The memory with reasons for its residuals, where the gradients save such residuals on their lines.
-
-    Args:
-      memory: the memory, analysed without the function.
-      derivations: the derivations of the functions that it differentiates.
-      old: the note that the function was not available.
-    """
+@api_boundary
+@deep_stack
+def explained(
+    memory: CompiledMemory, f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums
+) -> CompiledMemory:
+    """See `CompiledMemory.explain`."""
+    derivation = subject_of(f, args, kwargs, argnums)
+    derivations = [derivation] if derivation.step is None else derivation.step.gradients
     on_line: dict[Line, list[Residual]] = {}
     for residual in (r for d in derivations for r in d.residuals if r.kind == "intermediate"):
         on_line.setdefault(_line(residual.location.file, residual.location.line), []).append(residual)
@@ -34,10 +38,10 @@ def explained(memory: CompiledMemory, derivations: Sequence[Derivation], old: st
     of = " and ".join(dict.fromkeys(f"`{d.primal.name}`" for d in derivations))
     note = (
         f"The program was compiled elsewhere; the reasons come from the gradient of {of} as it is here, matched by "
-        "line, operation and size: "
-        f"{format_bytes(known)} of {format_bytes(total)} of residuals at the peak have one."
+        f"line, operation and size: {format_bytes(known)} of {format_bytes(total)} of residuals at the peak have one."
     )
-    return replace(memory, at_peak=at_peak, values=values, notes=(*(n for n in memory.notes if n != old), note))
+    others = (n for n in memory.notes if n != WITHOUT_FUNCTION)
+    return replace(memory, at_peak=at_peak, values=values, notes=(*others, note))
 
 
 def _line(file: str, line: int) -> Line:
@@ -56,16 +60,12 @@ def _with_reason(occupant: Held, on_line: dict[Line, list[Residual]]) -> Held:
         return occupant
     size = _size(occupant.type)
     there = [
-        r
+        (r, r.producer.primitive.name)
         for r in on_line.get(_line(occupant.location.file, occupant.location.line), [])
         if r.producer is not None and size in (prod(r.aval.shape), prod(r.aval.shape[len(r.lengths) :]))
     ]
-    operation = occupant.what.partition(" in ")[0]
-    operations = {
-        operation,
-        *(r.producer.primitive.name for r in there if r.producer and r.expression == occupant.what),
-    }
-    alike = [r for r in there if r.producer and r.producer.primitive.name in operations]
+    operations = {occupant.what.partition(" in ")[0], *(name for r, name in there if r.expression == occupant.what)}
+    alike = [r for r, name in there if name in operations]
     reasons = {r.why.partition(";")[0] for r in alike}
     if len(reasons) != 1:
         return occupant

@@ -202,6 +202,16 @@ class Module:
         if number == computation.root and holder is not None and holder.opcode in _CALLS and not is_condition:
             yield holder.id, index
 
+    def occurrences(self, value: Value, seen: set[Value] | None = None) -> list[Value]:
+        """All places where a value occurs, its definition first, without those in `seen`, which are added to it."""
+        places, seen = [value], {value} if seen is None else seen
+        for place in places:
+            for other in self.passed_on(place):
+                if other not in seen:
+                    seen.add(other)
+                    places.append(other)
+        return places
+
     def made_of(self, value: Value) -> Iterator[Value]:
         """The original of a value that its instruction only passes on: the inverse of `passed_on`,
         also into and out of fusions."""

@@ -18,7 +18,8 @@ from jaxviz.features.explorer.messages import (
 from jaxviz.report.tables import format_bytes, repeated, short_location
 from jaxviz.xla.collectives.reading import collectives_of
 from jaxviz.xla.compiled_memory.attribution import KINDS, OWN, Kind
-from jaxviz.xla.compiled_memory.reading import memory_of_gradient
+from jaxviz.xla.compiled_memory.places import lowered_gradient
+from jaxviz.xla.compiled_memory.reading import memory_of_subject
 from jaxviz.xla.compiled_memory.report import CompiledMemory
 
 _DRAWN: tuple[CompiledKind, ...] = get_args(CompiledKind)
@@ -34,7 +35,7 @@ def compiled_peak(lowering: Lowering) -> CompiledPeak:
     Raises:
       ValueError: the backend does not report where the compiled program stores its values.
     """
-    memory = memory_of_gradient(lowering)
+    memory = memory_of_subject(lowered_gradient(lowering))
     steps = _steps(memory)
     beside = {"argument": memory.argument_nbytes, "constant": memory.constant_nbytes, "result": memory.result_nbytes}
     sums = np.tile(np.array([[beside.get(kind, 0)] for kind in _DRAWN]), len(steps))
@@ -65,7 +66,7 @@ def compiled_line(key: str, peak: CompiledPeak) -> CompiledLine:
 
 def compiled_exchanges(lowering: Lowering) -> CompiledExchanges:
     """Communication between devices in the compiled gradient; compiles it if necessary."""
-    report = collectives_of(lowering)
+    report = collectives_of(lowered_gradient(lowering))
     return {
         "summary": report.summary,
         "rows": [
