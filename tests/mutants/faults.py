@@ -1083,7 +1083,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a value is summarized under the user's mesh",
-        "jaxviz/runtime/settings.py",
+        "jaxviz/runtime/evaluate.py",
         "jax.set_mesh(none), jax",
         "jax",
         "tests/features/debugger/test_summaries.py -k settings",

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import jaxviz
-from jaxviz.features.debugger.widget import _ASKED
+from jaxviz.features.debugger.widget import _REQUESTS
 from jaxviz.features.explorer.widget import _WORK
 from jaxviz.features.probes.widget import LivePlot
 from jaxviz.page.bundle import OneWay, bundle
@@ -57,7 +57,7 @@ OFTEN_RIGHT = st.fixed_dictionaries(
 )  # fmt: skip
 REQUESTS = st.one_of(
     JSON,
-    st.builds(lambda do, more, right: {**more, **right, "do": do}, st.sampled_from([*_ASKED, "__init__", "break", "run to"]), FIELDS, OFTEN_RIGHT),
+    st.builds(lambda do, more, right: {**more, **right, "do": do}, st.sampled_from([*_REQUESTS, "__init__", "break", "run to"]), FIELDS, OFTEN_RIGHT),
     st.builds(lambda more, right: {**more, **right, "work": "try"}, FIELDS, OFTEN_RIGHT),
     st.builds(lambda part: {"part": part}, JSON),
     st.sampled_from([work for work in _WORK if work not in ("compile", "compile one", "advice")]),

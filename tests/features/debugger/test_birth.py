@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxviz
-from jaxviz.features.debugger.birth import stepper_of
+from jaxviz.features.debugger.start import stepper_of
 from jaxviz.features.debugger.widget import StepperWidget, _time_line
 from jaxviz.features.nans import report as reports
 
