@@ -105,10 +105,8 @@ class Exchange:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """A compiled program: its `Module` message, the program that is read from that, the equations that it comes from,
-    and the axes of its meshes."""
+    """A compiled program, the equations that it comes from, and the axes of its meshes."""
 
-    read: Any
     module: Module
     places: Places
     axes: Axes
@@ -120,26 +118,25 @@ class Reading:
 
     def exchanges(self) -> list[Exchange]:
         """Its collectives, in the order in which they run."""
-        raw = {i.id: i for c in self.read.computations for i in c.instructions}
         instructions = [i for i in self.module.instructions.values() if kind_of(i.opcode)]
         at = self.module.time
         instructions.sort(key=lambda i: (at.get(i.id, len(at)), i.id))
-        return [e for i in instructions for e in self._of(i, raw[i.id], raw)]
+        return [e for i in instructions for e in self._of(i)]
 
-    def _of(self, instruction: Instruction, read: Any, raw: dict[int, Any]) -> Iterator[Exchange]:
+    def _of(self, instruction: Instruction) -> Iterator[Exchange]:
         kind = kind_of(instruction.opcode)
         if kind == "collective-permute":
-            pairs = [(p.source, p.target) for p in read.source_target_pairs]
+            pairs = [(p.source, p.target) for p in instruction.message.source_target_pairs]
             axes = self.axes.between(pairs)
             size = len({d for pair in pairs for d in pair})
         else:
-            groups = groups_of(read, self.n_devices)
+            groups = groups_of(instruction.message, self.n_devices)
             axes, size = self.axes.along(groups), max(map(len, groups))
         operands = instruction.operands
         # The operands of an all-to-all are parts of one exchange; those of the other collectives are separate values.
         parts = [operands] if kind in ("all-to-all", "ragged-all-to-all") else [(o,) for o in operands]
         of_part = self._numbers(instruction, parts)
-        trips = self._trips(instruction, raw, of_part[0])
+        trips = self._trips(instruction, of_part[0])
         paths = tuple(paths_of(instruction)) or (re.sub(r"\\(.)", r"\1", instruction.path),)
         for place, (part, numbers) in enumerate(zip(parts, of_part, strict=True)):
             shapes = [self.module.shape((o, ())) for o in part[: 1 if kind == "ragged-all-to-all" else None]]
@@ -178,13 +175,13 @@ class Reading:
         readers = self.attribution.serving((instruction.id, index))
         return readers.numbers if readers is not None else ()
 
-    def _trips(self, instruction: Instruction, raw: dict[int, Any], numbers: Sequence[int]) -> int | None:
+    def _trips(self, instruction: Instruction, numbers: Sequence[int]) -> int | None:
         trips, computation = 1, instruction.computation
         lengths = [scan_length(e) for n in numbers[:1] for e in self.places.found[n].within if is_scan(e)]
         while computation in self.module.callers:
             holder = self.module.callers[computation]
             if holder.opcode == "while":
-                known = _known_trips(raw[holder.id].backend_config)
+                known = _known_trips(holder.message.backend_config)
                 inner = lengths.pop() if lengths else None
                 if known is None and inner is None:
                     return None

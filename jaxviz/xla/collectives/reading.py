@@ -96,11 +96,10 @@ def collectives_of(subject: CompiledSubject) -> Collectives:
     lowering, places, program, n_devices = subject.lowering, subject.places, subject.program, subject.n_devices
     partition = partitioned(lowering)
     needs = needs_of(lowering.lowered, partition.before)
-    read = message("Module", partition.module)
     is_known = jax.config.jax_use_shardy_partitioner and bool(needs.meshes)  # type: ignore[attr-defined]
     mesh = max(needs.meshes.values(), key=len, default={}) or axes_named(program, subject.placed)
     axes = Axes(needs.meshes if is_known else {"mesh": mesh} if mesh else {}, needs.devices)
-    reading = Reading(read, Module(read), places, axes, n_devices)
+    reading = Reading(Module(message("Module", partition.module)), places, axes, n_devices)
     causes = Causes(needs, places, ValueNames(places))
     exchanges = [replace(e, cause=causes.of(e)) for e in reading.exchanges()]
     rematerialized = None if partition.warned is None else tuple(_rematerialized(partition.warned, causes))

@@ -48,7 +48,8 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instruction:
-    """One instruction. Its fields are XLA's, except `path`: JAX's name for it, such as `jit(f)/jvp()/dot_general`."""
+    """One instruction. Its fields are XLA's, except `path`: JAX's name for it, such as `jit(f)/jvp()/dot_general`; and
+    `message`: its `Instruction` message."""
 
     id: int
     name: str
@@ -63,6 +64,7 @@ class Instruction:
     target: str = ""
     frame: int = 0
     source: tuple[str, int] = ("", 0)
+    message: Any = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -277,5 +279,5 @@ def _instruction(read: Any, computation: int) -> Instruction:
     return Instruction(
         read.id, read.name, read.opcode, metadata.op_name, tuple(read.operand_ids), tuple(read.called_computation_ids),
         computation, read.shape, read.parameter_number, read.tuple_index, read.custom_call_target,
-        metadata.stack_frame_id, (metadata.source_file, metadata.source_line),
+        metadata.stack_frame_id, (metadata.source_file, metadata.source_line), read,
     )  # fmt: skip

@@ -143,12 +143,7 @@ class EquationPlace:
 
 
 class Places(Makers):
-    """The equations of a compiled gradient or training step, by their numbers, as `Makers`.
-
-    Args:
-      lowering: the lowered gradient or step.
-      opened: the training step with its passes.
-    """
+    """The equations of a lowered gradient or training step, which is opened into its passes, by their numbers."""
 
     knows_equations = True
 
@@ -176,7 +171,7 @@ class Places(Makers):
         return EquationPlace(e, within, "outside")
 
     @cached_property
-    def definition(self) -> Location:
+    def definition(self) -> Location:  # type: ignore[override]
         return defined_at(self.derivation.primal)
 
     def numbers(self, instruction: Instruction) -> tuple[int, ...]:
@@ -217,7 +212,7 @@ class Places(Makers):
         return self.derivation.residuals.items if self.has_gradient else ()
 
     @cached_property
-    def kept(self) -> Mapping[int, tuple[int, ...]]:
+    def kept(self) -> Mapping[int, tuple[int, ...]]:  # type: ignore[override]
         saved: dict[int, list[int]] = {}
         if self.has_gradient:
             forward = self.derivation.forward
@@ -302,16 +297,8 @@ class Places(Makers):
 
 @dataclass(frozen=True, eq=False)
 class CompiledSubject:
-    """A gradient, or a training step, as the subject of a report on its compiled program.
-
-    Args:
-      lowering: the lowered program.
-      places: its equations.
-      about: a description of it.
-      results: the names of its results.
-      placed: for each of its inputs its sharding.
-      n_devices: the number of devices that it runs on.
-    """
+    """A gradient, or a training step, as the subject of a report on its compiled program: as lowered, its equations, a
+    description, the names of its results, the sharding of each input, and on how many devices it runs."""
 
     lowering: Lowering
     places: Places
@@ -327,13 +314,8 @@ class CompiledSubject:
 
 
 def gradient_or_step(derivation: Derivation, donated: Sequence[bool] | None = None) -> CompiledSubject:
-    """A gradient, or the training step that takes it, lowered.
-
-    Args:
-      derivation: of the function.
-      donated: for each input of the function whether the gradient may take its memory; by default what the function
-        donates.
-    """
+    """A gradient, or the training step that takes it, lowered. The gradient may take the memory of the inputs that are
+    donated: by default those that the function donates."""
     if derivation.step is None:
         donated = donated_by(derivation.primal) if donated is None else donated
         return lowered_gradient(lower_gradient(derivation, donated=donated))

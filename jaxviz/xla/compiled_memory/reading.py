@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from math import prod
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,9 +17,11 @@ from jaxviz.analysis.lowering import compiled_as_named
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.arguments import Argnums
 from jaxviz.features.residuals.notes import gradient_note
+from jaxviz.features.residuals.residual import Residual
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.stack import deep_stack
 from jaxviz.progress import counting
+from jaxviz.report.tables import format_bytes
 from jaxviz.runtime.stoppable import as_called, compiled_once
 from jaxviz.transforms.unopened import unopened_note
 from jaxviz.xla.compiled_memory.attribution import KINDS, Attribution, Described
@@ -92,13 +96,14 @@ def _read_stage(stage: Any) -> CompiledMemory:
         stage = compiled_once(lowered, f"as named, {as_called(lowered)}", lambda: compiled_as_named(lowered))
         program = reported(stage) or program_of_lowered(lowered, as_called(lowered))[1]
     else:
-        program = reported(stage)
-        if program is None:
+        report = reported(stage)
+        if report is None:
             raise ValueError(
                 f"{jax.default_backend()} does not report where a compiled program stores its values; give "
                 "jaxviz.compiled_memory the result of jax.jit(f).lower(...) instead, which it compiles so that XLA "
                 "writes this to a file"
             )
+        program = report
     name = function_of(program.module)
     shardings = jax.tree.leaves((stage.input_shardings, stage.output_shardings))
     numbered = jax.tree.unflatten(stage.out_tree, range(stage.out_tree.num_leaves))
@@ -259,3 +264,67 @@ def _one(group: Sequence[Held]) -> Held:
         group[0], what=alike([h.what for h in group]), nbytes=sum(h.nbytes for h in group), count=len(group),
         why=alike([h.why for h in group]), donated_to=alike([h.donated_to for h in group]),
     )  # fmt: skip
+
+
+# --- reasons from the function, for a program that was compiled elsewhere ---------------------------------------------
+
+_FileLine = tuple[str, int]
+
+
+@api_boundary
+@deep_stack
+def explained(
+    memory: CompiledMemory, f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums
+) -> CompiledMemory:
+    """See `CompiledMemory.explain`."""
+    derivation = subject_of(f, args, kwargs, argnums)
+    derivations = [derivation] if derivation.step is None else derivation.step.gradients
+    on_line: dict[_FileLine, list[Residual]] = {}
+    for residual in (r for d in derivations for r in d.residuals if r.kind == "intermediate"):
+        on_line.setdefault(_line(residual.location.file, residual.location.line), []).append(residual)
+    at_peak = tuple(_with_reason(h, on_line) for h in memory.at_peak)
+    values = tuple(_with_reason(h, on_line) for h in memory.values)
+    there = [(a, b) for a, b in zip(memory.at_peak, at_peak, strict=True) if a.kind == "residual"]
+    total, known = sum(a.nbytes for a, _ in there), sum(a.nbytes for a, b in there if a is not b)
+    of = " and ".join(dict.fromkeys(f"`{d.primal.name}`" for d in derivations))
+    note = (
+        f"The program was compiled elsewhere; the reasons come from the gradient of {of} as it is here, matched by "
+        f"line, operation and size: {format_bytes(known)} of {format_bytes(total)} of residuals at the peak have one."
+    )
+    others = (n for n in memory.notes if n != WITHOUT_FUNCTION)
+    return replace(memory, at_peak=at_peak, values=values, notes=(*others, note))
+
+
+def _line(file: str, line: int) -> _FileLine:
+    """A key for a line that ignores the folder, which may be another one where the program was compiled."""
+    return Path(file).name, line
+
+
+def _with_reason(occupant: Held, on_line: dict[_FileLine, list[Residual]]) -> Held:
+    """The same with a reason, if all residuals of its line and size that its operation
+    computes are saved for one reason.
+
+    XLA keeps one end position for all expressions that start at the same place, so the expression alone does not
+    identify it.
+    """
+    if occupant.kind != "residual" or occupant.location is None:
+        return occupant
+    size = _size(occupant.type)
+    there = [
+        (r, r.producer.primitive.name)
+        for r in on_line.get(_line(occupant.location.file, occupant.location.line), [])
+        if r.producer is not None and size in (prod(r.aval.shape), prod(r.aval.shape[len(r.lengths) :]))
+    ]
+    operations = {occupant.what.partition(" in ")[0], *(name for r, name in there if r.expression == occupant.what)}
+    alike = [r for r, name in there if name in operations]
+    reasons = {r.why.partition(";")[0] for r in alike}
+    if len(reasons) != 1:
+        return occupant
+    expressions = {r.expression for r in alike}
+    return replace(occupant, why=reasons.pop(), what=expressions.pop() if len(expressions) == 1 else occupant.what)
+
+
+def _size(type_: str) -> int:
+    """The number of elements of `bf16[8,1024]`."""
+    shape = re.search(r"\[([\d,]*)\]", type_)
+    return prod(int(n) for n in shape[1].split(",") if n) if shape else -1

@@ -362,7 +362,7 @@ class CompiledMemory(Report, schema="compiled_memory"):
         Raises:
           the errors of `derive`.
         """
-        from jaxviz.xla.compiled_memory.explained import explained
+        from jaxviz.xla.compiled_memory.reading import explained
 
         return explained(self, f, args, kwargs, argnums)
 
