@@ -10,7 +10,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ import jax
 
 from jaxviz.ir.private_names import SUPPORTED, full_name, missing_names
 from jaxviz.report.report import Drawn, Report, Table
-from jaxviz.report.tables import device_names, device_text, format_bytes, wrapped
+from jaxviz.report.tables import counted, device_names, device_text, format_bytes, wrapped
 from jaxviz.terminal import show
 
 State = Literal["ok", "note", "fault"]
@@ -105,17 +105,19 @@ class Diagnosis:
 
     Args:
       what: such as 'jax', 'dot' or 'jax_debug_nans'.
-      part: 'versions', 'devices', 'notebook', 'pictures' or 'flags'.
       state: 'ok'; 'note' for something that needs no change; 'fault' for something needed that is missing.
       found: such as '0.10.2'.
       advice: what to do, or what it changes; '' if there is nothing to say.
+      part: 'versions', 'devices', 'notebook', 'pictures' or 'flags'.
     """
 
     what: str
-    part: str
     state: State
     found: str
     advice: str = ""
+    part: str = ""
+
+    _data = ("what", "part", "state", "found", "advice")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -157,7 +159,7 @@ class DoctorReport(Report, schema="doctor"):
         if self.ok:
             return f"jaxviz {version}: everything it needs is installed"
         names = ", ".join(f.what for f in self.faults)
-        return f"jaxviz {version}: {len(self.faults)} {'problem' if len(self.faults) == 1 else 'problems'}: {names}"
+        return f"jaxviz {version}: {counted(len(self.faults), 'problem')}: {names}"
 
     def _parts(self) -> Iterator[Drawn | Table]:
         yield Table(
@@ -189,7 +191,10 @@ def doctor() -> DoctorReport:
     Returns:
       a report: `str()` for a terminal, `.ok`, `.faults`, `.to_dict()`, and a table in a notebook.
     """
-    return DoctorReport((*_versions(), *_inside_jax(), *_devices(), *_notebook(), *_pictures(), *_flags()))
+    parts = {
+        "versions": _versions, "devices": _devices, "notebook": _notebook, "pictures": _pictures, "flags": _flags,
+    }  # fmt: skip
+    return DoctorReport(tuple(replace(d, part=part) for part, check in parts.items() for d in check()))
 
 
 WORDS = (
@@ -222,45 +227,30 @@ def _versions() -> Iterator[Diagnosis]:
     own = getattr(sys.modules["jaxviz"], "__version__", "") or metadata.version(_DISTRIBUTION)
     old = tuple(map(int, platform.python_version_tuple()[:2])) < _OLDEST_PYTHON
     advice = f"jaxviz needs Python {'.'.join(map(str, _OLDEST_PYTHON))} or newer." if old else ""
-    yield Diagnosis("python", "versions", "fault" if old else "ok", platform.python_version(), advice)
-    try:
-        needed = _requirements(_DISTRIBUTION)
-    except metadata.PackageNotFoundError:
-        yield Diagnosis(
-            "jaxviz", "versions", "note", own,
-            "It is imported from a folder and not installed, so its requirements are unknown: `pip install -e .` in "
-            "the checkout.",
-        )  # fmt: skip
+    yield Diagnosis("python", "fault" if old else "ok", platform.python_version(), advice)
+    needed = _requirements(_DISTRIBUTION)
+    if needed is None:
+        unknown = "It is imported from a folder and not installed, so its requirements are unknown"
+        yield Diagnosis("jaxviz", "note", own, f"{unknown}: `pip install -e .` in the checkout.")
         needed = {"jax": SUPPORTED, "ipywidgets": "", "anywidget": "", "jupyterlab": ""}
     else:
-        yield Diagnosis("jaxviz", "versions", "ok", own)
-    try:
-        other = metadata.version(_NAMESAKE)
-    except metadata.PackageNotFoundError:
-        pass
-    else:
+        yield Diagnosis("jaxviz", "ok", own)
+    if other := _installed(_NAMESAKE):
         yield Diagnosis(
-            "another jaxviz", "versions", "fault", f"{_NAMESAKE} {other}",
+            "another jaxviz", "fault", f"{_NAMESAKE} {other}",
             f"The distribution {_NAMESAKE} is another project, whose package has the same name, so each overwrites "
-            "files of the other: "
-            f"`pip uninstall {_NAMESAKE}`, then `pip install --force-reinstall --no-deps {_DISTRIBUTION}`.",
+            f"files of the other: `pip uninstall {_NAMESAKE}`, then `pip install --force-reinstall --no-deps "
+            f"{_DISTRIBUTION}`.",
         )  # fmt: skip
     yield from (_version(name, wanted, _DISTRIBUTION) for name, wanted in sorted(needed.items(), key=_jax_first))
     for owner, name in (("jax", "jaxlib"), ("ipywidgets", "jupyterlab_widgets")):
-        try:
-            wanted = _requirements(owner).get(name)
-        except metadata.PackageNotFoundError:  # reported above
-            continue
+        wanted = (_requirements(owner) or {}).get(name)
         if wanted is not None:
             yield _version(name, wanted, owner)
-
-
-def _inside_jax() -> Iterator[Diagnosis]:
-    """The private names that jaxviz uses and the installed JAX lacks."""
-    for name, row in missing_names().items():
+    for name, row in missing_names().items():  # private names that jaxviz uses and the installed JAX lacks
         off = f"Without it {row.feature} raises an error." if row.feature else "Without it jaxviz cannot be imported."
         yield Diagnosis(
-            full_name(name), "versions", "note" if row.feature else "fault", "not in this JAX",
+            full_name(name), "note" if row.feature else "fault", "not in this JAX",
             f"Purpose: {row.why}. {off} `pip install 'jax{SUPPORTED}'` for a JAX that has it.",
         )  # fmt: skip
 
@@ -269,28 +259,33 @@ def _jax_first(item: tuple[str, str]) -> tuple[bool, str]:
     return item[0] != "jax", item[0]
 
 
-def _requirements(name: str) -> dict[str, str]:
-    """The requirements of a distribution without extras, with their versions."""
+def _requirements(name: str) -> dict[str, str] | None:
+    """The requirements of a distribution without extras, with their versions; None if it is not installed."""
     from packaging.requirements import Requirement
 
+    if not _installed(name):
+        return None
     requirements = map(Requirement, metadata.requires(name) or ())
     return {r.name: str(r.specifier) for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})}
+
+
+def _installed(name: str) -> str:
+    """The version of a distribution; '' if it is not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _version(name: str, wanted: str, owner: str) -> Diagnosis:
     from packaging.specifiers import SpecifierSet
 
-    try:
-        version = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return Diagnosis(
-            name, "versions", "fault", "not installed", f"{owner} needs it: `pip install '{name}{wanted}'`."
-        )
+    version, install = _installed(name), f"`pip install '{name}{wanted}'`."
+    if not version:
+        return Diagnosis(name, "fault", "not installed", f"{owner} needs it: {install}")
     if SpecifierSet(wanted).contains(version, prereleases=True):
-        return Diagnosis(name, "versions", "ok", version)
-    return Diagnosis(
-        name, "versions", "fault", version, f"{owner} needs {name} {wanted}: `pip install '{name}{wanted}'`."
-    )
+        return Diagnosis(name, "ok", version)
+    return Diagnosis(name, "fault", version, f"{owner} needs {name} {wanted}: {install}")
 
 
 # --- devices ----------------------------------------------------------------------------------------------------------
@@ -301,21 +296,17 @@ def _devices() -> Iterator[Diagnosis]:
     try:
         backend, devices = jax.default_backend(), jax.devices()
     except Exception as error:  # whatever a plugin raises; an AssertionError if there is no plugin for a platform
-        chosen = (
-            f"JAX is set to use {platforms} (jax_platforms or JAX_PLATFORMS): unset it, or install JAX for it."
-            if platforms
-            else ""
-        )
-        said = f"JAX says: {error}" if str(error) else ""
-        yield Diagnosis("backend", "devices", "fault", "none", " ".join(filter(None, (chosen, said))) or repr(error))
+        chosen = f"JAX is set to use {platforms} (jax_platforms or JAX_PLATFORMS): unset it, or install JAX for it."
+        said = [*([chosen] if platforms else []), *([f"JAX says: {error}"] if str(error) else [])]
+        yield Diagnosis("backend", "fault", "none", " ".join(said) or repr(error))
         return
-    yield Diagnosis("backend", "devices", *_backend(backend, platforms))
+    yield Diagnosis("backend", *_backend(backend, platforms))
     kinds = ", ".join(dict.fromkeys(d.device_kind for d in devices))
     memory = (_stats(devices[0]) or {}).get("bytes_limit")
     each = f", {format_bytes(memory)} each for JAX" if memory else ""
     elsewhere = jax.device_count() - jax.local_device_count()
     others = f"{elsewhere} of them belong to other processes." if elsewhere else ""
-    yield Diagnosis("devices", "devices", "ok", f"{device_text(device_names(devices))} ({kinds}{each})", others)
+    yield Diagnosis("devices", "ok", f"{device_text(device_names(devices))} ({kinds}{each})", others)
 
 
 def _backend(backend: str, platforms: Any) -> tuple[State, str, str]:
@@ -345,9 +336,7 @@ def _notebook() -> Iterator[Diagnosis]:
         from jupyterlab_server.config import get_federated_extensions, get_page_config
         from jupyterlab_server.settings_utils import get_settings
     except Exception as error:  # a broken package raises anything
-        yield Diagnosis(
-            "widgets in JupyterLab", "notebook", "fault", "not known", f"{error}: `pip install 'jupyterlab>=4.2'`."
-        )
+        yield Diagnosis("widgets in JupyterLab", "fault", "not known", f"{error}: `pip install 'jupyterlab>=4.2'`.")
         return
     folders = [str(p) for p in jupyter_path("labextensions")]
     lab = Path(sys.prefix, "share", "jupyter", "lab")
@@ -369,12 +358,11 @@ def _saved_widgets(is_on: bool) -> Diagnosis:
     """JupyterLab's setting that saves widgets with a notebook."""
     what = "lab setting saveState"
     if is_on:
-        return Diagnosis(what, "notebook", "ok", "on: notebooks are saved with their widgets")
+        return Diagnosis(what, "ok", "on: notebooks are saved with their widgets")
     return Diagnosis(
-        what, "notebook", "note", "off",
+        what, "note", "off",
         "Notebooks are saved with their explorers and steppers, but not with other widgets, such as live plots and "
-        "exercises. "
-        "JupyterLab's menu Settings > Save Widget State Automatically turns it on.",
+        "exercises. JupyterLab's menu Settings > Save Widget State Automatically turns it on.",
     )  # fmt: skip
 
 
@@ -385,23 +373,14 @@ def _bundle(static: Path, sources: Path) -> Diagnosis:
     build = "In a checkout run `make lab`, or `npm ci && npm run build` in widgets/ (Node 20 or newer)."
     if missing or len(files) == 2:
         missing_text = f"{', '.join(missing) or 'its parts'} not in {static}"
-        advice = (
-            build
-            if sources.is_dir()
-            else f"Install it again: `pip install --force-reinstall --no-deps {_DISTRIBUTION}`."
-        )
-        return Diagnosis("widget bundle", "notebook", "fault", missing_text, advice)
+        again = f"Install it again: `pip install --force-reinstall --no-deps {_DISTRIBUTION}`."
+        return Diagnosis("widget bundle", "fault", missing_text, build if sources.is_dir() else again)
     size = format_bytes(sum(path.stat().st_size for path in files))
     newest = max((p.stat().st_mtime for p in sources.rglob("*") if p.is_file()), default=0.0)
     if newest > files[0].stat().st_mtime:
-        return Diagnosis(
-            "widget bundle",
-            "notebook",
-            "note",
-            f"{size}, older than {sources}",
-            f"Edits there have no effect. {build}",
-        )
-    return Diagnosis("widget bundle", "notebook", "ok", f"{size} in {static}")
+        older = f"{size}, older than {sources}"
+        return Diagnosis("widget bundle", "note", older, f"Edits there have no effect. {build}")
+    return Diagnosis("widget bundle", "ok", f"{size} in {static}")
 
 
 def _lab_extension(name: str, distribution: str, loaded: Mapping[str, Any] | None, disabled: bool) -> Diagnosis:
@@ -410,20 +389,20 @@ def _lab_extension(name: str, distribution: str, loaded: Mapping[str, Any] | Non
     again = f"`pip install --force-reinstall --no-deps {distribution}`, then reload JupyterLab's page"
     if loaded is None:
         return Diagnosis(
-            what, "notebook", "fault", "JupyterLab does not find it",
+            what, "fault", "JupyterLab does not find it",
             f"Widgets stay empty without it: {again}. If JupyterLab runs in another environment, install "
             f"{distribution} there.",
         )  # fmt: skip
     installed = f"{loaded['version']} in {loaded['ext_dir']}"
     if disabled:
-        return Diagnosis(what, "notebook", "fault", f"{installed}, disabled", f"`jupyter labextension enable {name}`.")
+        return Diagnosis(what, "fault", f"{installed}, disabled", f"`jupyter labextension enable {name}`.")
     belongs = _version_brought(distribution, name)
     if belongs and belongs != loaded["version"]:
         advice = (
             f"{distribution} brings {belongs}, but JupyterLab loads another: remove {loaded['ext_path']}, or {again}."
         )
-        return Diagnosis(what, "notebook", "fault", installed, advice)
-    return Diagnosis(what, "notebook", "ok", installed)
+        return Diagnosis(what, "fault", installed, advice)
+    return Diagnosis(what, "ok", installed)
 
 
 def _version_brought(distribution: str, name: str) -> str:
@@ -443,16 +422,10 @@ def _version_brought(distribution: str, name: str) -> str:
 
 
 def _pictures() -> Iterator[Diagnosis]:
+    install = "`conda install -c conda-forge graphviz`, `apt install graphviz` or `brew install graphviz`"
     dot = shutil.which("dot")
-    if dot is None:
-        yield Diagnosis(
-            "dot", "pictures", "note", "not found",
-            "`jaxviz.draw` needs Graphviz's program: `conda install -c conda-forge graphviz`, `apt install graphviz` "
-            "or "
-            "`brew install graphviz`.",
-        )  # fmt: skip
-    else:
-        yield Diagnosis("dot", "pictures", "ok", dot)
+    missing = Diagnosis("dot", "note", "not found", f"`jaxviz.draw` needs Graphviz's program: {install}.")
+    yield missing if dot is None else Diagnosis("dot", "ok", dot)
 
 
 def _flags() -> Iterator[Diagnosis]:
@@ -460,7 +433,7 @@ def _flags() -> Iterator[Diagnosis]:
         value = getattr(jax.config, name, jax.config.values.get(name, default))  # other versions of JAX may not have it
         value = getattr(value, "value", value)
         if value != default:
-            yield Diagnosis(name, "flags", "note", str(value), meaning)
+            yield Diagnosis(name, "note", str(value), meaning)
     for name, meaning in _VARIABLES.items():
         if os.environ.get(name):
-            yield Diagnosis(name, "flags", "note", os.environ[name], meaning)
+            yield Diagnosis(name, "note", os.environ[name], meaning)

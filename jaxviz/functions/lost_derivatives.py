@@ -102,10 +102,10 @@ def like(x: Any, values: Any) -> Any:
 
 def _direction(point: tuple[Any, ...], seed: int) -> tuple[Any, ...]:
     random = np.random.default_rng(seed)
-    is_float = [is_float(jax.typeof(x)) for x in point]
+    are_float = [is_float(jax.typeof(x)) for x in point]
     return tuple(
         like(x, random.standard_normal(x.shape)) if moves else np.zeros(np.shape(x), jax.dtypes.float0)
-        for x, moves in zip(point, is_float, strict=True)
+        for x, moves in zip(point, are_float, strict=True)
     )
 
 

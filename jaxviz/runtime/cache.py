@@ -19,18 +19,13 @@ import jax
 
 from jaxviz.ir import compat
 from jaxviz.ir.sharing import exact
+from jaxviz.report.tables import counted
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedTransform:
-    """One transform of a function.
-
-    Args:
-      fun: the function that it was applied to.
-      name: the name of the transform.
-      key: its name and parameters.
-      apply: applies it to another function.
-    """
+    """A transform: the function that it was applied to, its name, a key of that and its parameters, and what applies it
+    to another function."""
 
     fun: Callable[..., Any]
     name: str
@@ -242,11 +237,9 @@ class CacheInfo:
     programs: tuple[CachedProgram, ...]
 
     def __str__(self) -> str:
-        n = len(self.programs)
-        head = (
-            f"{self.hits:,} hit{'s' * (self.hits != 1)}, {self.misses:,} miss{'es' * (self.misses != 1)}; {n:,} program"
-            f"{'s' * (n != 1)} of {self.functions:,} function{'s' * (self.functions != 1)}"
-        )
+        misses = f"{self.misses:,} miss{'es' * (self.misses != 1)}"
+        programs = f"{counted(len(self.programs), 'program')} of {counted(self.functions, 'function')}"
+        head = f"{counted(self.hits, 'hit')}, {misses}; {programs}"
         return "\n".join([head, *(f"  {p}" for p in self.programs)])
 
     __repr__ = __str__

@@ -232,24 +232,19 @@ def _new(name: str, call: compat.JitCall | None, frame: Any) -> Compilation:
     if call.kind == "part":
         at = definition(call.debug_info)
         leaves = {f"argument {i}": _leaf(x) for i, x in enumerate(call.args)}
-        return Compilation(
-            number, name, "part", at, 0, site, CacheKey(leaves, None, (), (), {}, {}, {}, {}), _owner(at), False
-        )
+        key = CacheKey(leaves, None, (), (), {}, {}, {}, {})
+        return Compilation(number, name, "part", at, 0, site, key, _owner(at), is_primitive=False)
     wrapping = None if is_of_user(call.fun) else _wrapping_call(frame)
     if wrapping is not None:
         wrapper, args, kwargs = wrapping
-        at, this, wrapped = (
-            definition_of(wrapper),
-            identity(root_function(wrapper)),
-            key_of_wrapped(wrapper, args, kwargs),
-        )
-        return Compilation(number, function_name(wrapper), call.kind, at, this, site, wrapped, _owner(at), False)
+        at, this, key = definition_of(wrapper), identity(root_function(wrapper)), key_of_wrapped(wrapper, args, kwargs)
+        return Compilation(number, function_name(wrapper), call.kind, at, this, site, key, _owner(at), False)
     at = definition_of(call.fun)
-    is_primitive = compat.is_primitive_call(call.fun)
-    key = None if is_primitive else key_of(call.fun, call.info, call.args, call.kwargs)
-    name = function_name(call.fun)
-    whose = "jax" if is_primitive else _owner(at)
-    return Compilation(number, name, call.kind, at, identity(call.fun), site, key, whose, is_primitive)
+    name, this = function_name(call.fun), identity(call.fun)
+    if compat.is_primitive_call(call.fun):
+        return Compilation(number, name, call.kind, at, this, site, None, "jax", is_primitive=True)
+    key = key_of(call.fun, call.info, call.args, call.kwargs)
+    return Compilation(number, name, call.kind, at, this, site, key, _owner(at), is_primitive=False)
 
 
 def is_of_user(fun: Any) -> bool:
@@ -295,9 +290,10 @@ def user_site(frame: Any) -> Location | None:
     return fallback
 
 
-def root_function(fun: Any) -> Any:
-    """The function that a user wrote, inside partial applications, methods and `functools.wraps` wrappers."""
+def _layers(fun: Any) -> Iterator[Any]:
+    """A function, and those inside partial applications, methods and `functools.wraps` wrappers, outermost first."""
     for _ in range(100):
+        yield fun
         if isinstance(fun, functools.partial):
             fun = fun.func
         elif inspect.ismethod(fun):
@@ -305,8 +301,13 @@ def root_function(fun: Any) -> Any:
         elif (inner := getattr(fun, "__wrapped__", None)) is not None:
             fun = inner
         else:
-            break
-    return fun
+            return
+
+
+def root_function(fun: Any) -> Any:
+    """The function that a user wrote, inside partial applications, methods and `functools.wraps` wrappers."""
+    *_, root = _layers(fun)
+    return root
 
 
 def definition_of(fun: Any) -> Location | None:
@@ -329,15 +330,10 @@ def key_of(fun: Any, info: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     if len(paths) != len(leaves):
         paths = [f"argument {i}" for i in range(len(leaves))]
     return CacheKey(
-        {path: _leaf(x) for path, x in zip(paths, leaves, strict=True)},
-        jax.tree.structure(positional | named),
-        tuple(compat.parameters(fun, len(args), {})[0]),
-        tuple(kwargs),
-        {name: _held(x) for name, x in static.items()},
-        compat.jit_options(info),
-        compat.trace_config(),
-        _closure(fun),
-    )
+        {path: _leaf(x) for path, x in zip(paths, leaves, strict=True)}, jax.tree.structure(positional | named),
+        tuple(compat.parameters(fun, len(args), {})[0]), tuple(kwargs),
+        {name: _held(x) for name, x in static.items()}, compat.jit_options(info), compat.trace_config(), _closure(fun),
+    )  # fmt: skip
 
 
 def key_of_wrapped(wrapper: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CacheKey:
@@ -354,15 +350,10 @@ def key_of_wrapped(wrapper: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
     }
     is_array = lambda x: isinstance(x, (jax.Array, np.ndarray, np.generic))
     return CacheKey(
-        {path: _leaf(x) for path, x in leaves.items() if is_array(x)},
-        jax.tree.structure(dict(bound)),
-        (),
-        (),
-        {path: _held(x) for path, x in leaves.items() if not is_array(x)},
-        {},
-        compat.trace_config(),
+        {path: _leaf(x) for path, x in leaves.items() if is_array(x)}, jax.tree.structure(dict(bound)), (), (),
+        {path: _held(x) for path, x in leaves.items() if not is_array(x)}, {}, compat.trace_config(),
         _closure(getattr(wrapper, "__wrapped__", wrapper)),
-    )
+    )  # fmt: skip
 
 
 def _leaf(x: Any) -> Leaf:
@@ -422,32 +413,20 @@ def _closure(fun: Any) -> dict[str, KeyValue]:
     """What a function closes over and what is bound to it, and the same for the functions that it wraps, except jax's
     own."""
     closed_over: dict[str, KeyValue] = {}
-    for _ in range(100):
-        if isinstance(fun, functools.partial):
-            bound = {f"argument {i}": x for i, x in enumerate(fun.args)} | dict(fun.keywords)
+    for f in _layers(fun):
+        code = getattr(f, "__code__", None)
+        if isinstance(f, functools.partial):
+            bound = {f"argument {i}": x for i, x in enumerate(f.args)} | dict(f.keywords)
             closed_over |= {name: _bound(x) for name, x in bound.items()}
-            fun = fun.func
-        elif inspect.ismethod(fun):
-            closed_over["self"] = KeyValue(f"a {type(fun.__self__).__name__}", identity(fun.__self__), by_identity=True)
-            fun = fun.__func__
-        elif (code := getattr(fun, "__code__", None)) is not None:
-            if is_of_program(code.co_filename):
-                for name, cell in zip(code.co_freevars, fun.__closure__ or (), strict=False):
-                    try:
-                        closed_over[name] = _bound(cell.cell_contents)
-                    except ValueError:  # a variable without a value yet
-                        continue
-                names = code.co_varnames[: code.co_argcount]
-                defaults = fun.__defaults__ or ()
-                closed_over |= {
-                    f"{n}=": _bound(x) for n, x in zip(names[len(names) - len(defaults) :], defaults, strict=True)
-                }
-                closed_over |= {f"{n}=": _bound(x) for n, x in (fun.__kwdefaults__ or {}).items()}
-            fun = getattr(fun, "__wrapped__", None)
-        else:
-            fun = getattr(fun, "__wrapped__", None)
-        if fun is None:
-            break
+        elif inspect.ismethod(f):
+            closed_over["self"] = KeyValue(f"a {type(f.__self__).__name__}", identity(f.__self__), by_identity=True)
+        elif code is not None and is_of_program(code.co_filename):
+            for name, cell in zip(code.co_freevars, f.__closure__ or (), strict=False):
+                with contextlib.suppress(ValueError):  # a variable without a value yet
+                    closed_over[name] = _bound(cell.cell_contents)
+            names, defaults = code.co_varnames[: code.co_argcount], f.__defaults__ or ()
+            by_name = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True)) | (f.__kwdefaults__ or {})
+            closed_over |= {f"{name}=": _bound(x) for name, x in by_name.items()}
     return closed_over
 
 
@@ -484,19 +463,15 @@ _serials = itertools.count(1)
 
 def identity(x: Any) -> int:
     """A number that identifies an object, and is never reused. Bound methods of one object have the same."""
-    if isinstance(x, functools.partial):
-        owner: Any = x
-    elif inspect.ismethod(x):
+    if inspect.ismethod(x):
         return hash((identity(x.__self__), identity(x.__func__)))
-    else:
-        owner = x
-    place = id(owner)
+    place = id(x)
     known = _identities.get(place)
-    if known is not None and known[0]() is owner:
+    if known is not None and known[0]() is x:
         return known[1]
     serial = next(_serials)
     try:
-        reference: Any = weakref.ref(owner, functools.partial(_forget, _identities, place, serial))
+        reference: Any = weakref.ref(x, functools.partial(_forget, _identities, place, serial))
     except TypeError:  # no weak references, so nothing tells when its id is reused
         return -place
     _identities[place] = (reference, serial)
@@ -514,18 +489,13 @@ def _forget(identities: dict[Any, tuple[Any, int]], place: int, serial: int, _: 
 
 def _listen(on: bool) -> None:
     """Adds the listeners to JAX, also after `jax.monitoring.clear_event_listeners()`; or removes them."""
-    for callback, stop, start in (
-        (_on_start, jax.monitoring.unregister_scalar_listener, jax.monitoring.register_scalar_listener),
-        (
-            _on_end,
-            jax.monitoring.unregister_event_duration_listener,
-            jax.monitoring.register_event_duration_secs_listener,
-        ),
-    ):
-        with contextlib.suppress(AssertionError, ValueError):  # it was not registered
-            stop(callback)  # type: ignore[operator]
-        if on:
-            start(callback)  # type: ignore[operator]
+    with contextlib.suppress(AssertionError, ValueError):  # they were not registered
+        jax.monitoring.unregister_scalar_listener(_on_start)
+    with contextlib.suppress(AssertionError, ValueError):
+        jax.monitoring.unregister_event_duration_listener(_on_end)
+    if on:
+        jax.monitoring.register_scalar_listener(_on_start)
+        jax.monitoring.register_event_duration_secs_listener(_on_end)
 
 
 def start() -> list[Compilation]:

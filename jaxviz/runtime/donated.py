@@ -101,15 +101,8 @@ class _Calls:
 
 @dataclass(eq=False)
 class _Watch:
-    """The state while donations are watched.
-
-    Args:
-      went: the calls that took arrays.
-      offered: calls that were offered arrays, but may not have taken them.
-      repeated: calls by the identity of the function and their position in the code.
-      credit: the seconds that recording may take now.
-      at: when that was computed.
-    """
+    """The calls that took arrays; those that were offered arrays, but may not have taken them; calls by the identity of
+    the function and their position in the code; and the seconds that recording may take, at a time."""
 
     went: _Calls = field(default_factory=_Calls)
     offered: _Calls = field(default_factory=_Calls)
@@ -196,10 +189,8 @@ def donated_to(x: Any) -> str | None:
       RuntimeError: the array is deleted, but donations are not watched.
     """
     if _watch is None and is_deleted(x):
-        raise RuntimeError(
-            "Donations are not watched, so jaxviz does not know where this array went: call jaxviz.watch_donations() "
-            "first."
-        )
+        unknown = "Donations are not watched, so jaxviz does not know where this array went"
+        raise RuntimeError(f"{unknown}: call jaxviz.watch_donations() first.")
     return (_watch.where(x) or None) if _watch is not None else None
 
 
@@ -245,17 +236,12 @@ def check_not_donated(
     for path, x in _gone(fun, args, kwargs):
         is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
         where = _watch.where(x) if _watch is not None else ""
-        unknown = "It was donated to a jitted function, or deleted"
-        what = (
-            f"It was donated {where}."
-            if where
-            else f"{unknown}; call jaxviz.watch_donations() beforehand to learn by which call."
-        )
+        unknown = "to a jitted function, or deleted; call jaxviz.watch_donations() beforehand to learn by which call"
+        what = f"It was donated {where or unknown}."
         advice = "Split a key before you donate it." if is_key else "Use what that call returned, or do not donate it."
         raise RuntimeError(
             f"{'Random key' if is_key else 'Array'} has been deleted with shape={x.aval.str_short()}. It is the "
-            "argument "
-            f"{path or '(unnamed)'} of {function_name(fun)}. {what} {advice}"
+            f"argument {path or '(unnamed)'} of {function_name(fun)}. {what} {advice}"
         ) from cause
 
 

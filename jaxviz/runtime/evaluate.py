@@ -1,9 +1,14 @@
-"""Runs a Program on values, with JAX."""
+"""Runs a Program on values, with JAX; and the settings of JAX for what jaxviz itself computes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import write_params
@@ -23,3 +28,18 @@ def evaluate(program: Program, inputs: Sequence[Any]) -> list[Any]:
     """
     outs = compat.evaluate_in_trace(program, inputs, write_params)
     return list(as_function(program)(*inputs)) if outs is None else outs
+
+
+@contextlib.contextmanager
+def usual_settings() -> Iterator[None]:
+    """Within the context, JAX computes as it does by default: without the user's mesh, and without stricter rules or
+    checks.
+
+    What is computed about the user's values, such as their mean, must not depend on what the user's own code may do.
+    """
+    none = Mesh(np.empty((), dtype=object), ())
+    with (
+        jax.set_mesh(none), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"),
+        jax.disable_jit(False), compat.nan_checks_off(),
+    ):  # fmt: skip
+        yield

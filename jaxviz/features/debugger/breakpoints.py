@@ -11,11 +11,12 @@ import jax
 import numpy as np
 
 from jaxviz.features.debugger.positions import Position, SteppingError, described, enterable
+from jaxviz.features.debugger.programs import StageText
 from jaxviz.features.debugger.stepping import Machine
 from jaxviz.features.debugger.summaries import is_finite
 from jaxviz.ir import compat
 from jaxviz.ir.origin import call_stack, locate
-from jaxviz.ir.syntax import Equation, Program, Var
+from jaxviz.ir.syntax import Equation, Var
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,26 +79,21 @@ class Hit:
 
 @dataclass(frozen=True)
 class Armed:
-    """A breakpoint and the equations that it may stop at."""
+    """A breakpoint, and the equations and inputs of the stages that it may stop at."""
 
     breakpoint: Breakpoint
+    texts: Mapping[str, StageText]
     equations: frozenset[Equation]
     inputs: frozenset[Var]
 
     @staticmethod
-    def of(breakpoint: Breakpoint, programs: Mapping[str, Program], names: Mapping[str, Mapping[Var, str]]) -> Armed:
+    def of(b: Breakpoint, texts: Mapping[str, StageText]) -> Armed:
         """Finds where a breakpoint may stop.
-
-        Args:
-          breakpoint: the breakpoint.
-          programs: the stages.
-          names: the names of their variables.
 
         Raises:
           SteppingError: it can never stop anywhere.
         """
-        b = breakpoint
-        reached = [(stage, e) for stage, program in programs.items() for e in _steps(program)]
+        reached = [(text, e) for text in texts.values() for p, _, _ in text.programs for e in p.equations]
         sites = reached
         if b.equation is not None:
             sites = [(s, e) for s, e in sites if e is b.equation]
@@ -112,21 +108,25 @@ class Armed:
             has = sorted({e.primitive.name for _, e in sites})
             sites = [(s, e) for s, e in sites if e.primitive.name == b.primitive]
             if not sites:
-                where = f"On line {b.line}" if b.line is not None else f"In {' and '.join(programs)}"
-                inside = _only_inside(programs, lambda e: e.primitive.name == b.primitive)
+                where = f"On line {b.line}" if b.line is not None else f"In {' and '.join(texts)}"
+                inside = _only_inside((e for _, e in reached), b.primitive)
                 raise SteppingError(f"{where} there is no `{b.primitive}`, only {', '.join(has)}.{inside}")
         inputs: set[Var] = set()
         if b.line is None and b.primitive is None and b.equation is None:
-            inputs = {v for program in programs.values() for v in program.invars}
+            inputs = {v for t in texts.values() for v in t.program.invars if b.name is None or t.names.get(v) == b.name}
         if b.name is not None:
-            inputs = {v for s, p in programs.items() for v in p.invars if names[s].get(v) == b.name} & inputs
-            sites = [(s, e) for s, e in sites if any(names[s].get(v) == b.name for v in e.outvars)]
+            sites = [(t, e) for t, e in sites if any(t.names.get(v) == b.name for v in e.outvars)]
             if not sites and not inputs:
                 raise SteppingError(f"No equation that the run can stop at makes a variable `{b.name}`.")
-        return Armed(b, frozenset(e for _, e in sites), frozenset(inputs))
+        return Armed(b, texts, frozenset(e for _, e in sites), frozenset(inputs))
 
-    def holds(self, variable: Var, value: Any, name: str) -> bool:
-        """Whether a value satisfies its condition."""
+    def hit(self, position: Position, values: Iterable[tuple[Var, Any]]) -> Hit | None:
+        """The hit by the first of some values that satisfies its condition."""
+        names = self.texts[position.stage].names
+        hits = (Hit(self.breakpoint, position, v) for v, x in values if self._holds(v, x, names.get(v, "_")))
+        return next(hits, None)
+
+    def _holds(self, variable: Var, value: Any, name: str) -> bool:
         b = self.breakpoint
         if b.name is not None and name != b.name:
             return False
@@ -147,7 +147,7 @@ class Armed:
             raise
 
 
-def run(machine: Machine, armed: Sequence[Armed], names: Mapping[str, Mapping[Var, str]]) -> Hit | None:
+def run(machine: Machine, armed: Sequence[Armed]) -> Hit | None:
     """Runs until a breakpoint is hit, or to the end: bodies without possible hits at once,
     others equation by equation."""
     inside: dict[Equation, bool] = {}
@@ -167,47 +167,36 @@ def run(machine: Machine, armed: Sequence[Armed], names: Mapping[str, Mapping[Va
             machine.goto(entry)
         else:
             machine.next()
-        hit = _hit(machine, armed, names, entered=entry is not None)
-        if hit is not None:
+        if hit := _hit(machine, armed, entered=entry is not None):
             return hit
     return None
 
 
-def hit_at_start(machine: Machine, armed: Sequence[Armed], names: Mapping[str, Mapping[Var, str]]) -> Hit | None:
+def hit_at_start(machine: Machine, armed: Sequence[Armed]) -> Hit | None:
     """The breakpoint that is hit before anything has run: by an input, or by the first equation."""
     p = machine.position
     frame = machine.frame(p.stage, p.path)
     for a in armed:
-        for v in frame.program.invars:
-            if a.breakpoint.on_value and v in a.inputs and a.holds(v, frame.env[v], names[p.stage][v]):
-                return Hit(a.breakpoint, p, v)
-    return _hit(machine, armed, names, entered=True)
+        inputs = [(v, frame.env[v]) for v in frame.program.invars if v in a.inputs]
+        if a.breakpoint.on_value and (hit := a.hit(p, inputs)):
+            return hit
+    return _hit(machine, armed, entered=True)
 
 
-def _hit(machine: Machine, armed: Sequence[Armed], names: Mapping[str, Mapping[Var, str]], entered: bool) -> Hit | None:
+def _hit(machine: Machine, armed: Sequence[Armed], entered: bool) -> Hit | None:
     p = machine.position
     program = machine.program_at(p)
-    before = program.equations[p.index - 1] if p.index and not entered else None
+    before: Any = program.equations[p.index - 1] if p.index and not entered else None
     after = program.equations[p.index] if p.index < len(program.equations) else None
     for a in armed:
         if a.breakpoint.on_value:
-            if before in a.equations and before is not None:
-                for v, x in zip(before.outvars, machine.results_before(p), strict=True):
-                    if a.holds(v, x, names[p.stage].get(v, "_")):
-                        return Hit(a.breakpoint, p, v)
+            if before in a.equations and (hit := a.hit(p, zip(before.outvars, machine.results_before(p), strict=True))):
+                return hit
         elif after in a.equations:
             is_new = a.breakpoint.line is None or a.breakpoint.primitive is not None or before not in a.equations
             if is_new:
                 return Hit(a.breakpoint, p)
     return None
-
-
-def _steps(program: Program) -> Iterable[Equation]:
-    """The equations at which the run can stop, including nested ones."""
-    for e in program.equations:
-        yield e
-        for _, inner in enterable(e) if e.operation.programs else ():
-            yield from _steps(inner)
 
 
 def _place(line: int | str) -> tuple[str, int]:
@@ -234,10 +223,9 @@ def _lines(equations: Iterable[Equation]) -> str:
     return f"There are some from {', '.join(shown)}{' and more' if len(places) > 12 else ''}."
 
 
-def _only_inside(programs: Mapping[str, Program], test: Callable[[Equation], bool]) -> str:
+def _only_inside(equations: Iterable[Equation], primitive: str) -> str:
     """Says what contains an equation that the run does not reach, such as a shard_map."""
-    for program in programs.values():
-        for e in _steps(program):
-            if not dict(enterable(e)) and any(test(i) for _, p in e.programs for _, i in p.walk()):
-                return f" There is one in {described(e)}, which runs as one step."
+    for e in equations:
+        if not dict(enterable(e)) and any(i.primitive.name == primitive for _, p in e.programs for _, i in p.walk()):
+            return f" There is one in {described(e)}, which runs as one step."
     return ""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import jax
@@ -28,13 +28,11 @@ from jaxviz.features.debugger.messages import (
     ValueCard,
     Variable,
 )
-from jaxviz.features.debugger.norms import Norm, Norms
-from jaxviz.features.debugger.per_array import PerArray
+from jaxviz.features.debugger.norms import Norm, Norms, PerArray
 from jaxviz.features.debugger.positions import Level, Position, SteppingError, can_enter
 from jaxviz.features.debugger.programs import StageText, StaticPath
-from jaxviz.features.debugger.shown import png
 from jaxviz.features.debugger.stepper import Stepper
-from jaxviz.features.debugger.summaries import summarize
+from jaxviz.features.debugger.summaries import png, summarize
 from jaxviz.higher_order import is_choice, is_loop, of
 from jaxviz.ir import compat
 from jaxviz.ir.errors import message_of
@@ -75,11 +73,7 @@ def _is_readable(value: jax.Array) -> bool:
 
 
 class StepperView:
-    """Creates the data that is shown of a stepper.
-
-    Args:
-      stepper: the stepper.
-    """
+    """Creates the data that is shown of a stepper."""
 
     def __init__(self, stepper: Stepper):
         self.stepper = stepper
@@ -97,13 +91,13 @@ class StepperView:
     def programs(self) -> Programs:
         """All programs of the run, with the names of their values, and their source."""
         stepper = self.stepper
-        programs: list[dict[str, Any]] = []
+        programs: list[tuple[StageText, Program, Sequence[Equation]]] = []
         for text in stepper._texts.values():
             for program, _, holders in text.programs:
                 if (text.stage, program) not in self._numbers:
                     self._numbers[text.stage, program] = len(programs)
-                    programs.append({"stage": text.stage, "program": program, "holders": holders})
-        shown = [self._program(stepper._texts[m["stage"]], m["program"], m["holders"]) for m in programs]
+                    programs.append((text, program, holders))
+        shown = [self._program(*of) for of in programs]
         files: list[messages.StepFile] = [
             {
                 "label": printable(f.label, _NAME),
@@ -115,9 +109,7 @@ class StepperView:
         ]  # fmt: skip
         return {
             "title": printable(stepper.title, _NAME),
-            "stages": [
-                {"name": t.stage, "program": self._numbers[t.stage, t.program]} for t in stepper._texts.values()
-            ],
+            "stages": [{"name": name, "program": self._numbers[name, t.program]} for name, t in stepper._texts.items()],
             "programs": shown,
             "files": files,
         }
@@ -128,10 +120,8 @@ class StepperView:
         labels = self._labels(text, program) if not holders else {}
 
         def variable(v: Atom) -> Variable:
-            type = v.aval.str_short(short_dtypes=True)
-            return Variable(
-                text.atom(v), type, cotangent_of.get(v, "") if isinstance(v, Var) else "", labels.get(v, "")
-            )
+            of = cotangent_of.get(v, "") if isinstance(v, Var) else ""
+            return Variable(text.atom(v), v.aval.str_short(short_dtypes=True), of, labels.get(v, ""))
 
         rows: list[StepRow] = []
         for i, e in enumerate(program.equations):
@@ -227,7 +217,7 @@ class StepperView:
         inputs = _inputs(p, holders, frame.program) if ran is None else {}
         results: Sequence[Atom] = ran.outvars if ran is not None else list(inputs)
         operands = list(dict.fromkeys(a for a in ran.invars if isinstance(a, Var))) if ran is not None else []
-        pictures = _Countdown(MOST_PICTURES)
+        pictures = iter(range(MOST_PICTURES))
         iterations = tuple(level.iteration for level in p.path if level.iteration is not None)
 
         def cards(atoms: Sequence[Atom], pair: bool) -> list[ValueCard]:
@@ -332,7 +322,7 @@ class StepperView:
     # --- values -------------------------------------------------------------------------------------------------------
 
     def _card(
-        self, text: StageText, p: Position, v: Atom, iterations: tuple[int, ...], pictures: _Countdown, pair: bool
+        self, text: StageText, p: Position, v: Atom, iterations: tuple[int, ...], pictures: Iterator[int], pair: bool
     ) -> ValueCard:
         """A value of the current program; a cotangent with the value that it is the cotangent of."""
         s = self.stepper
@@ -358,7 +348,7 @@ class StepperView:
         if plain not in s._texts[stage].by_name:
             raise SteppingError(f"The {stage} program has no variable `{plain}` that can be shown.")
 
-    def _looked(self, stage: str, name: str, pictures: _Countdown) -> ValueCard:
+    def _looked(self, stage: str, name: str, pictures: Iterator[int]) -> ValueCard:
         """A value requested by name, with its cotangent if known; or why it is not available."""
         s = self.stepper
         card: ValueCard = {"name": printable(name, 80), "stage": stage}
@@ -374,13 +364,13 @@ class StepperView:
             card["isCotangent"] = True
         return card
 
-    def _quietly(self, value: Callable[[], Any], pictures: _Countdown) -> SummaryCard | str:
+    def _quietly(self, value: Callable[[], Any], pictures: Iterator[int]) -> SummaryCard | str:
         try:
             return self._summary(value(), pictures)
         except SteppingError as error:
             return printable(message_of(error), 600)
 
-    def _summary(self, value: Any, pictures: _Countdown) -> SummaryCard:
+    def _summary(self, value: Any, pictures: Iterator[int]) -> SummaryCard:
         """A summary of an array, with a picture if it is too large to be written out."""
         is_deleted = isinstance(value, jax.Array) and value.is_deleted()
         summary = summarize(value) if is_deleted else self._summaries(value)
@@ -388,10 +378,12 @@ class StepperView:
         del figures["picture"]
         figures["text"] = printed(value)
         picture = summary.picture
-        if picture is not None and not figures["text"] and pictures.take():
-            figures["picture"] = {"png": png(picture), "low": picture.low, "high": picture.high, "of": picture.of,
-                               "rows": picture.rows, "columns": picture.columns}  # fmt: skip
-        return cast(SummaryCard, _finite(figures))
+        if picture is not None and not figures["text"] and next(pictures, None) is not None:
+            figures["picture"] = {
+                "png": png(picture), "low": picture.low, "high": picture.high, "of": picture.of, "rows": picture.rows,
+                "columns": picture.columns,
+            }  # fmt: skip
+        return cast(SummaryCard, _plain(figures))
 
 
 def _inputs(p: Position, holders: Sequence[Equation], program: Program) -> dict[Var, str]:
@@ -400,15 +392,12 @@ def _inputs(p: Position, holders: Sequence[Equation], program: Program) -> dict[
         return dict.fromkeys(program.invars, "")
     n_before, n_carry = of(holders[-1]).carry(holders[-1].operation)
     n_before = min(n_before, len(program.invars) - n_carry)  # a while loop's condition has its own constants
-    fixed, carry, rest = (
-        dict.fromkeys(program.invars[start:end], label)
-        for start, end, label in (
-            (0, n_before, "same in every iteration"),
-            (n_before, n_before + n_carry, "carry"),
-            (n_before + n_carry, None, "of this iteration"),
-        )
-    )
-    return carry | rest | fixed
+    fixed, carried = program.invars[:n_before], program.invars[n_before : n_before + n_carry]
+    return {
+        **dict.fromkeys(carried, "carry"),
+        **dict.fromkeys(program.invars[n_before + n_carry :], "of this iteration"),
+        **dict.fromkeys(fixed, "same in every iteration"),
+    }
 
 
 def _recomputed(ran: Equation | None, holders: Sequence[Equation]) -> str:
@@ -418,15 +407,6 @@ def _recomputed(ran: Equation | None, holders: Sequence[Equation]) -> str:
     around = next((e for e in reversed(holders) if of(e).is_checkpoint), None)
     name = of(around).bodies(around.operation)[0].program.name if around is not None else ""
     return f"recomputed here for the checkpoint{f' of {printable(name, 60)}' if name else ''}"
-
-
-class _Countdown:
-    def __init__(self, n: int):
-        self.left = n
-
-    def take(self) -> bool:
-        self.left -= 1
-        return self.left >= 0
 
 
 def named(text: str) -> tuple[str, tuple[int, ...]]:
@@ -443,14 +423,10 @@ def named(text: str) -> tuple[str, tuple[int, ...]]:
     return name.strip(), numbers
 
 
-def _finite(figures: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no infinities, so a mean or an edge that overflowed becomes a text."""
-    return {k: _plain(v) for k, v in figures.items()}
-
-
 def _plain(value: Any) -> Any:
+    """JSON has no infinities, so a mean or an edge that overflowed becomes null."""
     if isinstance(value, float) and not np.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return _finite(dict(value))
+        return {k: _plain(v) for k, v in value.items()}
     return [_plain(v) for v in value] if isinstance(value, list) else value

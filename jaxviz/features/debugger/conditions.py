@@ -51,8 +51,7 @@ _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 WHAT_TO_WRITE = (
     "Write a comparison such as `max_abs > 1e3` or `nan > 0 or not 0.1 < std < 10`. The figures are "
     f"{', '.join(_FIGURES)} of the finite elements, and {', '.join(_COUNTS)}. A page cannot run Python: for any other "
-    "condition, "
-    "run `s.break_at(when=lambda v: ...)` in a cell, where s is the stepper."
+    "condition, run `s.break_at(when=lambda v: ...)` in a cell, where s is the stepper."
 )
 
 _Figures = Callable[[str], float]

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax
 import numpy as np
 
-from jaxviz.features.debugger.partial_loops import PartialLoop
-from jaxviz.features.debugger.positions import Level, Position
-from jaxviz.features.debugger.replay import is_effectful
+from jaxviz.features.debugger.positions import Level, Position, described
 from jaxviz.features.debugger.summaries import fingerprint
-from jaxviz.ir.syntax import Atom, Program, Var
+from jaxviz.higher_order import Primitive, of
+from jaxviz.higher_order.jit import JIT
+from jaxviz.higher_order.while_loop import WHILE
+from jaxviz.ir import compat
+from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
 
 Place = tuple[str, tuple[Level, ...]]
 """A run of a program: the stage, and the path to it."""
+
+
+_SEGMENT = object()
 
 
 @dataclass(frozen=True)
@@ -58,12 +64,71 @@ class ProgramRun:
         return [v for v in self.env if v in self.uses.computed]  # type: ignore[misc]
 
 
-class History:
-    """The values kept for going back.
+@dataclass(eq=False)
+class PartialLoop:
+    """A scan or a while loop that runs in segments.
 
     Args:
-      budget: the bytes that values may take.
+      equation: the loop.
+      operands: its operands.
+      carries: the carry at the start of an iteration, counted in execution order.
+      ys: a scan's stacked results, `filled` for the iterations that have run.
+      length: the number of iterations; for a while loop None until it has ended once.
     """
+
+    equation: Equation
+    operands: list[Any]
+    carries: dict[int, list[Any]]
+    length: int | None
+    ys: list[Any] = field(default_factory=list)
+    filled: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    prints: dict[int, list[np.ndarray]] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> Primitive:
+        return of(self.equation)
+
+    @property
+    def is_scan(self) -> bool:
+        return self.kind is not WHILE
+
+    @property
+    def body(self) -> Program:
+        return self.kind.bodies(self.equation.operation)[-1].program
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether it is a while loop with a predicate per example, in which finished examples keep their carry."""
+        return not self.is_scan and WHILE.is_mapped(self.equation.operation)
+
+    def turned(self, iteration: int) -> int:
+        """Maps an iteration's number to its position in execution order, and back."""
+        return self.kind.turned(self.equation.operation, iteration)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """The number of operands before the carry, and the size of the carry."""
+        before, n = self.kind.carry(self.equation.operation)
+        operands = self.kind.bodies(self.equation.operation)[-1].operands
+        return (operands[before] if before < len(operands) else len(self.operands)), n
+
+    def inputs(self, k: int, carry: list[Any]) -> list[Any]:
+        """The body's inputs in the k-th iteration."""
+        return self.kind.inputs(self.equation.operation, self.operands, k, carry)
+
+    @property
+    def segment(self) -> Callable[..., Any]:
+        """A function that runs some of the iterations, compiled once for all loops of this operation."""
+        operation = self.equation.operation
+        segment = operation.rules.get(_SEGMENT)
+        if segment is None:
+            segment = operation.rules[_SEGMENT] = jax.jit(self.kind.segment(operation))
+        run: Callable[..., Any] = segment
+        return run
+
+
+class History:
+    """The values kept for going back, which may take `budget` bytes."""
 
     def __init__(self, budget: int):
         self.budget = budget
@@ -169,3 +234,43 @@ class History:
                 loop.prints.setdefault(k, list(map(fingerprint, carry)))
                 for x in carry:
                     self.release(x)
+
+
+# --- equations that run again -----------------------------------------------------------------------------------------
+
+
+def differs(equation: Equation) -> str:
+    """The message that an equation had another result the second time, with possible reasons."""
+    from_python = sorted({e.primitive.name for e in equations_in(equation) if "callback" in e.primitive.name})
+    where = described(equation)
+    why = f" The `{from_python[0]}` in it calls Python, which must return the same value again." if from_python else ""
+    return (
+        f"{where} gave a different value when it was run again.{why} "
+        "The values shown may differ from those of the first run."
+    )
+
+
+def equations_in(equation: Equation) -> Iterator[Equation]:
+    """An equation, and all equations nested in it."""
+    yield equation
+    for _, program in equation.programs:
+        for _, inner in program.walk():
+            yield inner
+
+
+def may_differ(equation: Equation) -> bool:
+    """Whether running an equation again may have a different result, since it calls Python or has effects."""
+    return any(is_effectful(e) or "callback" in e.primitive.name for e in equations_in(equation))
+
+
+def is_effectful(equation: Equation) -> bool:
+    """Whether it has effects other than its results, so that it is not run again."""
+    return any(map(compat.is_real_effect, equation.effects))
+
+
+def keeping_operands(operation: Operation) -> Operation:
+    """A jit without donation, since its operands are kept for going back."""
+    if of(operation) is not JIT or not any(operation.params["donated_invars"]):
+        return operation
+    params = {**operation.params, "donated_invars": (False,) * len(operation.in_avals)}
+    return replace(operation, params=params, rules={})

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +15,32 @@ import numpy as np
 
 from jaxviz.analysis.walk import location_of
 from jaxviz.features.debugger.history import ProgramRun
-from jaxviz.features.debugger.per_array import PerArray
 from jaxviz.features.debugger.stepper import Stepper
 from jaxviz.features.debugger.summaries import FEW, fingerprint
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+
+T = TypeVar("T")
+
+
+class PerArray(Generic[T]):
+    """A function of values that is called once per array, and whose result is kept as long as the array exists."""
+
+    def __init__(self, function: Callable[[Any], T]):
+        self._function = function
+        self._by_id: dict[int, tuple[weakref.ref[Any], T]] = {}
+
+    def __call__(self, value: Any) -> T:
+        if not isinstance(value, jax.Array):
+            return self._function(value)
+        key = id(value)
+        known = self._by_id.get(key)
+        if known is not None and known[0]() is value:
+            return known[1]
+        computed = self._function(value)
+        self._by_id[key] = weakref.ref(value, lambda _: self._by_id.pop(key, None)), computed
+        return computed
 
 
 class Norm(NamedTuple):
@@ -48,11 +70,7 @@ class OfLine:
 
 
 class Norms:
-    """The norms in a run. Only values that are kept are used, each once: nothing is run for this.
-
-    Args:
-      stepper: the run.
-    """
+    """The norms in a run. Only values that are kept are used, each once: nothing is run for this."""
 
     def __init__(self, stepper: Stepper):
         self.stepper = stepper
@@ -63,7 +81,7 @@ class Norms:
     def by_line(self) -> dict[Location, OfLine]:
         """The norms by line, for lines that have run: in the current program, in enclosing ones,
         and in the stages before."""
-        lines: dict[Location, OfLine] = {}
+        lines: defaultdict[Location, OfLine] = defaultdict(OfLine)
         latest: dict[Location, int] = {}
         for stage, frame, limit, holders in self._frames():
             what = "cotangent" if stage == "backward" else "value"
@@ -73,19 +91,16 @@ class Norms:
                 if not norms or at is None:
                     continue
                 if any(norm.worst == "NaN" for _, norm in norms) and not self._reads_nan(frame, e):
-                    line = lines.setdefault(at, OfLine())
-                    line.born = what if line.born in ("", what) else "both"
+                    lines[at].born = what if lines[at].born in ("", what) else "both"
                 own = [(v, norm) for v, norm in norms if what == "value" and v in _own(e)]
                 if own:
                     v, norm = own[-1]
-                    line = lines.setdefault(at, OfLine())
-                    line.value, line.name = norm, names.get(v, "")
+                    lines[at].value, lines[at].name = norm, names.get(v, "")
                 for v, norm in norms if what == "cotangent" else ():
                     for number, place, name in self._cotangents.get(v, ()):
                         if latest.get(place, -1) <= number:
                             latest[place] = number
-                            line = lines.setdefault(place, OfLine())
-                            line.cotangent, line.of = norm, name
+                            lines[place].cotangent, lines[place].of = norm, name
         return lines
 
     def _located(self, program: Program, holders: Sequence[Equation]) -> list[Location | None]:
@@ -118,15 +133,15 @@ class Norms:
         known = frame.prints.get(v)
         if known is None or not _has_norm(v.aval):
             return None
-        return Norm(float(known[1]), "not finite" if known[0] else "")
+        return Norm(float(known[1]), _UNKNOWN if known[0] else "")
 
     def _reads_nan(self, frame: ProgramRun, e: Equation) -> bool:
         """Whether an operand has a NaN, or may have had one."""
-        operands = [a.val if isinstance(a, Literal) else frame.env.get(a) for a in e.invars]
-        gone = [frame.prints.get(a) for a in e.invars if not isinstance(a, Literal) and a not in frame.env]
-        return any(x is not None and (norm := self.of(x)) is not None and norm.worst == "NaN" for x in operands) or any(
-            known is not None and known[0] > 0 for known in gone
-        )
+        for a in e.invars:
+            norm = self.of(a.val) if isinstance(a, Literal) else self._in(frame, a)
+            if norm is not None and norm.worst in ("NaN", _UNKNOWN):
+                return True
+        return False
 
     @cached_property
     def _cotangents(self) -> dict[Atom, list[tuple[int, Location, str]]]:
@@ -151,6 +166,10 @@ class Norms:
         return cotangents
 
 
+_UNKNOWN = "not finite"
+"""What is wrong with a value that is no longer kept."""
+
+
 def _own(e: Equation) -> Sequence[Var]:
     """The results of an equation that belong to the function, without those that only derivatives need,
     which come last."""
@@ -173,8 +192,7 @@ def _measure(value: Any) -> Norm | None:
         bad, norm, _ = fingerprint(value)
         worst = "" if not bad else "NaN" if bool(jnp.isnan(value).any()) else "Inf"
         return Norm(float(norm), worst)
-    x = np.abs(np.asarray(value))
-    x = x.astype(np.float64)
+    x = np.abs(np.asarray(value)).astype(np.float64)
     finite = np.isfinite(x)
     worst = "" if finite.all() else "NaN" if np.isnan(x).any() else "Inf"
     return Norm(float(np.linalg.norm(x[finite])), worst)

@@ -72,13 +72,8 @@ class Position:
 
 @dataclass(frozen=True)
 class StepperStage:
-    """One of the programs that run in sequence.
-
-    Args:
-      name: such as 'forward'.
-      program: the program.
-      inputs: returns its inputs, which may be results of an earlier stage.
-    """
+    """One of the programs that run in sequence, such as 'forward', and what returns its inputs, which may be results of
+    an earlier stage."""
 
     name: str
     program: Program

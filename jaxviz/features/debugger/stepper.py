@@ -15,13 +15,19 @@ from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import Derivation
 from jaxviz.displays import display
 from jaxviz.features.debugger.breakpoints import Armed, Breakpoint, Hit, hit_at_start, run
-from jaxviz.features.debugger.cotangents import CotangentPlaces
-from jaxviz.features.debugger.mappings import Cotangents, Values
 from jaxviz.features.debugger.positions import Level, NoValueError, Position, SteppingError, can_enter, described
-from jaxviz.features.debugger.programs import EquationSite, Place, StageText, StaticPath, shared
-from jaxviz.features.debugger.shown import ValueAtStop, html_row
+from jaxviz.features.debugger.programs import (
+    CotangentPlaces,
+    Cotangents,
+    EquationSite,
+    Place,
+    StageText,
+    StaticPath,
+    Values,
+    shared,
+)
 from jaxviz.features.debugger.stepping import Machine
-from jaxviz.features.debugger.summaries import Summary, summarize
+from jaxviz.features.debugger.summaries import Summary, ValueAtStop, html_row, summarize
 from jaxviz.higher_order import is_choice, is_loop
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -235,11 +241,10 @@ class Stepper:
         once = (line, primitive, name, when, non_finite, equation) != (None, None, None, None, False, None)
         armed = [self._arm(Breakpoint(line, primitive, name, when, non_finite, equation))] if once else []
         armed += [self._arm(b) for b in self.breakpoints] if not once else []
-        names = {stage: text.names for stage, text in self._texts.items()}
         start = self.position
         at_start = start == Position(self.stages[0])
-        hit = hit_at_start(self.machine, armed, names) if at_start and self.hit is None else None
-        hit = hit or run(self.machine, armed, names)
+        hit = hit_at_start(self.machine, armed) if at_start and self.hit is None else None
+        hit = hit or run(self.machine, armed)
         said = ""
         if hit is None and armed:
             what = "; ".join(str(a.breakpoint) for a in armed)
@@ -275,8 +280,7 @@ class Stepper:
 
     def _arm(self, b: Breakpoint) -> Armed:
         if b not in self._armed:
-            programs = {name: text.program for name, text in self._texts.items()}
-            self._armed[b] = Armed.of(b, programs, {name: text.names for name, text in self._texts.items()})
+            self._armed[b] = Armed.of(b, self._texts)
         return self._armed[b]
 
     def _stopped(self, hit: Hit | None = None, said: str = "") -> Stepper:
@@ -396,16 +400,12 @@ class Stepper:
             path.append(Level(index, body, iteration))
         return Position(stage, tuple(path), site.index)
 
-    def _bound(self, stage: str) -> list[str]:
+    def _bound(self) -> list[str]:
         """The names of available values, in the programs that contain the position."""
-        text, p = self._texts[stage], self.position
-        if p.stage != stage:
-            if self.machine.order.index(stage) > self.machine.order.index(p.stage):
-                return []
-            p = Position(stage, (), len(text.program.equations))
+        text, p = self._texts[self.stage], self.position
         names: dict[str, None] = {}
         for depth in range(len(p.path) + 1):
-            program = self.machine.program_at(Position(stage, p.path[:depth]))
+            program = self.machine.program_at(Position(p.stage, p.path[:depth]))
             index = p.path[depth].index if depth < len(p.path) else p.index
             results = [v for e in program.equations[:index] for v in e.outvars]
             names.update((text.names[v], None) for v in (*program.constvars, *program.invars, *results))
@@ -474,11 +474,9 @@ class Stepper:
     def _place(self, p: Position) -> str:
         n = len(self.machine.program_at(p).equations)
         where = f"equation {p.index} of {n}" if p.index < n else f"the end of {n} equations"
-        within = ", in ".join(self._level(level, e) for level, e in self._levels(p))
-        return f"{where}{f', in {within}' if within else ''} of the {p.stage} program"
-
-    def _levels(self, p: Position) -> list[tuple[Level, Equation]]:
-        return list(zip(p.path, self.machine.holders(p), strict=True))[::-1]
+        levels = zip(p.path[::-1], self.machine.holders(p)[::-1], strict=True)
+        within = "".join(f", in {self._level(level, e)}" for level, e in levels)
+        return f"{where}{within} of the {p.stage} program"
 
     def _level(self, level: Level, e: Equation) -> str:
         if level.iteration is not None:

@@ -17,10 +17,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxviz.features.debugger.history import History, ProgramRun, Uses
-from jaxviz.features.debugger.partial_loops import PartialLoop
+from jaxviz.features.debugger.history import (
+    History,
+    PartialLoop,
+    ProgramRun,
+    Uses,
+    differs,
+    keeping_operands,
+    may_differ,
+)
 from jaxviz.features.debugger.positions import Level, Position, StepperStage, SteppingError, can_enter, enterable
-from jaxviz.features.debugger.replay import differs, keeping_operands, may_differ
 from jaxviz.features.debugger.summaries import fingerprint, same_fingerprint
 from jaxviz.higher_order import bodies, is_choice, is_loop, of
 from jaxviz.higher_order.scan import with_row
@@ -36,12 +42,7 @@ _jit: Callable[[Any], Any] = jax.jit
 
 
 class Machine:
-    """Runs stages in sequence, from position to position.
-
-    Args:
-      stages: the programs, in order.
-      budget: the bytes of values to keep.
-    """
+    """Runs stages in sequence, from position to position, with at most `budget` bytes of values to go back."""
 
     def __init__(self, stages: Sequence[StepperStage], budget: int):
         self.stages = {s.name: s for s in stages}
@@ -353,17 +354,13 @@ class Machine:
                 inputs = [self._read(holder, equation.invars[i]) for i in body.operands]
         env: dict[Atom, Any] = dict(zip(program.constvars, map(self._copied, program.consts), strict=True))
         env.update(zip(program.invars, map(self._copied, inputs), strict=True))
-        run = ProgramRun(program, self._uses_of(program), env, rows, *self.history.left.pop(key, (0, {})))
+        if program not in self._uses:
+            self._uses[program] = Uses.of(program)
+        run = ProgramRun(program, self._uses[program], env, rows, *self.history.left.pop(key, (0, {})))
         for x in rows:
             self.history.hold(x)
         self.history.frames[key] = run
         return run
-
-    def _uses_of(self, program: Program) -> Uses:
-        uses = self._uses.get(program)
-        if uses is None:
-            uses = self._uses[program] = Uses.of(program)
-        return uses
 
     def _read(self, frame: ProgramRun, atom: Atom) -> Any:
         if isinstance(atom, Literal):

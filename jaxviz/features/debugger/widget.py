@@ -20,10 +20,10 @@ from typing import Any
 
 import traitlets
 
-from jaxviz.features.debugger.birth import go_there, mark_of, stepper_of
 from jaxviz.features.debugger.columns import StepperView
 from jaxviz.features.debugger.conditions import Condition
 from jaxviz.features.debugger.positions import Level, Position, SteppingError
+from jaxviz.features.debugger.start import go_there, mark_of, stepper_of
 from jaxviz.features.debugger.stepper import Stepper
 from jaxviz.features.nans.report import Event, NanReport
 from jaxviz.ir.errors import JaxvizError, message_of

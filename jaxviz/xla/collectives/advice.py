@@ -2,72 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from jaxviz.analysis.walk import primal_equation
 from jaxviz.higher_order import is_loop, of
-from jaxviz.ir.syntax import Atom
+from jaxviz.ir import compat, primitives
+from jaxviz.ir.syntax import Atom, Equation, Program
 from jaxviz.report.tables import short_location, together
-from jaxviz.xla.collectives.causes import Causes, ExchangeCause, axes_text, call_of
-from jaxviz.xla.collectives.check_vma import frees_transpose
-from jaxviz.xla.collectives.exchanges import Exchange
-from jaxviz.xla.compiled_memory.module import Module
-
-
-@dataclass(frozen=True, eq=False)
-class Caused:
-    """A collective with its cause."""
-
-    exchange: Exchange
-    cause: ExchangeCause | None
-
-    @property
-    def number(self) -> int | None:
-        """The number of the equation that it is for; None if unknown."""
-        if self.cause is not None:
-            return self.cause.number
-        return self.exchange.numbers[0] if self.exchange.numbers else None
+from jaxviz.xla.collectives.causes import Causes, axes_text, call_of
+from jaxviz.xla.collectives.exchanges import Exchange, ExchangeCause
+from jaxviz.xla.compat.reshards import axes_in_code, spec_text
 
 
 @dataclass(frozen=True)
 class Advisor:
-    """Advises on collectives.
-
-    Args:
-      causes: of the collectives.
-      module: the compiled program.
-      all: the collectives.
-    """
+    """Advises on each of all collectives of a program."""
 
     causes: Causes
-    module: Module
-    all: Sequence[Caused]
+    all: Sequence[Exchange]
 
-    def of(self, caused: Caused) -> str:
+    def of(self, exchange: Exchange) -> str:
         """What to write instead; '' if nothing is known."""
-        cause, exchange = caused.cause, caused.exchange
+        cause = exchange.cause
         if cause is None or not exchange.nbytes:
             return ""
         match cause.kind:
             case "written":
-                return self._of_transpose(caused)
+                return self._of_transpose(cause)
             case "cotangent":
                 return self._of_cotangent(cause, exchange)
             case "asked":
-                return self._of_requested(cause)
-            case "move":
-                return self._gathered_before(caused, cause) or self._together(caused, cause)
+                assert cause.need is not None
+                layout = _spec(cause.need.before.dims)
+                return f"ask for the layout that it already has, {layout}, so that nothing is moved here"
+            case "move" if exchange.kind == "all-gather" and cause.value is not None:
+                return self._gathered_before(exchange, cause.value) or self._together(exchange)
         return ""
 
-    def _of_transpose(self, caused: Caused) -> str:
+    def _of_transpose(self, cause: ExchangeCause) -> str:
         """Advice on a sum that is the transpose of a `psum`."""
-        place = self.causes.places.found[caused.number or 0]
+        place = self.causes.places.found[cause.number]
         holder = next((e for e in reversed(place.within) if of(e).kind == "devices"), None)
         if holder is None or not place.is_cotangent:
             return ""
         summing = primal_equation(place.equation)
-        if not frees_transpose(primal_equation(holder), summing):
+        if not _frees_transpose(primal_equation(holder), summing):
             return ""
         return (
             f"with `check_vma=True` in `jax.shard_map`, types say that the result of this `{call_of(summing)}` is "
@@ -91,8 +73,8 @@ class Advisor:
         if loop and exchange.trips is not None and exchange.trips > 1:
             return (
                 f"the cotangent of `{path}` is summed over {over} in each of {exchange.trips:,} iterations: in a "
-                f"`jax.shard_map` over {over}, `jax.lax.pcast({path}, {_names(exchange.axes)}, to='varying')` before "
-                "the loop defers this to one sum after the loop"
+                f"`jax.shard_map` over {over}, `jax.lax.pcast({path}, {axes_in_code(exchange.axes)}, to='varying')` "
+                "before the loop defers this to one sum after the loop"
             )  # fmt: skip
         return ""
 
@@ -104,76 +86,122 @@ class Advisor:
         n_before, _ = of(body_input.holder).carry(body_input.holder.operation)
         return body_input.place < n_before
 
-    def _of_requested(self, cause: ExchangeCause) -> str:
-        need = cause.need
-        assert need is not None
-        return f"ask for the layout that it already has, {_spec(need.before.dims)}, so that nothing is moved here"
+    @cached_property
+    def _gathers(self) -> list[tuple[Exchange, Atom]]:
+        """The values that are gathered for an operation."""
+        return [
+            (e, e.cause.value)
+            for e in self.all
+            if e.cause is not None and e.cause.kind == "move" and e.cause.value is not None and e.kind == "all-gather"
+        ]
 
-    def _gathered_before(self, caused: Caused, cause: ExchangeCause) -> str:
+    def _gathered_before(self, exchange: Exchange, value: Atom) -> str:
         """Advice on a value that the backward pass gathers although the forward pass has gathered it too."""
         values, places = self.causes.values, self.causes.places
-        if cause.value is None or caused.exchange.kind != "all-gather" or not self._is_backward(caused):
+        is_backward = lambda e: places.found[e.number].stage == "backward"
+        path = values.argument(value)
+        if not path or not is_backward(exchange):
             return ""
-        path = values.argument(cause.value)
         same = [
-            c for c in self.all
-            if c.cause is not None and c.cause.kind == "move" and c.cause.value is not None and not self._is_backward(c)
-            and path and values.argument(c.cause.value) == path and c.exchange.kind == "all-gather"
-            and c.exchange.axes == caused.exchange.axes
+            e for e, v in self._gathers
+            if e.axes == exchange.axes and not is_backward(e) and values.argument(v) == path
         ]  # fmt: skip
         if not same:
             return ""
-        at = places.label(same[0].cause.number)[1] if same[0].cause is not None else None
+        at = places.label(same[0].number or 0)[1]
         where = f" at {short_location(at)}" if at is not None else ""
         return (
             f"the forward pass gathers `{path}` too{where}: gather it with `jax.lax.with_sharding_constraint` before "
             "it is read, outside of a checkpoint, and it stays gathered, which takes memory but avoids this"
-        )  # fmt: skip
-
-    def _together(self, caused: Caused, cause: ExchangeCause) -> str:
-        """Advice on several arguments that are gathered one by one for the same value."""
-        values = self.causes.values
-        mine = self._read_with(caused)
-        if cause.value is None or not mine or caused.exchange.kind != "all-gather":
-            return ""
-        key = lambda e: (e.kind, e.axes, e.type, e.instruction.computation)
-        alike = [
-            c for c in self.all
-            if c.cause is not None and c.cause.kind == "move" and c.cause.value is not None
-            and self._read_with(c) == mine and key(c.exchange) == key(caused.exchange)
-        ]  # fmt: skip
-        paths = list(
-            dict.fromkeys(
-                values.argument(c.cause.value) for c in alike if c.cause is not None and c.cause.value is not None
-            )
         )
-        ids = {c.exchange.instruction.id for c in alike}
-        if len(paths) < 2 or not all(paths) or len(ids) < 2:
+
+    def _together(self, exchange: Exchange) -> str:
+        """Advice on several arguments that are gathered one by one for the same value."""
+        key = lambda e: (self._read_with(e), e.axes, e.type, e.instruction.computation)
+        alike = [(e, v) for e, v in self._gathers if key(e) == key(exchange)]
+        paths = list(dict.fromkeys(self.causes.values.argument(v) for _, v in alike))
+        ids = {e.instruction.id for e, _ in alike}
+        if len(paths) < 2 or not all(paths) or len(ids) < 2 or not self._read_with(exchange):
             return ""
         return (
             f"{together(f'`{p}`' for p in paths)} are gathered one by one for the same value: stack them in one "
             "array to gather them at once"
         )
 
-    def _read_with(self, caused: Caused) -> tuple[Atom, ...]:
+    def _read_with(self, exchange: Exchange) -> tuple[Atom, ...]:
         """The other operands of the equation for which a value is gathered."""
-        cause = caused.cause
-        if cause is None or cause.value is None:
-            return ()
+        cause = exchange.cause
+        assert cause is not None
         equation = self.causes.places.found[cause.number].equation
         return tuple(self.causes.values.source(a) for a in equation.invars if a is not cause.value)
 
-    def _is_backward(self, caused: Caused) -> bool:
-        return caused.number is not None and self.causes.places.found[caused.number].stage == "backward"
-
-
-def _names(axes: Sequence[str]) -> str:
-    return repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
-
 
 def _spec(dims: Sequence[Sequence[str]]) -> str:
-    """`` `P('data', None)` ``, as users write a sharding."""
-    parts = ["None" if not axes else repr(axes[0]) if len(axes) == 1 else repr(tuple(axes)) for axes in dims]
-    while parts and parts[-1] == "None":
-        parts.pop()
-    return f"`P({', '.join(parts)})`"
+    """`` `P('data')` ``, as users write a sharding, without the last dimensions if these are not divided."""
+    n = max((i + 1 for i, axes in enumerate(dims) if axes), default=0)
+    return f"`{spec_text(dims[:n])}`"
+
+
+# --- the effect of check_vma ------------------------------------------------------------------------------------------
+
+Differing = Mapping[Atom, frozenset[Any]]
+
+
+def _frees_transpose(holder: Equation, summing: Equation) -> bool:
+    """Whether `check_vma=True` removes the sum that is the transpose of a `psum` in a `shard_map` without it.
+
+    It does if the operand differs between the devices along all of its axes, and the result is combined only with
+    values that are the same on them: otherwise the cotangent of the result is summed where they are combined. False
+    also if JAX would refuse the function, since a result that may differ is said to be the same, or if that is unknown.
+    """
+    p = holder.operation.params
+    body: Program = p["jaxpr"]
+    axes = compat.axis_names(summing.operation.params)
+    if p["check_vma"] or summing.primitive.name != "psum" or summing.operation.params.get("axis_index_groups"):
+        return False
+    if summing not in body.equations or not axes <= set(compat.devices_of(holder.operation)):
+        return False
+    surely, maybe = _differing(body, p["in_specs"], surely=True), _differing(body, p["in_specs"], surely=False)
+    results = list(zip(body.outvars, map(_axes_of, p["out_specs"]), strict=True))
+    if any(maybe.get(a, frozenset()) - split for a, split in results):
+        return False
+    after: set[Atom] = set(summing.outvars)
+    for e in body.equations:
+        if not after.isdisjoint(e.invars):
+            if _exchanges_inside(e) or axes & _along(e) or any(axes & maybe.get(a, frozenset()) for a in e.invars):
+                return False
+            after.update(e.outvars)
+    return all(axes <= surely.get(a, frozenset()) for a in summing.invars) and not any(
+        a in after and axes & split for a, split in results
+    )
+
+
+def _differing(body: Program, in_specs: Iterable[Any], surely: bool) -> Differing:
+    """The axes along which the values of a body differ between devices: surely, or perhaps."""
+    differing: dict[Atom, frozenset[Any]] = {v: _axes_of(s) for v, s in zip(body.invars, in_specs, strict=True)}
+    every = frozenset[Any]().union(*differing.values(), *(_along(e) for _, e in body.walk()))
+    for e in body.equations:
+        axes = frozenset[Any]().union(*(differing.get(a, ()) for a in e.invars))
+        if _exchanges_inside(e):
+            axes = frozenset() if surely else every
+        elif primitives.exchanges(e.primitive) and _along(e):
+            same = surely or primitives.plain(e.primitive.name).kind == "all-reduce"
+            axes = axes - _along(e) if same else axes | _along(e)
+        else:
+            axes |= _along(e)
+        differing.update(dict.fromkeys(e.outvars, axes))
+    return differing
+
+
+def _along(e: Equation) -> frozenset[Any]:
+    return frozenset(compat.axis_names(e.operation.params))
+
+
+def _exchanges_inside(e: Equation) -> bool:
+    """Whether devices exchange values, or read their place among the devices, in the programs of an equation."""
+    return any(_along(inner) for _, program in e.programs for _, inner in program.walk())
+
+
+def _axes_of(spec: Any) -> frozenset[Any]:
+    parts = (part if isinstance(part, tuple) else (part,) for part in spec.partitions)
+    return frozenset(axis for part in parts for axis in part if axis is not None)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 from jaxviz.ir import compat, primitives
 from jaxviz.ir.syntax import Atom, Equation
 from jaxviz.report.tables import together
-from jaxviz.xla.collectives.exchanges import Exchange
+from jaxviz.xla.collectives.exchanges import SUMMED, Exchange, ExchangeCause
+from jaxviz.xla.collectives.report import in_words
 from jaxviz.xla.collectives.values import ValueNames
-from jaxviz.xla.collectives.words import in_words
 from jaxviz.xla.compat.reshards import Need, Needs, Split
 from jaxviz.xla.compiled_memory.places import EquationPlace, Places
 
-_SUMMED = ("all-reduce", "reduce-scatter")
 _DONE = {
     "all-gather": "it is gathered", "all-to-all": "its parts are exchanged",
     "collective-permute": "its parts are moved",
@@ -24,36 +23,9 @@ _DONE = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
-class ExchangeCause:
-    """Why devices exchange a value.
-
-    Args:
-      text: the cause, in a sentence.
-      kind: 'written' for a collective of the program itself, or its transpose; 'cotangent' for the cotangent of a value
-        that is replicated, or gathered, on devices that read different parts of another; 'sum' for a sum over a split
-        dimension; 'asked' for a sharding that the program requests; 'move' for one that an operation needs.
-      number: the number of the equation that needs it.
-      value: the exchanged value, or the value whose cotangent is exchanged, if known.
-      need: Shardy's record of it; None for a collective of the program itself.
-    """
-
-    text: str
-    kind: str
-    number: int
-    value: Atom | None = None
-    need: Need | None = None
-
-
 @dataclass(frozen=True)
 class Causes:
-    """Finds the causes.
-
-    Args:
-      needs: what has to be moved, according to Shardy.
-      places: the equations.
-      values: their names.
-    """
+    """Finds the causes: from what Shardy has to move, the equations, and the names of their values."""
 
     needs: Needs
     places: Places
@@ -104,7 +76,7 @@ class Causes:
 
     def _need(self, exchange: Exchange) -> Need | None:
         """The need for a collective: found by its name, or else by its equation, for its axes."""
-        kind = "sum" if exchange.kind in _SUMMED else "move"
+        kind = "sum" if exchange.kind in SUMMED else "move"
         wanted = {a.partition(":")[0] for a in exchange.axes}
 
         def fitting(needs: Iterable[Need]) -> list[Need]:
@@ -156,7 +128,7 @@ class Causes:
                 "cotangent is summed"
             )
         value = self.values.cotangent_returned(equation, place.within)
-        whose = in_words(self.values.name(value)) if value is not None and self.values.name(value) else "a value"
+        whose = self._words(value) or "a value"
         return (
             f"{whose} is the same on all devices of {over}: each device has a part of its cotangent, and the parts "
             "are summed"
@@ -169,46 +141,33 @@ class Causes:
         value = self.values.cotangent_of(equation) if place.is_cotangent else None
         divided = self._divided(need, equation)
         if value is not None:
-            whose = in_words(self.values.name(value) or "a value")
+            whose = self._words(value) or "a value"
             others = [name for name in divided if not name.startswith("the cotangent of ")] or divided
-            read = (
-                f"{_named(others)} {'is' if len(others) == 1 else 'are'} split over it"
-                if others
-                else "the other operand is split over it"
-            )
+            read = f"{together(others)} {'is' if len(others) == 1 else 'are'}" if others else "the other operand is"
             layout = self._layout(value)
-            if layout is not None and any(_along(layout, a) is not None for a in need.axes):
+            if layout is not None and any(layout.along(a) is not None for a in need.axes):
                 text = (
-                    f"{whose} is split over {over} and gathered where it is read, {read}: each device has a part of "
-                    f"the sum for all of {whose}'s cotangent"
-                )  # fmt: skip
-            else:
-                text = f"{whose} is replicated over {over}, {read}: {whose}'s cotangent is summed"
-            return ExchangeCause(text, "cotangent", number, value, need)
-        names = _named(divided) if divided else "what it reads"
-        verb = "is" if len(divided) <= 1 else "are"
-        what = self.places.label(number)[0]
-        if "gather" in need.operation:
-            text = (
-                f"{names} {verb} split over {over} along the dimension that is indexed: each device contributes "
-                "the part that it has"
-            )
-        else:
-            text = (
-                f"{names} {verb} split over {over} along a dimension that {in_words(what)} sums over: each device "
-                "has a part of the sum"
-            )
-            if "max" in equation.primitive.name or "min" in equation.primitive.name:
-                text = (
-                    f"{names} {verb} split over {over} along a dimension that {in_words(what)} reduces: each "
-                    "device has the result of its part"
+                    f"{whose} is split over {over} and gathered where it is read, {read} split over it: each device "
+                    f"has a part of the sum for all of {whose}'s cotangent"
                 )
+            else:
+                text = f"{whose} is replicated over {over}, {read} split over it: {whose}'s cotangent is summed"
+            return ExchangeCause(text, "cotangent", number, value, need)
+        verb = "is" if len(divided) <= 1 else "are"
+        along = f"{together(divided) if divided else 'what it reads'} {verb} split over {over} along"
+        what = in_words(self.places.label(number)[0])
+        if "gather" in need.operation:
+            text = f"{along} the dimension that is indexed: each device contributes the part that it has"
+        elif "max" in equation.primitive.name or "min" in equation.primitive.name:
+            text = f"{along} a dimension that {what} reduces: each device has the result of its part"
+        else:
+            text = f"{along} a dimension that {what} sums over: each device has a part of the sum"
         return ExchangeCause(text, "sum", number, None, need)
 
     def _moved(self, need: Need, number: int, kind: str = "") -> ExchangeCause:
         equation = self.places.found[number].equation
         value = self._value_moved(need, equation)
-        name = in_words(self.values.name(value)) if value is not None and self.values.name(value) else "the value"
+        name = self._words(value) or "the value"
         done = _DONE.get(kind, "it is exchanged")
         before, after = layout_text(need.before), layout_text(need.after)
         if need.is_asked:
@@ -221,7 +180,7 @@ class Causes:
         """Why an operation cannot use a value with its sharding; '' if its rule does not say."""
         what = equation.primitive.name
         for axis in need.axes:
-            dim = _along(need.before, axis)
+            dim = need.before.along(axis)
             factor = next(
                 (f for f in need.factors if 0 <= need.place < len(f.operands) and f.operands[need.place] == dim), None
             )
@@ -232,12 +191,12 @@ class Causes:
             if factor.kind == "permuted":
                 return f"and `{what}` moves values along dimension {dim}"
             for k, other in enumerate(need.operands):
-                d = _along(other, axis)
+                d = other.along(axis)
                 taken = next((f for f in need.factors if f.operands[k] == d), None) if d is not None else None
                 if k != need.place and taken is not None and taken is not factor:
                     name = self._operand_name(need, equation, k) or "the other operand"
                     return f"and {name} is split over it along another dimension of `{what}`"
-            d = _along(need.result, axis)
+            d = need.result.along(axis)
             taken = next((f for f in need.factors if f.result == d), None) if d is not None else None
             if taken is not None and taken is not factor:
                 return f"and the result of `{what}` is split over it along dimension {d}"
@@ -261,9 +220,11 @@ class Causes:
         return [name for name in dict.fromkeys(names) if name]
 
     def _operand_name(self, need: Need, equation: Equation, place: int) -> str:
-        atom = self._operand(need, equation, place)
-        name = self.values.name(atom) if atom is not None else ""
-        return in_words(name) if name else ""
+        return self._words(self._operand(need, equation, place))
+
+    def _words(self, value: Atom | None) -> str:
+        """A value in a sentence; '' if it has no name."""
+        return "" if value is None else in_words(self.values.name(value))
 
     def _operand(self, need: Need, equation: Equation, place: int) -> Atom | None:
         """The operand of an equation that corresponds to one of its instruction, by its index and its shape."""
@@ -324,18 +285,8 @@ def layout_text(split: Split) -> str:
     return f"split {together(parts)}" if parts else "replicated"
 
 
-def _named(names: Sequence[str]) -> str:
-    return together(map(in_words, names))
-
-
 def _axes(need: Need) -> set[str]:
     return {a.partition(":")[0] for a in need.axes}
-
-
-def _along(split: Split, axis: str) -> int | None:
-    """The dimension that is divided over an axis, or a part of it."""
-    name = axis.partition(":")[0]
-    return next((d for d, axes in enumerate(split.dims) if any(a.partition(":")[0] == name for a in axes)), None)
 
 
 def _linear_of(equation: Equation) -> Iterable[Equation]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxviz.analysis.lowering import Lowering
 from jaxviz.runtime.stoppable import compiled_once
-from jaxviz.xla.collectives.partitioner_log import PartitionerLog, Warned, reading_log
+from jaxviz.xla.collectives.partitioner_log import Warned, reading_log
 from jaxviz.xla.compat.compiling import compiled_afresh
 from jaxviz.xla.compiled_memory.compiled_program import NO_ROOM, compiler_of, folder_for_dump
 from jaxviz.xla.compiled_memory.messages import message
@@ -62,15 +62,13 @@ def _compile(lowering: Lowering) -> Partitioned:
     unknown = f"XLA on {compiler.backend} does not expose the program that it partitions" if folder else NO_ROOM
     (module,) = executable.hlo_modules()[:1]
     return Partitioned(
-        module.as_serialized_hlo_module_proto(), before, unknown if before is None else "", _warned(log), compiler,
-        compiled,
+        module.as_serialized_hlo_module_proto(), before, unknown if before is None else "",
+        log.warned if log.is_read else None, compiler, compiled,
     )  # fmt: skip
 
 
 def _options(folder: str) -> dict[str, Any]:
-    return {
-        "xla_dump_to": folder, "xla_dump_hlo_as_proto": True, "xla_dump_hlo_pass_re": _PASS,
-    }  # fmt: skip
+    return {"xla_dump_to": folder, "xla_dump_hlo_as_proto": True, "xla_dump_hlo_pass_re": _PASS}
 
 
 def _before(folder: Path) -> bytes | None:
@@ -81,7 +79,3 @@ def _before(folder: Path) -> bytes | None:
             program = message("Program", file.read_bytes())
             programs.append(program.hlo_module.SerializeToString())
     return max(programs, key=len, default=None)
-
-
-def _warned(log: PartitionerLog) -> tuple[Warned, ...] | None:
-    return log.warned if log.is_read else None

@@ -40,12 +40,7 @@ class Warned:
 
 @dataclass(eq=False)
 class PartitionerLog:
-    """What was logged.
-
-    Args:
-      is_read: whether the log could be read.
-      lines: the warnings about such reshards.
-    """
+    """The warnings about such reshards, if the log could be read."""
 
     is_read: bool = True
     lines: list[str] = field(default_factory=list)

@@ -8,27 +8,24 @@ from typing import Any
 
 import jax
 
-from jaxviz.analysis.devices import axes_named, is_abstract, mesh_size
+from jaxviz.analysis.devices import axes_named, is_abstract
 from jaxviz.analysis.grouping import alike, grouped, most_alike, pattern
-from jaxviz.analysis.lowering import Lowering, lower_gradient, lower_step
-from jaxviz.analysis.training_step import TrainingStep, subject_of
+from jaxviz.analysis.training_step import subject_of
 from jaxviz.analysis.walk import primal_equation
 from jaxviz.arguments import Argnums
-from jaxviz.derivation import Derivation
-from jaxviz.features.memory.timeline import donated_by
 from jaxviz.features.residuals.notes import gradient_note
 from jaxviz.higher_order import is_loop, is_scan, scan_length
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.stack import deep_stack, usual_stack
+from jaxviz.ir.syntax import Program
 from jaxviz.progress import counting
 from jaxviz.report.tables import nbytes, type_text
 from jaxviz.transforms.unopened import unopened_note
-from jaxviz.xla.collectives.advice import Advisor, Caused
+from jaxviz.xla.collectives.advice import Advisor
 from jaxviz.xla.collectives.causes import Causes, is_collective
 from jaxviz.xla.collectives.compiling import Partitioned, partitioned
-from jaxviz.xla.collectives.exchanges import Reading
-from jaxviz.xla.collectives.groups import Axes
+from jaxviz.xla.collectives.exchanges import Axes, Exchange, Reading
 from jaxviz.xla.collectives.partitioner_log import Warned
 from jaxviz.xla.collectives.replicated import find_replicated
 from jaxviz.xla.collectives.report import Collective, Collectives, Rematerialized, WrittenCollective
@@ -36,8 +33,7 @@ from jaxviz.xla.collectives.values import ValueNames
 from jaxviz.xla.compat.reshards import layout_of, needs_of
 from jaxviz.xla.compiled_memory.messages import message
 from jaxviz.xla.compiled_memory.module import Module
-from jaxviz.xla.compiled_memory.places import EquationPlace, Places
-from jaxviz.xla.compiled_memory.reading import names_of_results
+from jaxviz.xla.compiled_memory.places import CompiledSubject, EquationPlace, Places, gradient_or_step
 
 _ASKS = ("sharding_constraint", "reshard")
 """Operations that request a layout."""
@@ -79,36 +75,13 @@ def collectives(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> Coll
             "jaxviz.collectives(f, *args) with the function"
         )
     derivation = subject_of(f, args, kwargs, argnums)
-    return _of_gradient(derivation) if derivation.step is None else _of_step(derivation)
+    step = derivation.step
+    _check_devices(*(derivation.primal, derivation.placed) if step is None else (step.traced, step.placed))
+    return collectives_of(gradient_or_step(derivation))
 
 
-def _of_gradient(derivation: Derivation) -> Collectives:
-    _check_devices(derivation.primal.arg_names, derivation.placed)
-    return collectives_of(lower_gradient(derivation, donated=donated_by(derivation.primal)))
-
-
-def collectives_of(lowering: Lowering) -> Collectives:
-    """The collectives of a lowered gradient; compiles it if necessary."""
-    derivation = lowering.derivation
-    n_devices = mesh_size(derivation.primal, derivation.placed)
-    return read_collectives(
-        lowering, Places(lowering), derivation.gradient, names_of_results(derivation), n_devices, derivation.placed
-    )
-
-
-def _of_step(gradient: Derivation) -> Collectives:
-    step: TrainingStep = gradient.step.taking(gradient)
-    _check_devices(step.traced.arg_names, step.placed)
-    opened = step.opened()
-    lowering = lower_step(step, opened, donated_by(step.traced))
-    names = [f"result {i}" for i in range(len(step.traced.outvars))]
-    return read_collectives(
-        lowering, Places(lowering, opened), step.about, names, mesh_size(step.traced, step.placed), step.placed
-    )
-
-
-def _check_devices(names: Sequence[str], placed: Sequence[Any]) -> None:
-    for name, sharding in zip(names, placed, strict=True):
+def _check_devices(program: Program, placed: Sequence[Any]) -> None:
+    for name, sharding in zip(program.arg_names, placed, strict=True):
         if is_abstract(sharding):
             raise ValueError(
                 f"{name or 'an argument'} has a sharding over an AbstractMesh, which has no devices to compile for: "
@@ -118,41 +91,27 @@ def _check_devices(names: Sequence[str], placed: Sequence[Any]) -> None:
 
 
 @usual_stack
-def read_collectives(
-    lowering: Lowering, places: Places, about: str, results: Sequence[str], n_devices: int, placed: Sequence[Any] = ()
-) -> Collectives:
-    """The collectives of a lowered program, which is compiled for this.
-
-    Args:
-      lowering: a gradient, or a training step.
-      places: its equations.
-      about: a description of it.
-      results: the names of its results.
-      n_devices: the number of devices that it runs on.
-      placed: for each of its inputs its sharding.
-    """
+def collectives_of(subject: CompiledSubject) -> Collectives:
+    """The collectives of a lowered gradient, or training step; compiles it, unless that has been done."""
+    lowering, places, program, n_devices = subject.lowering, subject.places, subject.program, subject.n_devices
     partition = partitioned(lowering)
     needs = needs_of(lowering.lowered, partition.before)
-    read = message("Module", partition.module)
-    derivation = lowering.derivation
-    program = derivation.primal if places.opened is None else places.opened.program
     is_known = jax.config.jax_use_shardy_partitioner and bool(needs.meshes)  # type: ignore[attr-defined]
-    mesh = max(needs.meshes.values(), key=len, default={}) or axes_named(program, placed)
+    mesh = max(needs.meshes.values(), key=len, default={}) or axes_named(program, subject.placed)
     axes = Axes(needs.meshes if is_known else {"mesh": mesh} if mesh else {}, needs.devices)
-    reading = Reading(read, Module(read), places, axes, n_devices)
+    reading = Reading(Module(message("Module", partition.module)), places, axes, n_devices)
     causes = Causes(needs, places, ValueNames(places))
-    caused = [Caused(e, causes.of(e)) for e in reading.exchanges()]
-    advisor = Advisor(causes, reading.module, caused)
+    exchanges = [replace(e, cause=causes.of(e)) for e in reading.exchanges()]
     rematerialized = None if partition.warned is None else tuple(_rematerialized(partition.warned, causes))
-    replicated = sorted(find_replicated(causes, list(results), mesh), key=lambda r: -r.nbytes) if is_known else []
+    replicated = sorted(find_replicated(causes, subject.results, mesh), key=lambda r: -r.nbytes) if is_known else []
     notes = (
         *_notes(partition),
-        *gradient_note(derivation),
-        *unopened_note([u for u in derivation.unopened if u.name not in _ASKS]),
+        *gradient_note(lowering.derivation),
+        *unopened_note([u for u in lowering.derivation.unopened if u.name not in _ASKS]),
     )
     return Collectives(
-        program.name, about, partition.compiler, n_devices, dict(mesh), _rows(caused, advisor), tuple(_written(places,
-            caused)), tuple(replicated),
+        program.name, subject.about, partition.compiler, n_devices, dict(mesh),
+        _rows(exchanges, Advisor(causes, exchanges)), tuple(_written(places, exchanges)), tuple(replicated),
         rematerialized, notes,
     )  # fmt: skip
 
@@ -175,32 +134,30 @@ def _notes(result: Partitioned) -> Iterator[str]:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _rows(caused_exchanges: Sequence[Caused], advisor: Advisor) -> tuple[Collective, ...]:
-    rows = [(c, _row(c, advisor)) for c in caused_exchanges]
-    repeats = advisor.causes.places
+def _rows(exchanges: Sequence[Exchange], advisor: Advisor) -> tuple[Collective, ...]:
+    rows = [(e, _row(e, advisor)) for e in exchanges]
+    places = advisor.causes.places
 
-    def key(pair: tuple[Caused, Collective]) -> Any:
-        caused, row = pair
-        number = caused.number
-        same = repeats.label(number)[2] if number is not None else row.what
+    def key(pair: tuple[Exchange, Collective]) -> Any:
+        exchange, row = pair
+        same = places.label(exchange.number)[2] if exchange.number is not None else row.what
         return row.kind, row.axes, row.type, row.trips, row.stage, pattern(row.cause), pattern(row.advice), same
 
     merged = [_one([row for _, row in group]) for group in grouped(rows, key)]
     return tuple(sorted(merged, key=lambda c: -c.total_sent_nbytes))
 
 
-def _row(caused: Caused, advisor: Advisor) -> Collective:
-    e, cause, places = caused.exchange, caused.cause, advisor.causes.places
+def _row(e: Exchange, advisor: Advisor) -> Collective:
+    places, number, cause = advisor.causes.places, e.number, e.cause
     what, location, stage, operation = e.instruction.opcode, None, "outside", ""
-    if caused.number is not None:
-        place = places.found[caused.number]
-        what, location, _ = places.label(caused.number)
-        stage, operation = place.stage, place.operation
+    if number is not None:
+        what, location, _ = places.label(number)
+        stage, operation = places.found[number].stage, places.found[number].operation
     return Collective(
         e.kind, e.axes, e.group_size, e.type, e.nbytes, e.sent, 1, e.trips, stage,  # type: ignore[arg-type]
         what, operation, location, cause.text if cause is not None else "",
-        cause.kind if cause is not None else "", advisor.of(caused), (e.instruction.name,),  # type: ignore[arg-type]
-        () if caused.number is None else (caused.number,),
+        cause.kind if cause is not None else "", advisor.of(e), (e.instruction.name,),  # type: ignore[arg-type]
+        () if number is None else (number,),
     )  # fmt: skip
 
 
@@ -214,15 +171,15 @@ def _one(rows: Sequence[Collective]) -> Collective:
     )  # fmt: skip
 
 
-def _written(places: Places, caused_exchanges: Sequence[Caused]) -> Iterator[WrittenCollective]:
+def _written(places: Places, exchanges: Sequence[Exchange]) -> Iterator[WrittenCollective]:
     """The collectives of the programs themselves, and the layouts that they request."""
     became: dict[int, list[str]] = {}
-    for c in caused_exchanges:
-        for n in {*c.exchange.numbers, *([c.cause.number] if c.cause is not None else [])}:
-            became.setdefault(n, []).append(c.exchange.kind)
-        if c.cause is not None and c.cause.kind == "asked" and c.cause.need is not None:
-            for n in places.tags.named(c.cause.need.path):
-                became.setdefault(n, []).append(c.exchange.kind)
+    for e in exchanges:
+        numbers = {*e.numbers, *([e.cause.number] if e.cause is not None else [])}
+        if e.cause is not None and e.cause.kind == "asked" and e.cause.need is not None:
+            numbers.update(places.tags.named(e.cause.need.path))
+        for n in numbers:
+            became.setdefault(n, []).append(e.kind)
     rows: list[tuple[WrittenCollective, Any]] = []
     for number, place in enumerate(places.found):
         # JAX's rules constrain shardings, too, which the user did not write.

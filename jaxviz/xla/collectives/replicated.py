@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from jaxviz.ir.origin import Location
 from jaxviz.report.tables import type_text
@@ -13,7 +13,7 @@ from jaxviz.xla.compat.reshards import Needs, Split
 from jaxviz.xla.compiled_memory.places import Places
 
 
-def find_replicated(causes: Causes, names: list[str], mesh: Mapping[str, int]) -> Iterator[Replicated]:
+def find_replicated(causes: Causes, names: Sequence[str], mesh: Mapping[str, int]) -> Iterator[Replicated]:
     """Arguments without a sharding, gradients laid out unlike their arguments, and values that each device computes.
 
     Args:
@@ -33,7 +33,7 @@ def find_replicated(causes: Causes, names: list[str], mesh: Mapping[str, int]) -
 
 
 def _gradients(
-    causes: Causes, names: list[str], types: Mapping[str, object], mesh: Mapping[str, int]
+    causes: Causes, names: Sequence[str], types: Mapping[str, object], mesh: Mapping[str, int]
 ) -> Iterator[Replicated]:
     """The gradients that are replicated over axes over which the argument is split."""
     start = "the gradient in "
@@ -53,27 +53,21 @@ def _computed_in_full(places: Places, needs: Needs, mesh: Mapping[str, int]) -> 
     """Large values that are computed from no argument and no split value."""
     least = max((split.nbytes // max(1, _parts(split, mesh)) for _, split, _ in needs.arguments), default=0)
     seen: set[int] = set()
-    for computed in needs.values:
-        missing = _missing(computed.split, mesh)
-        is_large = computed.split.nbytes > max(least, 1024)
-        if computed.operation not in _FROM_NOTHING or len(missing) < len(mesh) or not is_large:
+    for path, split in needs.constants:
+        missing = _missing(split, mesh)
+        if len(missing) < len(mesh) or split.nbytes <= max(least, 1024):
             continue
-        for number in places.tags.named(computed.path)[:1]:
+        for number in places.tags.named(path)[:1]:
             if number not in seen:
                 seen.add(number)
                 what, location, _ = places.label(number)
                 equation = places.found[number].equation
                 avals = (v.aval for v in equation.outvars)
-                aval = next((a for a in avals if tuple(getattr(a, "shape", ())) == computed.split.shape), None)
+                aval = next((a for a in avals if tuple(getattr(a, "shape", ())) == split.shape), None)
                 if aval is not None and not equation.programs:
                     why = "each device computes all of it; no split value is involved"
                     advice = "split it with `jax.lax.with_sharding_constraint`"
-                    yield _row(what, aval, computed.split, missing, mesh, location, why, advice)
-
-
-_FROM_NOTHING = (
-    "stablehlo.iota", "stablehlo.broadcast_in_dim", "stablehlo.rng_bit_generator", "sdy.constant", "stablehlo.constant",
-)  # fmt: skip
+                    yield _row(what, aval, split, missing, mesh, location, why, advice)
 
 
 def _missing(split: Split, mesh: Mapping[str, int]) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from jaxviz.ir.origin import Location
 from jaxviz.report.data import Data
 from jaxviz.report.report import Listed, Part, Report, Table
 from jaxviz.report.tables import counted, format_bytes, more_rows, repeated, short_location
-from jaxviz.xla.collectives.words import in_words
 from jaxviz.xla.compiled_memory.report import Compiler
 
 Stage = Literal["forward", "backward", "outside"]
@@ -224,7 +223,7 @@ class Collectives(Report, schema="collectives"):
         first = self.compiled[0]
         where = f" ({short_location(first.location)})" if first.location is not None else ""
         n = sum(c.count for c in self.compiled)
-        most = f", most of it in the {first.kind} for {_code(_OPERATION.sub('', first.what))}"
+        most = f", most of it in the {first.kind} for {in_words(_OPERATION.sub('', first.what))}"
         more = f"{most if len(self.compiled) > 1 else ''}{where}"
         remat = len(self.rematerialized or ())
         them = "it" if remat == 1 else "them"
@@ -280,18 +279,15 @@ _QUOTED = re.compile(r"`[^`]*`")
 
 def _advice(same: Sequence[Collective]) -> str:
     """One piece of advice for several collectives, for which it differs only in names."""
-    first = same[0]
-    texts = list(dict.fromkeys(c.advice for c in same))
+    text, *others = dict.fromkeys(c.advice for c in same)
     at = ", ".join(dict.fromkeys(short_location(c.location) for c in same if c.location is not None))
-    text = texts[0]
-    if len(texts) > 1:
-        text = f"{text} ({len(texts) - 1} more like it)"
-    return f"{at}: {text}" if first.location is not None else text
+    more = f" ({len(others)} more like it)" if others else ""
+    return f"{f'{at}: ' if same[0].location is not None else ''}{text}{more}"
 
 
 def _row(c: Collective) -> tuple[str, ...]:
     over = ", ".join(c.axes) or f"{c.group_size} devices"
-    cause = c.cause or f"{_code(c.what)}: no cause found"
+    cause = c.cause or f"{in_words(c.what)}: no cause found"
     return (
         c.kind, over, format_bytes(c.total_sent_nbytes), format_bytes(c.nbytes), c.times, c.stage,
         short_location(c.location), cause,
@@ -300,7 +296,7 @@ def _row(c: Collective) -> tuple[str, ...]:
 
 def _row_of_rematerialized(r: Rematerialized) -> tuple[str, ...]:
     why = f"; {r.cause}" if r.cause else ""
-    return r.type, short_location(r.location), f"{_code(r.what)}: from {r.before} to {r.after}{why}"
+    return r.type, short_location(r.location), f"{in_words(r.what)}: from {r.before} to {r.after}{why}"
 
 
 def _row_of_replicated(same: Sequence[Replicated]) -> tuple[str, ...]:
@@ -308,7 +304,7 @@ def _row_of_replicated(same: Sequence[Replicated]) -> tuple[str, ...]:
     first = same[0]
     what = alike([r.what for r in same])
     gradient = _GRADIENT.fullmatch(what)
-    name = f"the gradient in `{gradient[1]}`" if gradient is not None else _code(what)
+    name = f"the gradient in `{gradient[1]}`" if gradient is not None else in_words(what)
     return (
         repeated(len(same), first.type), format_bytes(sum(r.nbytes for r in same)),
         format_bytes(sum(r.split_nbytes for r in same)), ", ".join(first.axes), short_location(first.location),
@@ -319,7 +315,7 @@ def _row_of_replicated(same: Sequence[Replicated]) -> tuple[str, ...]:
 def _row_of_written(w: WrittenCollective) -> tuple[str, ...]:
     return (
         w.operation, ", ".join(w.axes), format_bytes(w.nbytes), _times(w.count, w.trips), w.stage,
-        short_location(w.location), f"{_code(w.what)}{_became(w)}",
+        short_location(w.location), f"{in_words(w.what)}{_became(w)}",
     )  # fmt: skip
 
 
@@ -336,5 +332,12 @@ def _became(w: WrittenCollective) -> str:
     return f": {'; '.join(parts)}"
 
 
-def _code(what: str) -> str:
-    return in_words(what) if what else what
+def in_words(name: str) -> str:
+    """`` `x @ w` ``; in "the cotangent of x @ w" or "exp in jax.nn.softmax(x)", only the expression is code."""
+    phrase = re.match(
+        r"(the cotangent of |a part of the cotangent of |\S+ (?:in|for) (?:the (?:cotangent|derivative) of )?)(.+)",
+        name,
+    )
+    if not name or "`" in name:
+        return name
+    return f"{phrase[1]}`{phrase[2]}`" if phrase else f"`{name}`"

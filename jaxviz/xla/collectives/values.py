@@ -9,6 +9,7 @@ from functools import cached_property
 from jaxviz.analysis.naming import ROOM_IN_SENTENCE, Naming
 from jaxviz.analysis.walk import cotangents_of, tangents_of, with_holders
 from jaxviz.derivation import Derivation
+from jaxviz.features.residuals.residual import Residual
 from jaxviz.higher_order import Body, bodies, is_scan, of
 from jaxviz.ir.primitives import keeps_numbers
 from jaxviz.ir.syntax import Atom, Equation, Literal
@@ -17,26 +18,21 @@ from jaxviz.xla.compiled_memory.places import Places
 
 @dataclass(frozen=True)
 class BodyInput:
-    """An input of a body.
-
-    Args:
-      holder: the equation that contains the body.
-      body: the body.
-      place: the index of the input.
-    """
+    """An input of a body: the equation that contains the body, the body, and the index of the input."""
 
     holder: Equation
     body: Body
     place: int
 
+    @property
+    def operand(self) -> Atom:
+        """The operand of the equation that it is."""
+        return self.holder.invars[self.body.operands[self.place]]
+
 
 @dataclass(frozen=True)
 class ValueNames:
-    """The names of values.
-
-    Args:
-      places: the equations of the programs.
-    """
+    """The names of the values of programs with these equations."""
 
     places: Places
 
@@ -58,7 +54,7 @@ class ValueNames:
         if atom in self._arguments:
             return self._arguments[atom]
         if atom in self._residuals:
-            return self._residuals[atom]
+            return self._residuals[atom].expression.removesuffix(", carried")
         if atom in self._makers:
             return self._name_of_result(atom, seen)
         body_input = self._body_inputs.get(atom)
@@ -68,10 +64,8 @@ class ValueNames:
             n_before, n_carry = of(body_input.holder).carry(body_input.holder.operation)
             if 0 <= body_input.place - n_before < n_carry:
                 before = body_input.body.program.outvars[body_input.place - n_before]
-                return self._name(before, seen) or self._name(
-                    body_input.holder.invars[body_input.body.operands[body_input.place]], seen
-                )
-        return self._name(body_input.holder.invars[body_input.body.operands[body_input.place]], seen)
+                return self._name(before, seen) or self._name(body_input.operand, seen)
+        return self._name(body_input.operand, seen)
 
     def _name_of_result(self, atom: Atom, seen: frozenset[Atom]) -> str:
         equation, within, place = self._makers[atom]
@@ -116,7 +110,7 @@ class ValueNames:
                 n_before, n_carry = of(body_input.holder).carry(body_input.holder.operation)
                 if n_before <= body_input.place < n_before + n_carry:
                     return atom
-                atom = body_input.holder.invars[body_input.body.operands[body_input.place]]
+                atom = body_input.operand
             elif atom in self._makers and keeps_numbers(self._makers[atom][0]):
                 atom = self._makers[atom][0].invars[0]
         return atom
@@ -126,7 +120,9 @@ class ValueNames:
         source = self.source(atom)
         if isinstance(source, Literal):
             return ""
-        return self._arguments.get(source) or self._saved_arguments.get(source, "")
+        residual = self._residuals.get(source)
+        saved = residual.expression if residual is not None and residual.kind == "argument" else ""
+        return self._arguments.get(source) or saved.removesuffix(", carried")
 
     def body_input(self, atom: Atom) -> BodyInput | None:
         """Which input of a body a value is; None if it is none."""
@@ -176,19 +172,8 @@ class ValueNames:
         return paths
 
     @cached_property
-    def _saved_arguments(self) -> dict[Atom, str]:
-        """The inputs of the backward program that are arguments of the function."""
-        residuals = (
-            dict(zip(self.derivation.backward.invars, self.places.residuals, strict=False)) if self._residuals else {}
-        )
-        return {v: self._residuals[v] for v, residual in residuals.items() if residual.kind == "argument"}
-
-    @cached_property
-    def _residuals(self) -> dict[Atom, str]:
+    def _residuals(self) -> dict[Atom, Residual]:
+        """The inputs of the backward program that are residuals."""
         if not self.places.has_gradient:
             return {}
-        backward = self.derivation.backward
-        return {
-            v: r.expression.removesuffix(", carried")
-            for v, r in zip(backward.invars, self.places.residuals, strict=False)
-        }
+        return dict(zip(self.derivation.backward.invars, self.places.residuals, strict=False))

@@ -17,7 +17,7 @@ _NAMED = re.compile(r"mesh\[(.*?)\](?:, device_ids=\(.*?\))?, \[(.*?)\](?:[,} ]|
 _AXIS = re.compile(r"'([^']+)'(:\(\d+\)\d+)?")
 
 
-def dims_of(text: str, rank: int, mesh: Mapping[str, int]) -> Dims | None:
+def dims_of(text: str, rank: int | None, mesh: Mapping[str, int]) -> Dims | None:
     """The axes that divide each dimension.
 
     >>> dims_of("{devices=[2,1,4]<=[8] last_tile_dim_replicate}", 2, {"data": 2, "model": 4})
@@ -25,7 +25,7 @@ def dims_of(text: str, rank: int, mesh: Mapping[str, int]) -> Dims | None:
 
     Args:
       text: as XLA writes it; JAX 0.12 names the axes: `{mesh['data'=2,'model'=4], [{'data'}, {}]}`.
-      rank: the number of dimensions.
+      rank: the number of dimensions; None if it follows from the text.
       mesh: the size of each axis.
 
     Returns:
@@ -35,19 +35,20 @@ def dims_of(text: str, rank: int, mesh: Mapping[str, int]) -> Dims | None:
 
 
 @lru_cache(maxsize=4096)
-def _dims_of(text: str, rank: int, mesh: tuple[tuple[str, int], ...]) -> Dims | None:
+def _dims_of(text: str, rank: int | None, mesh: tuple[tuple[str, int], ...]) -> Dims | None:
     text = text.strip()
     if text.startswith("{replicated"):
-        return ((),) * rank
+        return None if rank is None else ((),) * rank
     named = _NAMED.search(text)
     if named:
         dims = re.findall(r"\{([^}]*)\}", named[2])
         axes = tuple(tuple("".join(axis) for axis in _AXIS.findall(dim)) for dim in dims)
-        return axes if len(axes) == rank else None
+        return axes if rank in (None, len(axes)) else None
     tiles = _TILES.search(text)
     if tiles is None or "manual" in text:
         return None
     shape = _numbers(tiles[1])
+    rank = len(shape) - ("last_tile_dim_replicate" in text) if rank is None else rank
     if tiles[4]:
         devices = np.array(_numbers(tiles[4]))
     else:

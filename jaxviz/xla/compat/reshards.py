@@ -3,6 +3,7 @@ layouts for a lowered program."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,8 +39,9 @@ class Split:
         return frozenset(a for axes in self.dims for a in axes)
 
     def along(self, axis: str) -> int | None:
-        """The dimension that is divided over an axis; None if the value is replicated over it."""
-        return next((i for i, axes in enumerate(self.dims) if axis in axes), None)
+        """The dimension that is divided over an axis, or a part of it; None if the value is replicated over it."""
+        name = axis.partition(":")[0]
+        return next((i for i, axes in enumerate(self.dims) if any(a.partition(":")[0] == name for a in axes)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,23 +92,6 @@ class Need:
     is_asked: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PropagatedValue:
-    """A value of a lowered program, as laid out by Shardy.
-
-    Args:
-      path: the path of the instruction that computes it.
-      operation: that instruction, such as 'stablehlo.add'.
-      split: its layout.
-      read: the axes that divide the operands of the instruction.
-    """
-
-    path: str
-    operation: str
-    split: Split
-    read: frozenset[str]
-
-
 @dataclass(frozen=True)
 class Needs:
     """What Shardy finds in a lowered program.
@@ -114,11 +99,9 @@ class Needs:
     Args:
       meshes: the size of each axis, by mesh.
       devices: by mesh the numbers of its devices, if they are not in order.
-      arguments: the layouts of the arguments, with their paths as JAX records them; None if the program does not say.
-      results: the layouts of the results.
-      asked: the results whose layouts the program specifies.
+      arguments, results: their layouts, with their paths as JAX records them, and whether the program specifies them.
       needs: the values to be exchanged.
-      values: all values.
+      constants: the layouts of values that are computed from nothing, each with the path of its instruction.
     """
 
     meshes: dict[str, dict[str, int]]
@@ -126,7 +109,7 @@ class Needs:
     arguments: tuple[tuple[str, Split, bool], ...]
     results: tuple[tuple[str, Split, bool], ...]
     needs: tuple[Need, ...]
-    values: tuple[PropagatedValue, ...]
+    constants: tuple[tuple[str, Split], ...]
 
 
 def needs_of(lowered: Any, partitioned: bytes | None = None) -> Needs:
@@ -154,30 +137,24 @@ def needs_of(lowered: Any, partitioned: bytes | None = None) -> Needs:
         partitioned_ = _Module(moved)
         return Needs(
             unpartitioned.meshes, unpartitioned.devices, unpartitioned.arguments(unpartitioned),
-            partitioned_.results(unpartitioned), tuple(partitioned_.needs()), tuple(partitioned_.values()),
+            partitioned_.results(unpartitioned), tuple(partitioned_.needs()), tuple(partitioned_.constants()),
         )  # fmt: skip
 
 
 def layout_of(text: str, mesh: Mapping[str, int]) -> str:
     """The layout that XLA uses, as a user writes it: `P('data', None)`; '' if no axes of the mesh match."""
-    rank = _rank(text)
-    dims = dims_of(text, rank, mesh) if rank else None
-    if dims is None:
-        return ""
-    parts = ("None" if not axes else repr(axes[0]) if len(axes) == 1 else repr(axes) for axes in dims)
-    return f"P({', '.join(parts)})"
+    dims = dims_of(text, None, mesh)
+    return spec_text(dims) if dims else ""
 
 
-def _rank(text: str) -> int:
-    """The number of dimensions of a sharding in XLA's notation; 0 if it does not tell."""
-    named = re.search(r"\], \[(.*?)\]", text)
-    if named:
-        return named[1].count("{")
-    tiles = re.search(r"devices=\[([\d,]+)\]", text)
-    if tiles is None:
-        return 0
-    n = tiles[1].count(",") + 1
-    return n - 1 if "last_tile_dim_replicate" in text else n
+def spec_text(dims: Sequence[Sequence[str]]) -> str:
+    """`P('data', None)` for the axes of each dimension."""
+    return f"P({', '.join(axes_in_code(axes) if axes else 'None' for axes in dims)})"
+
+
+def axes_in_code(axes: Sequence[str]) -> str:
+    """`'data'`, or `('data', 'model')`."""
+    return repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
 
 
 def _run(passes: str, operation: Any) -> None:
@@ -420,31 +397,20 @@ class _Module:
             for f in range(len(rule.factor_sizes))
         )
 
-    def values(self) -> Iterator[PropagatedValue]:
+    def constants(self) -> Iterator[tuple[str, Split]]:
         for op in self.ops:
-            if op.operation.name in _NO_VALUES or (
-                op.operation.name.startswith("sdy.") and op.operation.name != "sdy.constant"
-            ):
-                continue
-            read = frozenset(a for split in self._operands(op) for a in split.axes)
-            for result in op.results:
-                if isinstance(result.type, _mlir.RankedTensorType) and not _is_inside_manual(op):
-                    yield PropagatedValue(_name(op.location), str(op.operation.name), self.split(result), read)
+            if op.operation.name in _FROM_NOTHING and not _is_inside_manual(op):
+                ranked = (r for r in op.results if isinstance(r.type, _mlir.RankedTensorType))
+                yield from ((_name(op.location), self.split(r)) for r in ranked)
 
 
 _MARK = "jaxviz_asked"
 _PASSED_ON = ("sdy.reshard", "func.return", "stablehlo.return")
 _EXPLICIT = ("sharding_constraint", "reshard", "mesh_cast", "auto_axes", "explicit_axes")
 """Operations by which a program requests a sharding."""
-_NO_VALUES = (
-    "builtin.module",
-    "func.func",
-    "func.return",
-    "func.call",
-    "stablehlo.return",
-    "stablehlo.while",
-    "stablehlo.case",
-)
+_FROM_NOTHING = (
+    "stablehlo.iota", "stablehlo.broadcast_in_dim", "stablehlo.rng_bit_generator", "sdy.constant", "stablehlo.constant",
+)  # fmt: skip
 
 
 def _is_inside_manual(op: Any) -> bool:
@@ -484,7 +450,4 @@ def _nbytes(type_: Any) -> int:
     width = getattr(element, "width", 0)
     if isinstance(element, _mlir.ComplexType):
         width = 2 * _mlir.FloatType(element.element_type).width
-    size = 1
-    for n in type_.shape:
-        size *= n
-    return -(-size * int(width) // 8)
+    return -(-int(math.prod(type_.shape)) * int(width) // 8)

@@ -158,10 +158,8 @@ class FunctionCompilations(Report, schema="explain_recompile.function"):
         number, changes = self.call
         if number is not None:
             return f"A call with these arguments has been compiled: {number}."
-        return (
-            "A call with these arguments would be "
-            f"compiled{': ' if changes else ', the first'}{'; '.join(map(str, changes))}."
-        )
+        why = f": {'; '.join(map(str, changes))}" if changes else ", the first"
+        return f"A call with these arguments would be compiled{why}."
 
     @property
     def cause(self) -> str:
@@ -418,20 +416,17 @@ def _function(records: Sequence[Compilation]) -> FunctionCompilations:
     """The compilations of one group. They may differ from a program that was compiled before the first of them."""
     first = records[0]
     earlier = [c for c in compilations.LOG if c.number < first.number and _group(c) == _group(first) and c.is_compiled]
-    compiled = [c for c in records if c.is_compiled]
-    compilations_of_it: list[Recompilation] = []
+    compiled: list[Recompilation] = []
     before = list(earlier)
-    for c in compiled:
+    for c in (c for c in records if c.is_compiled):
         since, changes = _nearest(c, before)
-        number = len(before) + 1
-        trace, lower, compiling = (c.seconds.get(phase) for phase in ("trace", "lower", "compile"))
         place = before.index(since) + 1 if since is not None else None
-        compilations_of_it.append(
-            Recompilation(number, c.site, place, changes, trace, lower, compiling, c.kind == "ahead", c.began)
-        )
+        trace, lower, compiling = (c.seconds.get(phase) for phase in ("trace", "lower", "compile"))
         before.append(c)
+        is_ahead = c.kind == "ahead"
+        compiled.append(Recompilation(len(before), c.site, place, changes, trace, lower, compiling, is_ahead, c.began))
     return FunctionCompilations(
-        first.name, first.definition, tuple(compilations_of_it), len({c.function for c in records}),
+        first.name, first.definition, tuple(compiled), len({c.function for c in records}),
         len(records) - len(compiled), first.kind == "part"
     )  # fmt: skip
 
@@ -478,12 +473,9 @@ def _key_changes(old: CacheKey, new: CacheKey) -> Iterator[KeyChange]:
     yield from _changed_tokens("static", old.static, new.static)
     if old.tree != new.tree:
         yield from _tree_changes(old, new)
-    for name in new.by_keyword:
-        if name in old.by_position:
-            yield KeyChange("tree", name, "given by position", "given by keyword")
-    for name in new.by_position:
-        if name in old.by_keyword:
-            yield KeyChange("tree", name, "given by keyword", "given by position")
+    ways = "given by position", "given by keyword"
+    yield from (KeyChange("tree", name, *ways) for name in new.by_keyword if name in old.by_position)
+    yield from (KeyChange("tree", name, *ways[::-1]) for name in new.by_position if name in old.by_keyword)
     for path, leaf in new.leaves.items():
         if path in old.leaves and old.leaves[path] != leaf:
             yield from _leaf_changes(path, old.leaves[path], leaf)
@@ -516,14 +508,10 @@ def _node(text: str) -> str:
 
 
 def _leaf_changes(path: str, old: Leaf, new: Leaf) -> Iterator[KeyChange]:
-    if old.dtype != new.dtype and old.shape != new.shape:
-        yield KeyChange("shape and dtype", path, old.type, new.type)
-    elif old.dtype != new.dtype:
-        yield KeyChange("dtype", path, old.type, new.type)
-    elif old.shape != new.shape:
-        yield KeyChange("shape", path, old.type, new.type)
-    elif old.type != new.type:
-        yield KeyChange("place", path, old.type, new.type)
+    differs = {"shape": old.shape != new.shape, "dtype": old.dtype != new.dtype}
+    what = " and ".join(name for name, is_other in differs.items() if is_other)
+    if what or old.type != new.type:
+        yield KeyChange(what or "place", path, old.type, new.type)
     if old.is_weak != new.is_weak:
         before, after = (f"{x.type}, {'weakly typed' if x.is_weak else 'not weakly'}" for x in (old, new))
         yield KeyChange("weak type", path, before, after)

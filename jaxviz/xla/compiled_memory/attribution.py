@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Literal, get_args
 
 from jaxviz.analysis.grouping import pattern
@@ -91,17 +90,12 @@ _FOLLOWED = 200
 
 
 class Attribution:
-    """Finds the contents of a compiled program's buffers.
-
-    Args:
-      module: the program.
-      places: what its instructions come from.
-      n_devices: the number of devices that it runs on.
-    """
+    """Finds the contents of a compiled program's buffers, by what its instructions come from."""
 
     def __init__(self, module: Module, places: Makers, n_devices: int = 1):
         self.n_devices = n_devices
         self._residuals_held: frozenset[int] = frozenset()
+        self._backward: dict[int, bool] = {}
         self.module = module
         self.places = places
 
@@ -124,8 +118,7 @@ class Attribution:
                 argument = argument or replace(so_far, argument=here)
                 continue
             if before:
-                goes_round = instruction.opcode == "while" or self._is_of_loop(instruction)
-                if goes_round:
+                if instruction.opcode == "while" or self._is_of_loop(instruction):
                     so_far = replace(so_far, carried=True)
                     before += self._given_to_loop(here)
                 pending += [(v, so_far) for v in reversed(before)]
@@ -139,18 +132,11 @@ class Attribution:
                 pending.append(((operands[1], ()), replace(so_far, stacked=not so_far.sliced)))
             elif instruction.opcode == "dynamic-slice" and (holds or not numbers):
                 pending.append(((operands[0], ()), replace(so_far, sliced=not so_far.stacked)))
-            elif numbers and not holds:
-                return replace(so_far, numbers=numbers)
-            elif instruction.opcode in ("constant", "iota") or (instruction.opcode == "broadcast" and not numbers):
-                continue
             elif numbers and (not holds or instruction.opcode in ("reduce", "sort", "custom-call")):
                 return replace(so_far, numbers=numbers)
-            else:
-                after = (
-                    so_far
-                    if instruction.opcode in _LAID_OUT
-                    else replace(so_far, computed=so_far.computed or instruction)
-                )
+            elif instruction.opcode not in ("constant", "iota") and (instruction.opcode != "broadcast" or numbers):
+                is_same = instruction.opcode in _LAID_OUT
+                after = so_far if is_same else replace(so_far, computed=so_far.computed or instruction)
                 pending += [((o, ()), after) for o in reversed(operands)]
         return argument
 
@@ -252,10 +238,7 @@ class Attribution:
                     maker = self._made_last(instruction)
                     if maker is not None:
                         place, shape = self.places.found[maker], self.module.shape((n, ()))
-                        kind: Kind = (
-                            "recomputed" if place.is_recomputed else "cotangent" if place.is_cotangent else "temporary"
-                        )
-                        yield replace(self._named(maker, shape), kind=kind), shape.nbytes or 0
+                        yield replace(self._named(maker, shape), kind=_kind_of(place)), shape.nbytes or 0
 
     def _made_last(self, instruction: Instruction) -> int | None:
         """The instruction of a fusion whose value an equation computes; None if another one follows."""
@@ -317,6 +300,11 @@ class Attribution:
         described = self._named(number, shape)
         if described.location is None:
             described = replace(described, location=self._line_served(buffer))
+        own = lambda what, why, key: replace(
+            described, kind="fusion", what=f"{what} {described.what}", why=why, repeats=(described.repeats, key)
+        )
+        innermost = self._innermost(self.module.instructions[value[0]]).opcode
+        times = self._times_larger(place, traced, shape)
         if traced.computed is not None and not self._is_rounded(traced.computed, place, shape):
             opcode = traced.computed.opcode
             why = "computed from it by XLA"
@@ -324,30 +312,17 @@ class Attribution:
                 why = f"XLA holds it as {shape.text.partition('[')[0]}"
                 is_saved = self.places.kept.get(number) and (traced.stacked or self._is_read_by_backward(buffer))
                 why = f"the gradient saves it, and {why}" if is_saved else why
-            repeats = described.repeats, opcode
-            return replace(described, kind="fusion", what=f"{opcode} of {described.what}", why=why, repeats=repeats)
-        if not self._times_larger(place, traced, shape) and self._is_on_the_way(value, number):
-            opcode = self._innermost(self.module.instructions[value[0]]).opcode
-            repeats = described.repeats, f"{opcode} on the way"
-            return replace(
-                described,
-                kind="fusion",
-                what=f"{opcode} for {described.what}",
-                why="XLA computes it as an intermediate step",
-                repeats=repeats,
-            )
+            return own(f"{opcode} of", why, opcode)
+        if not times and self._is_on_the_way(value, number):
+            return own(f"{innermost} for", "XLA computes it as an intermediate step", f"{innermost} on the way")
         if shape.on_host:
             return replace(described, kind="offloaded", why="it is in the memory of the host")
-        times = self._times_larger(place, traced, shape)
         if times:
-            opcode = self._innermost(self.module.instructions[value[0]]).opcode
             why = f"XLA expands {place.operation}, to {times:,} times its largest operand or result"
-            repeats = described.repeats, f"{opcode} expanded"
-            return replace(described, kind="fusion", what=f"{opcode} for {described.what}", why=why, repeats=repeats)
+            return own(f"{innermost} for", why, f"{innermost} expanded")
         if self._is_scratch(value, place, shape):
-            return replace(
-                described, kind="scratch", what=f"for {described.what}", why="memory of the library that XLA calls"
-            )
+            why = "memory of the library that XLA calls"
+            return replace(described, kind="scratch", what=f"for {described.what}", why=why)
         if traced.sliced:
             parts = self.places.kept.get(number, ())
             label = self.places.residuals[parts[0]].expression if parts else described.what
@@ -367,12 +342,11 @@ class Attribution:
                     if other in self._residuals_held:
                         why = f"the backward pass computes `{of_other.what}` from it, and XLA also holds that value"
                         return replace(described, kind="fusion", why=why)
-                    note = (
-                        f"XLA holds `{described.what}`, and recomputes this value from it"
-                        if described.what != of_other.what
-                        else ""
-                    )
-                    return self._as_copied(replace(of_other, why="; ".join(filter(None, [of_other.why, note]))), traced)
+                    why = of_other.why
+                    if described.what != of_other.what:
+                        note = f"XLA holds `{described.what}`, and recomputes this value from it"
+                        why = f"{why}; {note}" if why else note
+                    return self._as_copied(replace(of_other, why=why), traced)
                 if not self.places.knows_equations:
                     why = f"the backward pass reads it{self._where_late(buffer)}"
                     return self._as_copied(replace(described, kind="residual", why=why), traced)
@@ -380,14 +354,12 @@ class Attribution:
                     return self._as_copied(replace(described, kind="merged", why=_MERGED), traced)
             if traced.carried and not traced.stacked:
                 kind = "carried"
-        elif place.is_recomputed:
-            if self._is_merged(buffer):
-                return self._as_copied(replace(described, kind="merged", why=_MERGED), traced)
-            kind = "recomputed"
-        elif place.is_cotangent:
-            kind = "cotangent"
-        elif self._is_carried(buffer):
-            return replace(described, kind="carried", why=_WHY["carried"])
+        elif place.is_recomputed and self._is_merged(buffer):
+            return self._as_copied(replace(described, kind="merged", why=_MERGED), traced)
+        else:
+            kind = _kind_of(place)
+            if kind == "temporary" and self._is_carried(buffer):
+                return replace(described, kind="carried", why=_WHY["carried"])
         return self._as_copied(replace(described, kind=kind), traced)
 
     def _is_rounded(self, computed: Instruction, place: Maker, shape: Shape) -> bool:
@@ -418,12 +390,9 @@ class Attribution:
             return not (does.keeps_numbers or does.is_free or primitive == "select_n")
         if not self.places.knows_equations:
             return False
-        readers = (u for n, _ in self._shown(value) for u, _ in self.module.users.get(n, ()))
-        users = (
-            u
-            for u in readers
-            if u.opcode not in (*_COPIES, "bitcast", "tuple", "get-tuple-element", "while", "call", "conditional")
-        )
+        readers = (u for n, _ in self.module.occurrences(value) for u, _ in self.module.users.get(n, ()))
+        pass_on = (*_COPIES, "bitcast", "tuple", "get-tuple-element", "while", "call", "conditional")
+        users = (u for u in readers if u.opcode not in pass_on)
         return maker.opcode not in ("while", "parameter") and any(number in self.places.numbers(u) for u in users)
 
     def _as_copied(self, described: Described, traced: Traced) -> Described:
@@ -448,7 +417,7 @@ class Attribution:
             seen.add(here)
             if self.module.instructions[here[0]].opcode in ("bitcast", "get-tuple-element"):
                 pending += self.module.made_of(here)
-            for number, _ in self._shown(here):
+            for number, _ in self.module.occurrences(here):
                 users = self.module.users.get(number, ())
                 if any(u.id != copy.id and self.is_backward(u) for u, _ in users):
                     return True
@@ -518,7 +487,7 @@ class Attribution:
     def _late_readers(self, buffer: Buffer) -> Iterator[tuple[Instruction, int]]:
         """The instructions of the backward pass that read a buffer, and by which operand."""
         for value in buffer.values:
-            for number, _ in self._shown(value):
+            for number, _ in self.module.occurrences(value):
                 for user, place in self.module.users.get(number, ()):
                     if self.is_backward(user):
                         yield user, place
@@ -532,15 +501,6 @@ class Attribution:
                     return f", for {place.operation}{f' in {short_location(location)}' if location else ''}"
         return ""
 
-    def _shown(self, value: Value) -> list[Value]:
-        places, seen = [value], {value}
-        for here in places:
-            for other in self.module.passed_on(here):
-                if other not in seen:
-                    seen.add(other)
-                    places.append(other)
-        return places
-
     def is_backward(self, instruction: Instruction) -> bool:
         """Whether it is part of the backward pass."""
         if instruction.id not in self._backward:
@@ -551,15 +511,11 @@ class Attribution:
             self._backward[instruction.id] = any(self.places.found[n].stage == "backward" for n in numbers)
         return self._backward[instruction.id]
 
-    @cached_property
-    def _backward(self) -> dict[int, bool]:
-        return {}
-
     def _is_merged(self, buffer: Buffer) -> bool:
         """Whether the forward pass continues with the value that the backward pass should recompute,
         because XLA merged both."""
-        makers = self.places.found
-        readers = (u for v in buffer.values for n, _ in self._shown(v) for u, _ in self.module.users.get(n, ()))
+        makers, module = self.places.found, self.module
+        readers = (u for v in buffer.values for n, _ in module.occurrences(v) for u, _ in module.users.get(n, ()))
         return any(makers[n].stage == "forward" for u in readers for n in self.places.numbers(u))
 
     def _held_for(self, buffer: Buffer, shape: Shape) -> int | None:
@@ -587,6 +543,10 @@ class Attribution:
                 if not saved:
                     pending.append(user.id)
         return residuals
+
+
+def _kind_of(place: Maker) -> Kind:
+    return "recomputed" if place.is_recomputed else "cotangent" if place.is_cotangent else "temporary"
 
 
 _MERGED = "a checkpoint recomputes it; XLA merged that with the forward pass and holds the value"

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from jaxviz.features.memory.model import KINDS
 from jaxviz.features.memory.timeline import MemoryTimeline, peak_text
@@ -16,11 +15,9 @@ from jaxviz.report.differences import difference_table
 from jaxviz.report.report import Drawn, Part, Report
 from jaxviz.report.tables import format_bytes, together
 from jaxviz.xla.compiled_memory.change import Change, paired, same_in
-from jaxviz.xla.compiled_memory.reading import compiled_like
+from jaxviz.xla.compiled_memory.places import gradient_or_step
+from jaxviz.xla.compiled_memory.reading import memory_of_subject
 from jaxviz.xla.compiled_memory.report import CompiledMemory, Held
-
-if TYPE_CHECKING:
-    pass
 
 MERGED, COPIED, PADDED, FUSED = "merged again", "copied", "padded", "fused away"
 _OF_KIND = {
@@ -202,4 +199,4 @@ def _said(reasons: Sequence[tuple[str, int]]) -> str:
 @api_boundary
 def beside(model: MemoryTimeline, compiled: CompiledMemory | None = None) -> MemoryBeside:
     """See `MemoryTimeline.beside`."""
-    return MemoryBeside(model, compiled if compiled is not None else compiled_like(model))
+    return MemoryBeside(model, compiled or memory_of_subject(gradient_or_step(model.derivation, model.donated)))

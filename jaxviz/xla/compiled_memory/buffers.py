@@ -22,7 +22,6 @@ class Buffer:
       spans: the first and the last position in the schedule of each time that it is needed.
     """
 
-    allocation: Allocation
     offset: int
     nbytes: int
     values: list[Value]
@@ -49,23 +48,17 @@ class Allocation:
       buffers: the buffers in it.
     """
 
-    index: int
     nbytes: int
     role: Role
     parameter: int = 0
     results: tuple[int, ...] = ()
-    color: int = 0
     buffers: list[Buffer] = field(default_factory=list)
 
 
 def read_allocations(assignment: Any, module: Module) -> list[Allocation]:
-    """The allocations of a compiled program, with their buffers and when these are alive.
+    """The allocations of a compiled program, by its `Assignment` message, with their buffers and when these are alive.
 
     Thread-local memory, a few bytes on its stack, is not included.
-
-    Args:
-      assignment: its `Assignment` message.
-      module: the program.
     """
     defined: dict[int, Value] = {
         b.id: (b.defined_at.instruction_id, tuple(b.defined_at.shape_index)) for b in assignment.logical_buffers
@@ -78,16 +71,16 @@ def read_allocations(assignment: Any, module: Module) -> list[Allocation]:
         role: Role = "argument" if a.is_entry_computation_parameter else "constant" if a.is_constant else "temporary"
         if a.color == HOST:
             role = "host"
-        allocation = Allocation(a.index, a.size, role, a.parameter_number, color=a.color)
-        if role == "temporary" and a.maybe_live_out:
-            allocation.role = "result"
+        elif role == "temporary" and a.maybe_live_out:
+            role = "result"
+        allocation = Allocation(a.size, role, a.parameter_number)
         by_slot: dict[tuple[int, int], list[tuple[Value, tuple[int, int]]]] = {}
         for s in a.assigned:
             value = defined[s.logical_buffer_id]
             if value[0] in module.time:
                 by_slot.setdefault((s.offset, s.size), []).append((value, _span(module, value, places[value])))
         for (offset, size), values in by_slot.items():
-            allocation.buffers += _buffers(module, allocation, offset, size, values, places)
+            allocation.buffers += _buffers(module, offset, size, values, places)
         _end_where_written_over(allocation.buffers)
         if a.maybe_live_out:
             allocation.results = tuple(_results(module, allocation, places))
@@ -97,17 +90,8 @@ def read_allocations(assignment: Any, module: Module) -> list[Allocation]:
 
 def _places(module: Module, defined: set[Value]) -> dict[Value, list[Value]]:
     """For each value that is defined somewhere, all places where it occurs, its definition first."""
-    found: dict[Value, list[Value]] = {}
     seen = set(defined)
-    for value in defined:
-        places = [value]
-        for place in places:
-            for other in module.passed_on(place):
-                if other not in seen:
-                    seen.add(other)
-                    places.append(other)
-        found[value] = places
-    return found
+    return {value: module.occurrences(value, seen) for value in defined}
 
 
 _PASS_ON = ("get-tuple-element", "tuple", "bitcast", "optimization-barrier")
@@ -141,13 +125,9 @@ def _span(module: Module, value: Value, places: list[Value]) -> tuple[int, int]:
 
 
 def _buffers(
-    module: Module,
-    allocation: Allocation,
-    offset: int,
-    size: int,
-    values: list[tuple[Value, tuple[int, int]]],
+    module: Module, offset: int, size: int, values: list[tuple[Value, tuple[int, int]]],
     places: dict[Value, list[Value]],
-) -> Iterator[Buffer]:
+) -> Iterator[Buffer]:  # fmt: skip
     """The values of one allocation, with those that have to share memory combined."""
     in_slot = {value for value, _ in values}
     home = {place: value for value, _ in values for place in places[value]}
@@ -166,7 +146,7 @@ def _buffers(
     for value, span in sorted(values, key=lambda v: (v[1], v[0])):
         together.setdefault(root(value), []).append((value, span))
     for g in together.values():
-        yield Buffer(allocation, offset, size, [v for v, _ in g], _joined(sorted(span for _, span in g)))
+        yield Buffer(offset, size, [v for v, _ in g], _joined(sorted(span for _, span in g)))
 
 
 def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -187,10 +167,8 @@ def _end_where_written_over(buffers: list[Buffer]) -> None:
             begin.setdefault(first, []).append(buffer)
     for buffer in buffers:
         for k, (first, last) in enumerate(buffer.spans):
-            if (
-                any(other is not buffer and buffer.shares_memory(other) for other in begin.get(last, ()))
-                and first < last
-            ):
+            others = (other for other in begin.get(last, ()) if other is not buffer)
+            if first < last and any(map(buffer.shares_memory, others)):
                 buffer.spans[k] = first, last - 1
 
 

@@ -145,17 +145,11 @@ class MemoryChange(Report, schema="compiled_memory.compare"):
     def _parts(self) -> Iterator[str | Table]:
         if self.compiled_otherwise:
             yield f"Compiled differently: {'; '.join(self.compiled_otherwise)}."
-        yield difference_table(
-            [c.difference for c in self.changes], "what changed at the peak:" if self.changes else ""
-        )
-        for name, memory in (("before", self.before), ("now", self.after)):
+        caption = "what changed at the peak:" if self.changes else ""
+        yield difference_table([c.difference for c in self.changes], caption)
+        for name, memory in (("Before", self.before), ("Now", self.after)):
             at = f" ({short_location(memory.location)})" if memory.location is not None else ""
-            yield (
-                f"{name[0].upper()}{name[1:]} the peak is at {memory.peak_at}{at}, and XLA allocates "
-                f"{format_bytes(memory.temp_nbytes)} "
-                f"for temporaries, besides {format_bytes(memory.argument_nbytes)} of arguments and "
-                f"{format_bytes(memory.result_nbytes)} of results."
-            )
+            yield f"{name} the peak is at {memory.peak_at}{at}, and {memory.allocated}."
 
     _ENDS = ("function", "about", "compiler", "temp_nbytes", "peak_nbytes", "reserved_nbytes", "n_devices")
     _data = ("nbytes", "compiled_otherwise", "changes", ("before", _ENDS), ("after", _ENDS))
@@ -188,12 +182,8 @@ class MemoryChange(Report, schema="compiled_memory.compare"):
             donated = [h for h in self.before.at_peak if h.donated_to and h.type == b.type]
             still = {h.what for h in self.after.at_peak if h.donated_to}
             lost = [h.what for h in donated if h.what not in still]
-            if lost:
-                return (
-                    f"it has its own memory now; before, it reused that of {_codes(lost)}, "
-                    "whose donation no longer has an effect"
-                )
-            return ""
+            reused = f"before, it reused that of {_codes(lost)}, whose donation no longer has an effect"
+            return f"it has its own memory now; {reused}" if lost else ""
         earlier, fused = same_in(self.before.values, b), same_in(self.before.fused, b)
         if b.kind == "residual":
             because = _because(b)
@@ -288,9 +278,8 @@ _KEYS: tuple[Callable[[Held], Hashable], ...] = (
     lambda h: None if h.kind in BY_THEMSELVES else (h.kind, name_of(h)),
     lambda h: None if h.kind in BY_THEMSELVES else name_of(h),
     lambda h: None if h.kind in BY_THEMSELVES else _maker(h),
-    lambda h: (
-        (h.kind, h.type, h.count) if h.kind in ("argument", "result") and not h.donated_to else None
-    ),  # in renamed modules
+    # in renamed modules
+    lambda h: (h.kind, h.type, h.count) if h.kind in ("argument", "result") and not h.donated_to else None,
 )
 """Keys by which rows about the same value are matched, the most specific first: versions may differ in lines,
 kinds and types."""
@@ -320,6 +309,5 @@ def paired(before: Sequence[Held], after: Sequence[Held]) -> Iterator[tuple[Held
 def same_in(rows: Sequence[Held], occupant: Held) -> Held | None:
     """The row about the same value: preferably of the same kind, and of the same type."""
     same = [h for h in rows if name_of(h) == name_of(occupant)] or [h for h in rows if _maker(h) == _maker(occupant)]
-    return max(
-        same, key=lambda h: (h.type == occupant.type, h.kind == occupant.kind, h.kind == "recomputed"), default=None
-    )
+    fit = lambda h: (h.type == occupant.type, h.kind == occupant.kind, h.kind == "recomputed")
+    return max(same, key=fit, default=None)

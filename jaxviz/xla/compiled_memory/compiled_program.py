@@ -32,13 +32,7 @@ _silent: set[str] = set()
 
 @dataclass(frozen=True, eq=False)
 class CompiledProgram:
-    """A compiled program, and where it stores its values.
-
-    Args:
-      module: the program.
-      assignment: its `Assignment` message.
-      compiler: the compiler and its version.
-    """
+    """A compiled program, where it stores its values, as an `Assignment` message, and its compiler."""
 
     module: Module
     assignment: Any

@@ -12,7 +12,7 @@ from typing import Any
 from jaxviz.report.tables import counted, listed
 from jaxviz.xla.compat.compiling import parsed_hlo
 from jaxviz.xla.compiled_memory.compiled_program import DUMPED, CompiledProgram
-from jaxviz.xla.compiled_memory.messages import DecodeError, message, new_message
+from jaxviz.xla.compiled_memory.messages import DecodeError, message
 from jaxviz.xla.compiled_memory.module import Module
 from jaxviz.xla.compiled_memory.op_names import OpNames
 from jaxviz.xla.compiled_memory.reading import WITHOUT_FUNCTION, function_of, memory_of
@@ -88,16 +88,7 @@ def _naming(path: Path) -> Iterator[None]:
     """Within the context, an error of reading says that the file is damaged."""
     try:
         yield
-    except (
-        DecodeError,
-        KeyError,
-        IndexError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        ValueError,
-        RuntimeError,
-    ) as error:
+    except (DecodeError, LookupError, TypeError, AttributeError, ArithmeticError, ValueError, RuntimeError) as error:
         said = str(error).strip().split("\n")[0] or type(error).__name__
         raise ValueError(said if str(path.parent) in said else f"{path} is damaged: {said}") from None
 
@@ -117,26 +108,17 @@ def _check(assignment: Any, module: Module) -> None:
     instruction_of = {buffer.id: buffer.defined_at.instruction_id for buffer in assignment.logical_buffers}
     unknown = set(instruction_of.values()) - module.instructions.keys()
     if unknown:
-        raise ValueError(
-            f"its buffers have {counted(len(unknown), 'instruction')} that are not in the program, such as "
-            f"{min(unknown)}"
-        )
+        n = counted(len(unknown), "instruction")
+        raise ValueError(f"its buffers have {n} that are not in the program, such as {min(unknown)}")
     placed = {s.logical_buffer_id for a in assignment.buffer_allocations for s in a.assigned}
-    if placed - instruction_of.keys():
-        raise ValueError(
-            f"its allocations refer to buffers that it does not describe, such as {min(placed - instruction_of.keys())}"
-        )
+    if missing := placed - instruction_of.keys():
+        raise ValueError(f"its allocations refer to buffers that it does not describe, such as {min(missing)}")
     placed_instructions = {instruction_of[k] for k in placed}
-    without = [
-        i.name
-        for n in module.order
-        if (i := module.instructions[n]).opcode in _COMPUTES and n not in placed_instructions
-    ]
+    computed = (module.instructions[n] for n in module.order if n not in placed_instructions)
+    without = [i.name for i in computed if i.opcode in _COMPUTES]
     if without:
-        raise ValueError(
-            f"{counted(len(without), 'instruction')}, such as {without[0]}, have no buffer in it: it seems to be "
-            "truncated"
-        )
+        n = counted(len(without), "instruction")
+        raise ValueError(f"{n}, such as {without[0]}, have no buffer in it: it seems to be truncated")
 
 
 _COMPUTES = ("fusion", "dot", "convolution", "copy")
@@ -167,22 +149,20 @@ def _from_text(path: Path) -> Any:
         raise ValueError(
             f"{path} has only the program: {buffers.name}, which says where it stores its values, is missing. {_HOW}"
         )
-    read = new_message("Program")
+    read = message("Program", b"")
     read.hlo_module.MergeFromString(parsed_hlo(path.read_text(encoding="utf-8")))
     numbers = {i.name: i.id for c in read.hlo_module.computations for i in c.instructions}
     for line in _lines(buffers):
         allocation, value = _ALLOCATION.match(line), _VALUE.match(line)
         if allocation:
-            allocated = read.buffer_assignment.buffer_allocations.add(index=int(allocation[1]), size=int(allocation[2]))
-            said = allocation[3]
-            parameter = re.search(r", parameter (\d+)", said)
-            allocated.is_entry_computation_parameter = parameter is not None
-            allocated.parameter_number = int(parameter[1]) if parameter else 0
-            allocated.is_constant = ", constant" in said
-            allocated.is_thread_local = ", thread-local" in said
-            allocated.maybe_live_out = ", maybe-live-out" in said
-            space = re.search(r", color (\d+)", said)
-            allocated.color = int(space[1]) if space else 0
+            index, size, said = allocation.groups()
+            parameter, space = re.search(r", parameter (\d+)", said), re.search(r", color (\d+)", said)
+            read.buffer_assignment.buffer_allocations.add(
+                index=int(index), size=int(size), is_entry_computation_parameter=parameter is not None,
+                parameter_number=int(parameter[1]) if parameter else 0, is_constant=", constant" in said,
+                is_thread_local=", thread-local" in said, maybe_live_out=", maybe-live-out" in said,
+                color=int(space[1]) if space else 0,
+            )  # fmt: skip
         elif value and read.buffer_assignment.buffer_allocations:
             number, name, index, color, size, offset = value.groups()
             if name not in numbers:

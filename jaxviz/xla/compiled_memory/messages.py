@@ -12,7 +12,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-__all__ = ["DecodeError", "message", "new_message"]
+__all__ = ["DecodeError", "message"]
 
 _PACKAGE = "jaxviz.xla"
 
@@ -111,14 +111,9 @@ def _class(name: str) -> Any:
 
 
 def message(name: str, serialized: bytes) -> Any:
-    """Parses a message with this name.
+    """Parses a message with this name; without bytes, a new one.
 
     Raises:
       DecodeError: the bytes are not such a message.
     """
     return _class(name).FromString(serialized)
-
-
-def new_message(name: str) -> Any:
-    """An empty message with this name."""
-    return _class(name)()

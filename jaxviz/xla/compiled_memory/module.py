@@ -48,7 +48,8 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instruction:
-    """One instruction. Its fields are XLA's, except `path`: JAX's name for it, such as `jit(f)/jvp()/dot_general`."""
+    """One instruction. Its fields are XLA's, except `path`: JAX's name for it, such as `jit(f)/jvp()/dot_general`; and
+    `message`: its `Instruction` message."""
 
     id: int
     name: str
@@ -63,6 +64,7 @@ class Instruction:
     target: str = ""
     frame: int = 0
     source: tuple[str, int] = ("", 0)
+    message: Any = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -202,6 +204,16 @@ class Module:
         if number == computation.root and holder is not None and holder.opcode in _CALLS and not is_condition:
             yield holder.id, index
 
+    def occurrences(self, value: Value, seen: set[Value] | None = None) -> list[Value]:
+        """All places where a value occurs, its definition first, without those in `seen`, which are added to it."""
+        places, seen = [value], {value} if seen is None else seen
+        for place in places:
+            for other in self.passed_on(place):
+                if other not in seen:
+                    seen.add(other)
+                    places.append(other)
+        return places
+
     def made_of(self, value: Value) -> Iterator[Value]:
         """The original of a value that its instruction only passes on: the inverse of `passed_on`,
         also into and out of fusions."""
@@ -267,5 +279,5 @@ def _instruction(read: Any, computation: int) -> Instruction:
     return Instruction(
         read.id, read.name, read.opcode, metadata.op_name, tuple(read.operand_ids), tuple(read.called_computation_ids),
         computation, read.shape, read.parameter_number, read.tuple_index, read.custom_call_target,
-        metadata.stack_frame_id, (metadata.source_file, metadata.source_line),
+        metadata.stack_frame_id, (metadata.source_file, metadata.source_line), read,
     )  # fmt: skip

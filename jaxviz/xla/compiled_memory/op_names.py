@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import lru_cache
 
 from jaxviz.analysis.grouping import pattern
 from jaxviz.analysis.naming import ROOM
-from jaxviz.features.residuals.residual import Residual
 from jaxviz.ir.expressions import expressions_from, shortened_expression
 from jaxviz.ir.origin import Location, innermost_line
 from jaxviz.xla.compiled_memory.module import Instruction, Module
-from jaxviz.xla.compiled_memory.places import Stage
+from jaxviz.xla.compiled_memory.places import Makers, Stage
 
 _HOLDERS = re.compile(
     r".*\)|while|scan|body|cond|checkpoint|remat\d*|closed_call|core_call|shard_map|pjit|custom_[jv][vj]p_call\w*"
@@ -71,17 +70,8 @@ class OpName:
         return self.stage == "backward" and not self.is_recomputed
 
 
-class OpNames:
-    """The names of the operations of a compiled program, by their numbers, as `Makers`.
-
-    Args:
-      module: the program.
-    """
-
-    definition = None
-    knows_equations = False
-    residuals: Sequence[Residual] = ()
-    kept: Mapping[int, tuple[int, ...]] = {}
+class OpNames(Makers):
+    """The names of the operations of a compiled program, by their numbers."""
 
     def __init__(self, module: Module):
         self.module = module
@@ -122,15 +112,6 @@ class OpNames:
         elif len(computed) == 1:
             what = shortened_expression(computed[0], ROOM)
         return what, name.location, (pattern(what), name.location, name.stage, name.is_recomputed)
-
-    def maker_of(self, residual: int) -> int | None:
-        return None
-
-    def read_in(self, number: int) -> Sequence[int]:
-        return ()
-
-    def is_computed_again(self, number: int) -> bool:
-        return False
 
 
 @lru_cache(maxsize=4096)

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
+from jaxviz.analysis.devices import mesh_size
 from jaxviz.analysis.grouping import pattern, repetition
-from jaxviz.analysis.lowering import Lowering
+from jaxviz.analysis.lowering import Lowering, lower_gradient, lower_step
 from jaxviz.analysis.passes import OpenedStep
+from jaxviz.analysis.training_step import TrainingStep
 from jaxviz.analysis.walk import SourceTracer, defined_at, place_of, primal_equation, with_holders
 from jaxviz.derivation import Derivation
 from jaxviz.features.memory.names import DerivationNames
+from jaxviz.features.memory.timeline import donated_by
 from jaxviz.features.residuals.residual import Residual
 from jaxviz.higher_order import bodies, of
 from jaxviz.ir.origin import Location
@@ -60,44 +63,40 @@ class Maker(Protocol):
         """Whether it computes a cotangent."""
 
 
-class Makers(Protocol):
-    """What the instructions of a compiled program come from, by number."""
+class Makers:
+    """What the instructions of a compiled program come from, by number; here without what only equations tell."""
 
-    @property
-    def found(self) -> Sequence[Maker]: ...
-
-    @property
-    def definition(self) -> Location | None:
-        """Where the function is defined; None if unknown."""
-
-    @property
-    def knows_equations(self) -> bool:
-        """Whether each number is that of one equation, for which residuals and their reasons are known."""
-
-    @property
-    def residuals(self) -> Sequence[Residual]:
-        """The residuals of the gradient, as far as they are known."""
-
-    @property
-    def kept(self) -> Mapping[int, tuple[int, ...]]:
-        """For the numbers of the equations that compute residuals, the indices of these residuals."""
+    found: Sequence[Maker]
+    definition: Location | None = None
+    """Where the function is defined; None if unknown."""
+    knows_equations = False
+    """Whether each number is that of one equation, for which residuals and their reasons are known."""
+    residuals: Sequence[Residual] = ()
+    """The residuals of the gradient, as far as they are known."""
+    kept: Mapping[int, tuple[int, ...]] = {}
+    """For the numbers of the equations that compute residuals, the indices of these residuals."""
 
     def numbers(self, instruction: Instruction) -> tuple[int, ...]:
         """The numbers of the equations that an instruction comes from."""
+        raise NotImplementedError
 
     def label(self, number: int) -> tuple[str, Location | None, Hashable]:
         """What it computes, as an expression; the user's line; and a key shared by
         everything that the expression computes."""
+        raise NotImplementedError
 
     def maker_of(self, residual: int) -> int | None:
         """The number of the equation that first computes the value of a residual,
         which `checkpoint_name` may rename or a reshape change."""
+        return None
 
     def read_in(self, number: int) -> Sequence[int]:
         """The residuals that it reads in the backward pass."""
+        return ()
 
     def is_computed_again(self, number: int) -> bool:
         """Whether the backward pass recomputes its result."""
+        return False
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -143,13 +142,8 @@ class EquationPlace:
         return self.stage == "backward" and role in ("cotangent", "accumulation", "zero")
 
 
-class Places:
-    """The equations of a compiled gradient or training step, by their numbers, as `Makers`.
-
-    Args:
-      lowering: the lowered gradient or step.
-      opened: the training step with its passes.
-    """
+class Places(Makers):
+    """The equations of a lowered gradient or training step, which is opened into its passes, by their numbers."""
 
     knows_equations = True
 
@@ -177,7 +171,7 @@ class Places:
         return EquationPlace(e, within, "outside")
 
     @cached_property
-    def definition(self) -> Location:
+    def definition(self) -> Location:  # type: ignore[override]
         return defined_at(self.derivation.primal)
 
     def numbers(self, instruction: Instruction) -> tuple[int, ...]:
@@ -214,11 +208,11 @@ class Places:
         return any(p.stage == "backward" for p in self.found)
 
     @cached_property
-    def residuals(self) -> Sequence[Residual]:
+    def residuals(self) -> Sequence[Residual]:  # type: ignore[override]
         return self.derivation.residuals.items if self.has_gradient else ()
 
     @cached_property
-    def kept(self) -> Mapping[int, tuple[int, ...]]:
+    def kept(self) -> Mapping[int, tuple[int, ...]]:  # type: ignore[override]
         saved: dict[int, list[int]] = {}
         if self.has_gradient:
             forward = self.derivation.forward
@@ -296,3 +290,48 @@ class Places:
         if program not in self._makers:
             self._makers[program] = {v: e for e in program.equations for v in e.outvars}
         return self._makers[program]
+
+
+# --- what is compiled -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledSubject:
+    """A gradient, or a training step, as the subject of a report on its compiled program: as lowered, its equations, a
+    description, the names of its results, the sharding of each input, and on how many devices it runs."""
+
+    lowering: Lowering
+    places: Places
+    about: str
+    results: Sequence[str]
+    placed: Sequence[Any]
+    n_devices: int
+
+    @property
+    def program(self) -> Program:
+        opened = self.places.opened
+        return self.lowering.derivation.primal if opened is None else opened.program
+
+
+def gradient_or_step(derivation: Derivation, donated: Sequence[bool] | None = None) -> CompiledSubject:
+    """A gradient, or the training step that takes it, lowered. The gradient may take the memory of the inputs that are
+    donated: by default those that the function donates."""
+    if derivation.step is None:
+        donated = donated_by(derivation.primal) if donated is None else donated
+        return lowered_gradient(lower_gradient(derivation, donated=donated))
+    step: TrainingStep = derivation.step.taking(derivation)
+    opened = step.opened()
+    lowering = lower_step(step, opened, donated_by(step.traced))
+    names = [f"result {i}" for i in range(len(step.traced.outvars))]
+    n_devices = mesh_size(step.traced, step.placed)
+    return CompiledSubject(lowering, Places(lowering, opened), step.about, names, step.placed, n_devices)
+
+
+def lowered_gradient(lowering: Lowering) -> CompiledSubject:
+    """A gradient that has been lowered."""
+    d = lowering.derivation
+    n = len(d.primal.outvars)
+    names = ["the result"] if n == 1 else [f"result {i}" for i in range(n)]
+    inputs = zip(d.primal.arg_names, d.nonzeros, strict=True)
+    names += [f"the gradient in {name or 'an argument'}" for name, nz in inputs if nz]
+    return CompiledSubject(lowering, Places(lowering), d.gradient, names, d.placed, mesh_size(d.primal, d.placed))

@@ -5,36 +5,31 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from math import prod
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxviz.analysis.devices import mesh_size
 from jaxviz.analysis.grouping import alike, grouped, most_alike, pattern
-from jaxviz.analysis.lowering import Lowering, compiled_as_named, lower_gradient, lower_step
-from jaxviz.analysis.training_step import TrainingStep, subject_of
+from jaxviz.analysis.lowering import compiled_as_named
+from jaxviz.analysis.training_step import subject_of
 from jaxviz.arguments import Argnums
-from jaxviz.derivation import Derivation
-from jaxviz.features.memory.timeline import MemoryTimeline, donated_by
 from jaxviz.features.residuals.notes import gradient_note
+from jaxviz.features.residuals.residual import Residual
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.stack import deep_stack
 from jaxviz.progress import counting
+from jaxviz.report.tables import format_bytes
 from jaxviz.runtime.stoppable import as_called, compiled_once
 from jaxviz.transforms.unopened import unopened_note
 from jaxviz.xla.compiled_memory.attribution import KINDS, Attribution, Described
 from jaxviz.xla.compiled_memory.buffers import Allocation, Buffer, read_allocations
-from jaxviz.xla.compiled_memory.compiled_program import (
-    CompiledProgram,
-    program_of,
-    program_of_lowered,
-    reported,
-)
-from jaxviz.xla.compiled_memory.explained import explained
+from jaxviz.xla.compiled_memory.compiled_program import CompiledProgram, program_of, program_of_lowered, reported
 from jaxviz.xla.compiled_memory.module import Module
 from jaxviz.xla.compiled_memory.op_names import OpNames
-from jaxviz.xla.compiled_memory.places import Makers, Places
+from jaxviz.xla.compiled_memory.places import CompiledSubject, Makers, gradient_or_step
 from jaxviz.xla.compiled_memory.report import CompiledMemory, Held, Moment, largest_first
 
 
@@ -81,52 +76,17 @@ def compiled_memory(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> 
                 f"a jax.stages.{what} already has its arguments: call jaxviz.compiled_memory({what.lower()})"
             )
         return _read_stage(f)
-    derivation = subject_of(f, args, kwargs, argnums)
-    return _of_gradient(derivation, donated_by(derivation.primal)) if derivation.step is None else _of_step(derivation)
+    return memory_of_subject(gradient_or_step(subject_of(f, args, kwargs, argnums)))
 
 
-@api_boundary
-@deep_stack
-def explained_by(
-    memory: CompiledMemory, f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums
-) -> CompiledMemory:
-    """See `CompiledMemory.explain`."""
-    derivation = subject_of(f, args, kwargs, argnums)
-    gradients = [derivation] if derivation.step is None else derivation.step.gradients
-    return explained(memory, gradients, WITHOUT_FUNCTION)
-
-
-def compiled_like(timeline: MemoryTimeline) -> CompiledMemory:
-    """The memory of the compiled program of a modelled gradient, or training step."""
-    derivation = timeline.derivation
-    return _of_gradient(derivation, timeline.donated) if timeline.step is None else _of_step(derivation)
-
-
-def _of_gradient(derivation: Derivation, donated: Sequence[bool]) -> CompiledMemory:
-    return memory_of_gradient(lower_gradient(derivation, donated=donated))
-
-
-def memory_of_gradient(lowering: Lowering) -> CompiledMemory:
-    """The memory of a lowered gradient; compiles it, unless that has been done."""
-    derivation = lowering.derivation
-    n_devices = mesh_size(derivation.primal, derivation.placed)
-    return read_memory(lowering, Places(lowering), derivation.gradient, names_of_results(derivation), n_devices)
-
-
-def _of_step(gradient: Derivation) -> CompiledMemory:
-    step: TrainingStep = gradient.step.taking(gradient)
-    opened = step.opened()
-    lowering = lower_step(step, opened, donated_by(step.traced))
-    names = [f"result {i}" for i in range(len(step.traced.outvars))]
-    return read_memory(lowering, Places(lowering, opened), step.about, names, mesh_size(step.traced, step.placed))
-
-
-def names_of_results(derivation: Derivation) -> list[str]:
-    """The names of a compiled gradient's results."""
-    n = len(derivation.primal.outvars)
-    results = ["the result"] if n == 1 else [f"result {i}" for i in range(n)]
-    inputs = zip(derivation.primal.arg_names, derivation.nonzeros, strict=True)
-    return [*results, *(f"the gradient in {name or 'an argument'}" for name, nz in inputs if nz)]
+def memory_of_subject(subject: CompiledSubject) -> CompiledMemory:
+    """The memory of a lowered gradient, or training step; compiles it, unless that has been done."""
+    derivation = subject.lowering.derivation
+    notes = *gradient_note(derivation), *unopened_note(derivation.unopened)
+    return memory_of(
+        program_of(subject.lowering), subject.places, subject.program.name, subject.about, subject.results,
+        subject.n_devices, notes,
+    )  # fmt: skip
 
 
 def _read_stage(stage: Any) -> CompiledMemory:
@@ -136,7 +96,14 @@ def _read_stage(stage: Any) -> CompiledMemory:
         stage = compiled_once(lowered, f"as named, {as_called(lowered)}", lambda: compiled_as_named(lowered))
         program = reported(stage) or program_of_lowered(lowered, as_called(lowered))[1]
     else:
-        program = _reported(stage)
+        report = reported(stage)
+        if report is None:
+            raise ValueError(
+                f"{jax.default_backend()} does not report where a compiled program stores its values; give "
+                "jaxviz.compiled_memory the result of jax.jit(f).lower(...) instead, which it compiles so that XLA "
+                "writes this to a file"
+            )
+        program = report
     name = function_of(program.module)
     shardings = jax.tree.leaves((stage.input_shardings, stage.output_shardings))
     numbered = jax.tree.unflatten(stage.out_tree, range(stage.out_tree.num_leaves))
@@ -147,22 +114,10 @@ def _read_stage(stage: Any) -> CompiledMemory:
     )  # fmt: skip
 
 
-def _reported(compiled: Any) -> CompiledProgram:
-    report = reported(compiled)
-    if report is None:
-        raise ValueError(
-            f"{jax.default_backend()} does not report where a compiled program stores its values; give "
-            "jaxviz.compiled_memory the result "
-            "of jax.jit(f).lower(...) instead, which it compiles so that XLA writes this to a file"
-        )
-    return report
-
-
 WITHOUT_FUNCTION = (
     "Without the function, names and lines are those that JAX recorded on the instructions, and a value that the "
-    "forward pass computes "
-    "and the backward pass reads counts as a residual. jaxviz.compiled_memory(f, *args) also says why the gradient "
-    "saves each, and groups the values."
+    "forward pass computes and the backward pass reads counts as a residual. jaxviz.compiled_memory(f, *args) also "
+    "says why the gradient saves each, and groups the values."
 )
 
 
@@ -171,47 +126,19 @@ def function_of(module: Module) -> str:
     return re.sub("^p?jit_", "", module.name)
 
 
-def read_memory(
-    lowering: Lowering, places: Places, about: str, results: Sequence[str], n_devices: int
-) -> CompiledMemory:
-    """The memory of a lowered program, which is compiled for this.
-
-    Args:
-      lowering: a gradient, or a training step.
-      places: its equations.
-      about: a description of it.
-      results: the names of its results.
-      n_devices: the number of devices that it runs on.
-    """
-    derivation = lowering.derivation
-    name = derivation.primal.name if places.opened is None else places.opened.program.name
-    notes = *gradient_note(derivation), *unopened_note(derivation.unopened)
-    return memory_of(program_of(lowering), places, name, about, results, n_devices, notes)
-
-
 def memory_of(
     program: CompiledProgram, makers: Makers, function: str, about: str, results: Sequence[str], n_devices: int,
     notes: tuple[str, ...] = (),
 ) -> CompiledMemory:  # fmt: skip
-    """The memory of a compiled program.
-
-    Args:
-      program: the program.
-      makers: what its instructions come from.
-      function: its name.
-      about: a description of it.
-      results: the names of its results.
-      n_devices: the number of devices that it runs on.
-      notes: remarks on the whole program.
-    """
+    """The memory of a compiled program, whose instructions come from `makers`; see `CompiledMemory`."""
     module = program.module
     allocations = read_allocations(program.assignment, module)
     attribution = Attribution(module, makers, n_devices)
     buffers = lambda role: [b for a in allocations if a.role == role for b in a.buffers]
     described = attribution.described_all(buffers("temporary"))
-    timeline = _timeline(module, attribution, described)
+    timeline = _timeline(attribution, described)
     peak = int(np.argmax([sum(m.nbytes) for m in timeline])) if timeline else 0
-    at_peak, where = _at_peak(module, attribution, allocations, described, peak, results), module.order[peak]
+    at_peak, where = _at_peak(attribution, allocations, described, peak, results), module.order[peak]
     running = attribution.equation_of(where)
     of_role = lambda role: sum(a.nbytes for a in allocations if a.role == role)
     return CompiledMemory(
@@ -223,7 +150,8 @@ def memory_of(
     )  # fmt: skip
 
 
-def _timeline(module: Module, attribution: Attribution, described: dict[Buffer, Described]) -> tuple[Moment, ...]:
+def _timeline(attribution: Attribution, described: dict[Buffer, Described]) -> tuple[Moment, ...]:
+    module = attribution.module
     n = len(module.order)
     change = np.zeros((n + 1, len(KINDS)), np.int64)
     for buffer, is_ in described.items():
@@ -241,8 +169,7 @@ def _timeline(module: Module, attribution: Attribution, described: dict[Buffer, 
 
 
 def _at_peak(
-    module: Module, attribution: Attribution, allocations: Sequence[Allocation], described: dict[Buffer, Described],
-    peak: int,
+    attribution: Attribution, allocations: Sequence[Allocation], described: dict[Buffer, Described], peak: int,
     results: Sequence[str],
 ) -> tuple[Held, ...]:  # fmt: skip
     alive = [(b, d) for b, d in described.items() if b.is_alive(peak)]
@@ -251,14 +178,12 @@ def _at_peak(
         occupants.append(_occupant(group))
         padding = sum(d.padding for _, d in group)
         if padding:
-            first = occupants[-1]
-            occupants.append(
-                Held("padding", first.what, first.type, padding, len(group), first.location, "XLA pads it")
-            )
+            of = occupants[-1]
+            occupants.append(Held("padding", of.what, of.type, padding, len(group), of.location, "XLA pads it"))
     unused = sum(a.nbytes for a in allocations if a.role == "temporary") - sum(b.nbytes for b, _ in alive)
     if unused > 0:
         occupants.append(Held("unused", "gaps between buffers that are alive at the peak", "", unused))
-    return largest_first([*occupants, *_beside(module, attribution, allocations, results)])
+    return largest_first([*occupants, *_beside(attribution, allocations, results)])
 
 
 _Placed = tuple[Buffer, Described]
@@ -294,11 +219,8 @@ def _without_memory(attribution: Attribution) -> tuple[Held, ...]:
     rows = [(d, size) for d, size in attribution.fused() if size]
     occupants = []
     for group in grouped(rows, lambda row: (row[0].kind, row[0].repeats, row[0].type)):
-        first = group[0][0]
-        size = sum(size for _, size in group)
-        occupants.append(
-            Held(first.kind, alike([d.what for d, _ in group]), first.type, size, len(group), first.location)
-        )
+        first, what, size = group[0][0], alike([d.what for d, _ in group]), sum(size for _, size in group)
+        occupants.append(Held(first.kind, what, first.type, size, len(group), first.location))
     return largest_first(occupants)
 
 
@@ -309,11 +231,9 @@ def _reason(why: str) -> str:
     return f"{because}; XLA {after}" if after else because
 
 
-def _beside(
-    module: Module, attribution: Attribution, allocations: Sequence[Allocation], results: Sequence[str]
-) -> list[Held]:
+def _beside(attribution: Attribution, allocations: Sequence[Allocation], results: Sequence[str]) -> list[Held]:
     """The arguments, results and constants."""
-    at = attribution.places.definition
+    module, at = attribution.module, attribution.places.definition
     rows: list[Held] = []
     for a in allocations:
         buffer = max(a.buffers, key=lambda b: b.nbytes, default=None)
@@ -334,10 +254,8 @@ def _beside(
             text = module.shape((root, (k,) if is_tuple else ())).text if k >= 0 else ""
             rows.append(Held("result", what, text, a.nbytes, 1, at))
         else:
-            served = attribution.described(buffer) if buffer is not None else None
-            rows.append(
-                Held("constant", "a constant", text, a.nbytes, 1, served.location if served is not None else None)
-            )
+            served = attribution.described(buffer).location if buffer is not None else None
+            rows.append(Held("constant", "a constant", text, a.nbytes, 1, served))
     return [_one(group) for group in grouped(rows, lambda h: (h.kind, pattern(h.what), h.type, pattern(h.why)))]
 
 
@@ -346,3 +264,67 @@ def _one(group: Sequence[Held]) -> Held:
         group[0], what=alike([h.what for h in group]), nbytes=sum(h.nbytes for h in group), count=len(group),
         why=alike([h.why for h in group]), donated_to=alike([h.donated_to for h in group]),
     )  # fmt: skip
+
+
+# --- reasons from the function, for a program that was compiled elsewhere ---------------------------------------------
+
+_FileLine = tuple[str, int]
+
+
+@api_boundary
+@deep_stack
+def explained(
+    memory: CompiledMemory, f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums
+) -> CompiledMemory:
+    """See `CompiledMemory.explain`."""
+    derivation = subject_of(f, args, kwargs, argnums)
+    derivations = [derivation] if derivation.step is None else derivation.step.gradients
+    on_line: dict[_FileLine, list[Residual]] = {}
+    for residual in (r for d in derivations for r in d.residuals if r.kind == "intermediate"):
+        on_line.setdefault(_line(residual.location.file, residual.location.line), []).append(residual)
+    at_peak = tuple(_with_reason(h, on_line) for h in memory.at_peak)
+    values = tuple(_with_reason(h, on_line) for h in memory.values)
+    there = [(a, b) for a, b in zip(memory.at_peak, at_peak, strict=True) if a.kind == "residual"]
+    total, known = sum(a.nbytes for a, _ in there), sum(a.nbytes for a, b in there if a is not b)
+    of = " and ".join(dict.fromkeys(f"`{d.primal.name}`" for d in derivations))
+    note = (
+        f"The program was compiled elsewhere; the reasons come from the gradient of {of} as it is here, matched by "
+        f"line, operation and size: {format_bytes(known)} of {format_bytes(total)} of residuals at the peak have one."
+    )
+    others = (n for n in memory.notes if n != WITHOUT_FUNCTION)
+    return replace(memory, at_peak=at_peak, values=values, notes=(*others, note))
+
+
+def _line(file: str, line: int) -> _FileLine:
+    """A key for a line that ignores the folder, which may be another one where the program was compiled."""
+    return Path(file).name, line
+
+
+def _with_reason(occupant: Held, on_line: dict[_FileLine, list[Residual]]) -> Held:
+    """The same with a reason, if all residuals of its line and size that its operation
+    computes are saved for one reason.
+
+    XLA keeps one end position for all expressions that start at the same place, so the expression alone does not
+    identify it.
+    """
+    if occupant.kind != "residual" or occupant.location is None:
+        return occupant
+    size = _size(occupant.type)
+    there = [
+        (r, r.producer.primitive.name)
+        for r in on_line.get(_line(occupant.location.file, occupant.location.line), [])
+        if r.producer is not None and size in (prod(r.aval.shape), prod(r.aval.shape[len(r.lengths) :]))
+    ]
+    operations = {occupant.what.partition(" in ")[0], *(name for r, name in there if r.expression == occupant.what)}
+    alike = [r for r, name in there if name in operations]
+    reasons = {r.why.partition(";")[0] for r in alike}
+    if len(reasons) != 1:
+        return occupant
+    expressions = {r.expression for r in alike}
+    return replace(occupant, why=reasons.pop(), what=expressions.pop() if len(expressions) == 1 else occupant.what)
+
+
+def _size(type_: str) -> int:
+    """The number of elements of `bf16[8,1024]`."""
+    shape = re.search(r"\[([\d,]*)\]", type_)
+    return prod(int(n) for n in shape[1].split(",") if n) if shape else -1

@@ -205,6 +205,12 @@ class CompiledMemory(Report, schema="compiled_memory"):
         return f"peak {format_bytes(self.peak_nbytes)}{in_pass} at {self.peak_at}{where}"
 
     @property
+    def allocated(self) -> str:
+        """`XLA allocates 1.2 MiB for temporaries, besides 64 KiB of arguments and 4 B of results`."""
+        sizes = map(format_bytes, (self.temp_nbytes, self.argument_nbytes, self.result_nbytes))
+        return "XLA allocates {} for temporaries, besides {} of arguments and {} of results".format(*sizes)
+
+    @property
     def turn(self) -> int:
         """The index at which the backward pass begins; the number of instructions if there is none.
 
@@ -250,11 +256,7 @@ class CompiledMemory(Report, schema="compiled_memory"):
 
     @property
     def _sentences(self) -> Iterator[str]:
-        yield (
-            f"XLA allocates {format_bytes(self.temp_nbytes)} for temporaries, besides "
-            f"{format_bytes(self.argument_nbytes)} of arguments "
-            f"and {format_bytes(self.result_nbytes)} of results; {self.attributed:.1%} of the temporaries have a line."
-        )
+        yield f"{self.allocated}; {self.attributed:.1%} of the temporaries have a line."
         if self.on_host:
             values = listed(f"{repeated(h.count, h.type)} of {h.what} {_at(h.location)}".rstrip() for h in self.on_host)
             yield f"Besides, {format_bytes(self.host_nbytes)} are in the memory of the host: {values}."
@@ -360,9 +362,9 @@ class CompiledMemory(Report, schema="compiled_memory"):
         Raises:
           the errors of `derive`.
         """
-        from jaxviz.xla.compiled_memory.reading import explained_by
+        from jaxviz.xla.compiled_memory.reading import explained
 
-        return explained_by(self, f, args, kwargs, argnums)
+        return explained(self, f, args, kwargs, argnums)
 
 
 def _together(sums: dict[Kind, int]) -> str:
@@ -378,11 +380,8 @@ def _together(sums: dict[Kind, int]) -> str:
 
 def as_code(occupant: Held) -> str:
     """An expression or a path is put in backticks; a phrase, such as "the gradient in w", is not."""
-    return (
-        f"`{occupant.what}`"
-        if occupant.kind in ("argument", "residual") and "`" not in occupant.what
-        else occupant.what
-    )
+    is_code = occupant.kind in ("argument", "residual") and "`" not in occupant.what
+    return f"`{occupant.what}`" if is_code else occupant.what
 
 
 def _at(location: Location | None) -> str:

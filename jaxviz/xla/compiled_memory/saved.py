@@ -39,14 +39,12 @@ def load(path: str | os.PathLike[str]) -> CompiledMemory:
     if not isinstance(read, dict) or read.get("format") != _FORMAT:
         raise ValueError(
             f"{name} has no saved compiled memory; jaxviz.compiled_memory(...).save(path) writes such files, and so "
-            "does "
-            "jaxviz compiled-memory ... --save path"
+            "does jaxviz compiled-memory ... --save path"
         )
     if read.get("version") != _VERSION:
         raise ValueError(
             f"{name} is of version {read.get('version')} of these files, written by jaxviz {read.get('jaxviz', '?')}; "
-            "this one, "
-            f"{version('jaxviz-lab')}, reads version {_VERSION}"
+            f"this one, {version('jaxviz-lab')}, reads version {_VERSION}"
         )
     try:
         return _memory(read["memory"])

@@ -220,28 +220,23 @@ def donation(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> DonationRep
     with unwatched(), noting_arguments(f, args, kwargs), without_leaks(f, args, kwargs):
         call = _call_of(f, args, kwargs)
     program, is_donated, names, results, compiled = call.program, call.donated, call.names, call.results, call.compiled
-    taken_inputs = [s is not None for s in input_shardings(compiled, program)]
-    numbers = _copied(compiled)
-    copied = {i for n, i in enumerate(compiled_inputs(program, taken_inputs)) if n in numbers}
+    shardings = input_shardings(compiled, program)
+    taken_inputs = [s is not None for s in shardings]
+    places, numbers = compiled_inputs(program, taken_inputs), _copied(compiled)
+    copied = {i for n, i in enumerate(places) if n in numbers}
     donated = []
     for d in as_compiled(program, is_donated, compiled, taken_inputs, results.__getitem__):
         aval = program.invars[d.argument].aval
         result = "" if d.result is None else results[d.result]
-        donated.append(
-            Donated(
-                names[d.argument], aval.str_short(short_dtypes=True), nbytes(aval), result, d.reason,
-                bool(result) and d.argument in copied,
-            )
-        )  # fmt: skip
+        text, is_copied = aval.str_short(short_dtypes=True), bool(result) and d.argument in copied
+        donated.append(Donated(names[d.argument], text, nbytes(aval), result, d.reason, is_copied))
     taken = {d.result for d in donated}
     could = [
         (names[d.argument], nbytes(program.invars[d.argument].aval), results[d.result])
         for d in match_donations(program, [True] * len(is_donated))
         if d.result is not None and not is_donated[d.argument] and results[d.result] not in taken
     ]
-    places = compiled_inputs(program, taken_inputs)
     at_risk = {places[n] for n in donated_inputs(compiled) if n < len(places)}
-    shardings = input_shardings(compiled, program)
     n_devices = max((len(s.device_set) for s in shardings if s is not None), default=1)
     with_it = _bytes_taken(compiled)
     without = with_it if not taken - {""} else _bytes_taken(call.without_donation())
@@ -254,17 +249,8 @@ def donation(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> DonationRep
 
 @dataclass(frozen=True, slots=True)
 class _JittedCall:
-    """A call of a jitted function, compiled.
-
-    Args:
-      name: of the function.
-      program: what is jitted.
-      donated: for each of its inputs whether it is donated.
-      names, leaves: of its inputs, and their values.
-      results: the names of its results.
-      compiled: the compiled program.
-      without_donation: compiles the same without donation.
-    """
+    """A call of a jitted function, compiled: for each input whether it is donated, its name and its value; the names of
+    the results; and what compiles the same without donation."""
 
     name: str
     program: Program
@@ -338,9 +324,8 @@ def _copied(compiled: Any) -> frozenset[int]:
         entry = str(compiled.as_text()).partition("\nENTRY ")[2].partition("\n}")[0]
     except Exception:  # the backend provides no text
         return frozenset()
-    number = {
-        name: int(n) for name, n in re.findall(r"^\s*(?:ROOT )?%?(\S+) = .* parameter\((\d+)\)", entry, re.MULTILINE)
-    }
+    parameters = re.findall(r"^\s*(?:ROOT )?%?(\S+) = .* parameter\((\d+)\)", entry, re.MULTILINE)
+    number = {name: int(n) for name, n in parameters}
     copies = re.findall(r" copy\((?:\S+ )?%?([^\s)]+)\)", entry)
     return frozenset(number[name] for name in copies if name in number)
 
@@ -355,17 +340,10 @@ def _bytes_taken(compiled: Any) -> int | None:
 
 
 def _on_host(leaves: Sequence[Any], is_donated: Sequence[bool], names: Sequence[str]) -> tuple[str, ...]:
-    on_host = [
-        n
-        for x, d, n in zip(leaves, is_donated, names, strict=True)
-        if d and not isinstance(x, (jax.Array, jax.ShapeDtypeStruct))
-    ]
-    if not on_host:
-        return ()
-    return (
-        f"{', '.join(on_host[:4])}: not on a device; JAX donates the copy that it puts on a device, and your "
-        "array stays valid.",
-    )
+    on_device = (jax.Array, jax.ShapeDtypeStruct)
+    on_host = [n for x, d, n in zip(leaves, is_donated, names, strict=True) if d and not isinstance(x, on_device)]
+    stays = "not on a device; JAX donates the copy that it puts on a device, and your array stays valid."
+    return (f"{', '.join(on_host[:4])}: {stays}",) if on_host else ()
 
 
 def _passed_twice(call: _JittedCall, at_risk: Set[int], shardings: Sequence[Any]) -> Iterator[tuple[str, ...]]:

@@ -1,23 +1,38 @@
-"""The compiled gradient: StableHLO and optimised HLO, with the equations of each line."""
+"""The compiled gradient: StableHLO and optimised HLO, with the equations of each line; its memory, and its
+collectives."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast, get_args
 
 import jax
+import numpy as np
 
 from jaxviz.analysis.devices import mesh_size
 from jaxviz.analysis.lowering import Lowering, Tags, lower_gradient
 from jaxviz.derivation import Derivation
-from jaxviz.features.explorer.messages import Compiled, CompiledText, Lowered
+from jaxviz.features.explorer.messages import (
+    Compiled,
+    CompiledExchange,
+    CompiledExchanges,
+    CompiledHeld,
+    CompiledKind,
+    CompiledLine,
+    CompiledPeak,
+    CompiledText,
+    Lowered,
+)
 from jaxviz.page.texts import first_line, fit
+from jaxviz.report.tables import format_bytes, repeated, short_location
+from jaxviz.xla.collectives.reading import collectives_of
+from jaxviz.xla.compiled_memory.attribution import KINDS, OWN, Kind
 from jaxviz.xla.compiled_memory.op_names import apart
-from jaxviz.xla.explorer_stage.compiled_peak import compiled_exchanges as compiled_exchanges
-from jaxviz.xla.explorer_stage.compiled_peak import compiled_line as compiled_line
-from jaxviz.xla.explorer_stage.compiled_peak import compiled_peak as compiled_peak
+from jaxviz.xla.compiled_memory.places import lowered_gradient
+from jaxviz.xla.compiled_memory.reading import memory_of_subject
+from jaxviz.xla.compiled_memory.report import CompiledMemory
 
 T = TypeVar("T")
 
@@ -33,13 +48,8 @@ _WIDEST = 20_000
 
 @dataclass(frozen=True, slots=True)
 class LinkedText:
-    """A program as text.
-
-    Args:
-      lines: its lines.
-      links: for each line, the numbers of the equations it comes from; see `Tags`.
-      cut: the number of lines left out.
-    """
+    """The lines of a program; for each the numbers of the equations it comes from, see `Tags`; and how many lines are
+    left out."""
 
     lines: tuple[str, ...]
     links: tuple[tuple[int, ...], ...]
@@ -61,14 +71,11 @@ def lower(derivation: Derivation) -> Lowering:
 
 
 def lowered(lowering: Lowering, block: str = "") -> Lowered:
-    """What is available before XLA has compiled the gradient, as JSON values.
+    """What is available before XLA has compiled the gradient, as JSON values; `block` describes the blocks of which one
+    can be compiled alone.
 
     Equations are numbered over the stages in the order of `Program.walk`; `stages` has the stages and their numbers of
     equations.
-
-    Args:
-      found: the lowered gradient.
-      block: describes the blocks of which one can be compiled alone.
     """
     texts: Lowered = {
         "function": lowering.derivation.primal.name,
@@ -90,16 +97,16 @@ def compiled(lowering: Lowering, block: str = "") -> Compiled:
     exchanges, memory = None, None
     silent: list[str] = []
 
-    def unless_silent(what: str, read: Callable[[], T]) -> T | None:
+    def unless_silent(what: str, read: Callable[[Lowering], T]) -> T | None:
         try:
-            return read()
+            return read(lowering)
         except Exception as raised:
             silent.append(f"{what} cannot be shown: {first_line(raised)}")
         return None
 
     # With several devices, first read how the program is partitioned: this compiles it for everything else.
     if mesh_size(lowering.derivation.primal, lowering.derivation.placed) > 1:
-        exchanges = unless_silent("Communication between devices", lambda: compiled_exchanges(lowering))
+        exchanges = unless_silent("Communication between devices", compiled_exchanges)
     try:
         hlo = read_hlo(lowering.hlo, lowering.tags)
     except Exception as raised:
@@ -107,7 +114,7 @@ def compiled(lowering: Lowering, block: str = "") -> Compiled:
     if hlo is not None and not hlo.lines:
         hlo, error = None, f"the backend {jax.default_backend()} does not expose the compiled program"
     if not error:
-        memory = unless_silent("Its memory", lambda: compiled_peak(lowering))
+        memory = unless_silent("Its memory", compiled_peak)
     texts: Compiled = {
         **lowered(lowering, block),
         "hlo": None if hlo is None else hlo.to_dict(),
@@ -253,3 +260,76 @@ def _cut(lines: list[str], links: list[tuple[int, ...]]) -> LinkedText:
         lines.pop()
     shown = lines[:_LONGEST]
     return LinkedText(tuple(shown), tuple(links[: len(shown)]), len(lines) - len(shown))
+
+
+# --- memory and collectives -------------------------------------------------------------------------------------------
+
+_DRAWN: tuple[CompiledKind, ...] = get_args(CompiledKind)
+_MOST_STEPS = 4_000
+"""The most instructions whose memory is sent; if there are more, the ones with the most
+bytes alive in each interval."""
+_MOST_ROWS = 200
+
+
+def compiled_peak(lowering: Lowering) -> CompiledPeak:
+    """What is alive in the compiled program over its schedule, and at its peak; compiles it if necessary.
+
+    Raises:
+      ValueError: the backend does not report where the compiled program stores its values.
+    """
+    memory = memory_of_subject(lowered_gradient(lowering))
+    steps = _steps(memory)
+    beside = {"argument": memory.argument_nbytes, "constant": memory.constant_nbytes, "result": memory.result_nbytes}
+    sums = np.tile(np.array([[beside.get(kind, 0)] for kind in _DRAWN]), len(steps))
+    for kind, nbytes in zip(KINDS[3:], np.array([m.nbytes for m in memory.timeline]).T[3:], strict=True):
+        sums[_DRAWN.index(_drawn(kind))] += nbytes[steps]
+    rest = memory.at_peak[_MOST_ROWS:]
+    return {
+        "summary": f"{memory.peak_text}; XLA allocates {format_bytes(memory.temp_nbytes)} for temporaries",
+        "notes": list(memory.notes),
+        "kinds": list(_DRAWN),
+        "bytes": sums.tolist(),
+        "turn": int(np.searchsorted(steps, memory.turn)),
+        "held": [
+            CompiledHeld(
+                h.kind, _drawn(h.kind), h.what, repeated(h.count, h.type), h.nbytes, short_location(h.location), h.why
+            )
+            for h in memory.at_peak[:_MOST_ROWS]
+        ],
+        "more": (len(rest), sum(h.nbytes for h in rest)),
+    }
+
+
+def compiled_line(key: str, peak: CompiledPeak) -> CompiledLine:
+    """The total bytes over time for a setting of the switches."""
+    total = [sum(of) for of in zip(*peak["bytes"], strict=True)]
+    return CompiledLine(key=key, turn=peak["turn"], total=total, error="")
+
+
+def compiled_exchanges(lowering: Lowering) -> CompiledExchanges:
+    """Communication between devices in the compiled gradient; compiles it if necessary."""
+    report = collectives_of(lowered_gradient(lowering))
+    return {
+        "summary": report.summary,
+        "rows": [
+            CompiledExchange(
+                c.kind, ", ".join(c.axes) or f"{c.group_size} devices", c.total_sent_nbytes, c.times, c.stage,
+                short_location(c.location), c.cause or f"{c.what}: no cause found", list(c.equations),
+            )
+            for c in report.compiled[:_MOST_ROWS]
+        ],
+    }  # fmt: skip
+
+
+def _steps(memory: CompiledMemory) -> np.ndarray:
+    """The instructions that are drawn."""
+    totals = np.array([sum(m.nbytes) for m in memory.timeline])
+    parts = np.array_split(np.arange(len(totals)), min(len(totals), _MOST_STEPS)) if len(totals) else []
+    return np.array([part[np.argmax(totals[part])] for part in parts], int)
+
+
+def _drawn(kind: Kind) -> CompiledKind:
+    """The kind whose colour another one has."""
+    if kind in OWN:
+        return "own"
+    return "temporary" if kind == "recomputed" else cast(CompiledKind, kind)

@@ -20,13 +20,7 @@ _WORTH = 0.6
 
 @dataclass(frozen=True, eq=False)
 class OneBlock:
-    """A function with one block alone.
-
-    Args:
-      derivation: its derivation.
-      whole: the derivation of the original function.
-      text: describes the blocks.
-    """
+    """The derivation of a function with one block alone, and of the whole function; and what the blocks are."""
 
     derivation: Derivation
     whole: Derivation
@@ -41,9 +35,8 @@ class OneBlock:
         def linked(text: CompiledText) -> CompiledText:
             return {**text, "links": [numbers(link) for link in text["links"]]}
 
-        note = (
-            f"Only one block of {self.text}: it does not compute the same as the whole program, and takes less memory."
-        )
+        less = "it does not compute the same as the whole program, and takes less memory"
+        note = f"Only one block of {self.text}: {less}."
         message["stablehlo"] = linked(message["stablehlo"])
         if message["hlo"] is not None:
             message["hlo"] = linked(message["hlo"])
@@ -81,8 +74,5 @@ def one_block_of(derivation: Derivation) -> OneBlock | None:
         return None
     first = repeated[0]
     written = f" `{first.place.text}` ({short_location(first.place.location)})" if first.place is not None else ""
-    return OneBlock(
-        derive_like(cut, derivation.taken_by(None)),
-        derivation,
-        f"{first.count:,} identical blocks,{written}".rstrip(","),
-    )
+    text = f"{first.count:,} identical blocks,{written}".rstrip(",")
+    return OneBlock(derive_like(cut, derivation.taken_by(None)), derivation, text)

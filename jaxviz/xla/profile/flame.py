@@ -11,22 +11,12 @@ from jaxviz.report.data import Data
 from jaxviz.report.tables import format_seconds
 
 COLOURS = {
-    "phase": "#c7cdd4",
-    "user": "#f0a35e",
-    "jax": "#8fb8de",
-    "derivation": "#b89bd9",
-    "xla": "#8cc5a0",
+    "phase": "#c7cdd4", "user": "#f0a35e", "jax": "#8fb8de", "derivation": "#b89bd9", "xla": "#8cc5a0",
     "other": "#dddddd",
-}
+}  # fmt: skip
 """The kind of a bar -> its colour."""
 
-KINDS = {
-    "user": "your lines",
-    "jax": "jax",
-    "derivation": "derivation",
-    "xla": "XLA",
-    "other": "other",
-}
+KINDS = {"user": "your lines", "jax": "jax", "derivation": "derivation", "xla": "XLA", "other": "other"}
 """The names of the kinds of bars in a legend, except the phases, which are named by themselves."""
 
 Path = tuple[tuple[str, str], ...]

@@ -135,11 +135,8 @@ def _whole(
         with without_leaks(f, args, kwargs):
             n = len(jitted.trace(*operands).jaxpr.eqns)
         if n > _MOST_EQUATIONS:
-            reason = (
-                f"it has {n:,} equations, more than {_MOST_EQUATIONS:,}, since each iteration of a Python loop is "
-                "traced."
-            )
-            return None, 0.0, reason
+            reason = "since each iteration of a Python loop is traced."
+            return None, 0.0, f"it has {n:,} equations, more than {_MOST_EQUATIONS:,}, {reason}"
         jax.block_until_ready(jitted(*operands))
     except Exception as error:  # anything in it that cannot be traced
         text = message_of(error).strip()

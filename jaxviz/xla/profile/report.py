@@ -8,9 +8,9 @@ import re
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
@@ -46,9 +46,6 @@ from jaxviz.xla.profile.device_trace import DeviceTrace, device_trace
 from jaxviz.xla.profile.flame import Flame, Path, chart_of, flame_of, speedscope
 from jaxviz.xla.profile.python_loop import PythonLoop, look_for_loop
 from jaxviz.xla.profile.sampling import Samples, Stack, sampled
-
-if TYPE_CHECKING:
-    pass
 
 _ENOUGH = 0.3
 """How many seconds Python is sampled."""
@@ -213,10 +210,11 @@ class Profile(Report, schema="profile"):
         ]  # fmt: skip
         n = 6 if any(k.equations for k in self.kernels) else 4  # whether kernels are distinguished by equation
         heads = ("time", "", "times", "on the device", "lines", "equations")
-        rest = lambda shown: groups[shown:]
-        more = lambda shown: more_rows(
-            len(rest(shown)), sum(map(len, rest(shown))), "kernel", format_seconds(sum(map(seconds, rest(shown))))
-        )
+
+        def more(shown: int) -> str:
+            rest = groups[shown:]
+            return more_rows(len(rest), sum(map(len, rest)), "kernel", format_seconds(sum(map(seconds, rest))))
+
         return Table(heads[:n], [row[:n] for row in rows], ">>><<<"[:n], "on the device", more=more)
 
     def _chart(self) -> FlameGraph:
@@ -291,8 +289,9 @@ def _profile_jitted(
 
     copied = info.donate_argnums or info.donate_argnames
     fresh = (lambda: jax.tree.map(_copy, (args, kwargs))) if copied else lambda: (args, kwargs)
-    run, spread, n, returned = _timed(lambda a: f(*a[0], **a[1]), fresh, repeat)
-    recorded = device_trace(lambda: _run_all(lambda a: f(*a[0], **a[1]), [fresh() for _ in range(min(n, 10))]))
+    call = lambda a: f(*a[0], **a[1])
+    run, spread, n, returned = _timed(call, fresh, repeat)
+    recorded = device_trace(lambda: _run_all(call, [fresh() for _ in range(min(n, 10))]))
     busy = None if recorded is None or not recorded.instructions else run * recorded.share
     kernels: tuple[Kernel, ...] = ()
     if numbered is not None:
@@ -473,33 +472,28 @@ def _profile_python(
     samples = _sampled_runs(call, run)
     runs = min(n, 10)
     recorded = device_trace(lambda: _run_all(call, [None] * runs))
-    has_instructions = recorded is not None and bool(recorded.instructions)
-    busy = run * recorded.share if recorded is not None and has_instructions else None
-    kernels = _by_module(recorded, runs) if recorded is not None and has_instructions else ()
-    dispatches = () if recorded is None else tuple(
-        sorted((Dispatch(name, times / runs, s / runs) for name, (s, times) in recorded.calls.items()),
-            key=lambda d: -d.seconds)
-    )  # fmt: skip
+    busy: float | None = None
+    kernels: tuple[Kernel, ...] = ()
+    dispatches: list[Dispatch] = []
+    if recorded is not None:
+        busy = run * recorded.share if recorded.instructions else None
+        kernels = _by_module(recorded, runs)
+        calls = (Dispatch(name, times / runs, s / runs) for name, (s, times) in recorded.calls.items())
+        dispatches = sorted(calls, key=lambda d: -d.seconds)
     seconds = {phase: sum(c.seconds.get(phase, 0.0) for c in cold) for phase in ("trace", "lower", "compile")}
     derivation = run * _share(samples.stacks, "derivation")
     computing = busy or 0.0
     python = max(0.0, run - computing - derivation)
     n_programs = sum(c.is_compiled for c in cold)
-    from_cache = "" if n_programs else "; all of it came from the cache"
+    cached = "" if n_programs else "; all of it came from the cache"
+    unknown = "not reported by jax.profiler: counted under python here"
     phases = [
-        Phase(
-            "tracing", seconds["trace"], True, f"of the jitted functions in it, and of single operations{from_cache}"
-        ),
+        Phase("tracing", seconds["trace"], True, f"of the jitted functions in it, and of single operations{cached}"),
         Phase("lowering", seconds["lower"], True),
         Phase("compilation", seconds["compile"], True, f"of {counted(n_programs, 'program')}"),
         Phase("python", python, False, "Python and dispatch: the rest of a call, while the device is idle"),
         Phase("derivation", derivation, False, "transforms that run in each call, outside of jit"),
-        Phase(
-            "execution",
-            computing,
-            False,
-            "the device computes" if has_instructions else "not reported by jax.profiler: counted under python here",
-        ),
+        Phase("execution", computing, False, unknown if busy is None else "the device computes"),
     ]
     name, total_once = function_name(f), sum(seconds.values())
     parts = (
@@ -511,7 +505,9 @@ def _profile_python(
     flame = Flame(name, "phase", sum(p.seconds for p in parts), tuple(p for p in parts if p.seconds))
     with compilations.unwatched():
         loop = look_for_loop(f, args, kwargs, busy, sum(d.calls for d in dispatches))
-    return Profile(name, jax.default_backend(), tuple(phases), run, spread, n, busy, kernels, dispatches, loop, flame)
+    return Profile(
+        name, jax.default_backend(), tuple(phases), run, spread, n, busy, kernels, tuple(dispatches), loop, flame
+    )
 
 
 def _sampled_runs(call: Callable[[Any], Any], run: float) -> Samples:
@@ -548,22 +544,23 @@ def _bar(file: str, function: str, line: int) -> tuple[str, str] | None:
     return None
 
 
+def _bars(frames: Iterable[tuple[Any, int]]) -> Iterator[tuple[str, str]]:
+    bars = (_bar(code.co_filename, getattr(code, "co_qualname", code.co_name), line) for code, line in frames)
+    return (bar for bar in bars if bar is not None)
+
+
 def _paths(stacks: Sequence[tuple[Stack, float]]) -> list[tuple[Path, float]]:
-    """Stacks as bars: the user's lines, and of the jax frames below them the first and the last function."""
     return [(_path(stack), seconds) for stack, seconds in stacks]
 
 
 def _path(stack: Stack) -> Path:
+    """A stack as bars: the user's lines, and of the jax frames below them the first and the last function."""
     bars: list[tuple[str, str]] = []
     inner: list[tuple[str, str]] = []
-    for code, line in stack:
-        bar = _bar(code.co_filename, getattr(code, "co_qualname", code.co_name), line)
-        if bar is None:
-            continue
+    for bar in _bars(stack):
         if bar[1] == "user":
-            bars += _shortened(inner)
+            bars += [*_shortened(inner), bar]
             inner = []
-            bars.append(bar)
         else:
             inner.append(bar)
     return (*bars, *_shortened(inner))
@@ -582,9 +579,6 @@ def _share(stacks: Sequence[tuple[Stack, float]], kind: str) -> float:
     total = sum(s for _, s in stacks)
     of_it = 0.0
     for stack, seconds in stacks:
-        for code, line in reversed(stack):
-            bar = _bar(code.co_filename, getattr(code, "co_qualname", code.co_name), line)
-            if bar is not None and bar[1] in (kind, "user"):
-                of_it += seconds if bar[1] == kind else 0.0
-                break
+        innermost = next((what for _, what in _bars(reversed(stack)) if what in (kind, "user")), "")
+        of_it += seconds if innermost == kind else 0.0
     return of_it / total if total else 0.0

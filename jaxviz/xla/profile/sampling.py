@@ -24,12 +24,7 @@ Stack = tuple[tuple[CodeType, int], ...]
 
 @dataclass
 class Samples:
-    """The samples.
-
-    Args:
-      stacks: each with the seconds until the next.
-      seconds: the total wall time.
-    """
+    """Stacks, each with the seconds until the next; and the total wall time."""
 
     stacks: list[tuple[Stack, float]] = field(default_factory=list)
     seconds: float = 0.0

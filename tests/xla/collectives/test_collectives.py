@@ -21,7 +21,7 @@ from jaxviz.analysis.lowering import lower_gradient, lower_step
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.xla.collectives import compiling
 from jaxviz.xla.collectives.compiling import partitioned
-from jaxviz.xla.collectives.groups import groups_of
+from jaxviz.xla.collectives.exchanges import groups_of
 from jaxviz.xla.compiled_memory.messages import message
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,6 @@ from jax.sharding import PartitionSpec as P
 
 import jaxviz
 from jaxviz.xla.explorer_stage import compiled as module
-from jaxviz.xla.explorer_stage import compiled_peak as peak_module
 from jaxviz.xla.explorer_stage.compiled import compiled, lower
 
 W, X = jnp.ones((8, 64, 64)) * 0.1, jnp.ones((256, 64))
@@ -32,7 +31,7 @@ def counted(w, x):
 @pytest.mark.parametrize("f", [unrolled, scanned, counted])
 @pytest.mark.parametrize("most", [4_000, 5])
 def test_the_peak_and_its_rows_are_those_of_the_report(f, most, monkeypatch):
-    monkeypatch.setattr(peak_module, "_MOST_STEPS", most)
+    monkeypatch.setattr(module, "_MOST_STEPS", most)
     derivation = jaxviz.derive(f, W, X)
     report = jaxviz.compiled_memory(derivation)
     found = compiled(lower(derivation))["memory"]
@@ -52,7 +51,7 @@ def test_the_peak_and_its_rows_are_those_of_the_report(f, most, monkeypatch):
 
 
 def test_more_rows_than_are_sent_are_counted(monkeypatch):
-    monkeypatch.setattr(peak_module, "_MOST_ROWS", 2)
+    monkeypatch.setattr(module, "_MOST_ROWS", 2)
     derivation = jaxviz.derive(unrolled, W, X)
     report = jaxviz.compiled_memory(derivation)
     found = compiled(lower(derivation))["memory"]
