@@ -16,8 +16,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from jax import lax
 
 import jaxviz
-from jaxviz.features.debugger.birth import stepper_of
 from jaxviz.features.debugger.columns import StepperView, printed
+from jaxviz.features.debugger.start import stepper_of
 from jaxviz.features.debugger.widget import StepperWidget, _time_line
 from jaxviz.page.bundle import script
 
