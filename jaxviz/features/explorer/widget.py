@@ -85,7 +85,7 @@ class Explorer(Bundled):
       motion: whether the gradient is shown in motion, step by step; setting it leaves the overview.
       compared: whether it is shown side by side with the previous version, if there is one: see `update`.
       switches: the checkpoints of *what if* as set, by the numbers of regions, groups and values; '' for the function as it is written.
-      height: in pixels.
+      height: in pixels; 0 for as high as the part of the notebook that is seen.
     """
 
     payload = traitlets.Bytes(b"").tag(sync=True)
@@ -106,7 +106,7 @@ class Explorer(Bundled):
     stage = traitlets.Unicode("primal").tag(sync=True)
     beside = traitlets.Unicode("").tag(sync=True)
     filter = traitlets.Unicode("").tag(sync=True)
-    height = traitlets.Int(680).tag(sync=True)
+    height = traitlets.Int(0).tag(sync=True)
     before = traitlets.Bytes(b"").tag(sync=True)
     changes = traitlets.Unicode("").tag(sync=True)
     compared = traitlets.Bool(False).tag(sync=True)

@@ -1,11 +1,17 @@
 /** The frame of every widget, and its keyboard help. */
 
-import type { Host } from "../host/model";
+import type { Host, WidgetModel } from "../host/model";
 import { button, h } from "../ui/dom";
 import { keepFocus } from "./focus";
 
+/** The least height of a widget, and what it leaves of the notebook's, in pixels. */
+const [LEAST, LEFT] = [520, 24];
+
+/** A part of a page that scrolls is the notebook if it is at least this high, in pixels; otherwise it may be the output of a cell. */
+const NOTEBOOK = 300;
+
 /** The root element of a widget, attached to the page, and a function to remove it. */
-export function frame({ model, el }: Host, name: string, height: number): [HTMLElement, () => void] {
+export function frame({ model, el }: Host, name: string): [HTMLElement, () => void] {
   const root = h("div", {
     class: `jaxviz jv-${name}`,
     "data-testid": name,
@@ -13,10 +19,65 @@ export function frame({ model, el }: Host, name: string, height: number): [HTMLE
     tabindex: -1,
     "aria-label": `jaxviz ${name}`,
   });
-  const asked = model.get("height");
-  root.style.height = `${typeof asked === "number" && asked > 0 ? asked : height}px`;
   el.append(root);
-  return [root, keepFocus(root)];
+  const [loosen, release] = [keepFocus(root), keepHeight(root, model)];
+  return [
+    root,
+    () => {
+      loosen();
+      release();
+    },
+  ];
+}
+
+/** As high as was asked for; or as much of the notebook as is seen, until the user drags its lower edge, which is remembered. */
+function keepHeight(root: HTMLElement, model: WidgetModel): () => void {
+  const asked = () => Number(model.get("height") ?? 0) || 0;
+  let set = 0;
+  let seen: Element | null = null;
+  const fit = () => {
+    const visible = (seen?.clientHeight || window.innerHeight) - LEFT;
+    set = asked() || Math.max(LEAST, visible);
+    root.style.height = `${set}px`;
+  };
+  const observer = new ResizeObserver(() => {
+    const now = root.isConnected ? notebookOf(root) : null;
+    if (now !== null && now !== seen) {
+      if (seen !== null) observer.unobserve(seen);
+      seen = now;
+      observer.observe(seen);
+    }
+    if (Number.parseFloat(root.style.height) === set) fit();
+  });
+  const keep = () => {
+    const height = Math.round(Number.parseFloat(root.style.height));
+    if (height === set || !(height > 0)) return;
+    set = height;
+    model.set("height", height);
+    model.save_changes();
+  };
+  fit();
+  observer.observe(root);
+  window.addEventListener("resize", fit);
+  window.addEventListener("pointerup", keep);
+  model.on("change:height", fit);
+  return () => {
+    observer.disconnect();
+    window.removeEventListener("resize", fit);
+    window.removeEventListener("pointerup", keep);
+    model.off("change:height", fit);
+  };
+}
+
+/** The part of the page that scrolls and holds the notebook; null for the page itself. */
+function notebookOf(element: Element): Element | null {
+  const root = element.getRootNode();
+  const start = element.parentElement ?? (root instanceof ShadowRoot ? root.host : null);
+  for (let each = start; each !== null && each !== document.body; each = each.parentElement) {
+    const { overflowY } = getComputedStyle(each);
+    if ((overflowY === "auto" || overflowY === "scroll") && each.clientHeight >= NOTEBOOK) return each;
+  }
+  return null;
 }
 
 /** A message in place of the content. */

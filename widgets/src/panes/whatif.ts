@@ -20,7 +20,6 @@ import type { Change, State } from "../state/state";
 import { button, foldButton, h, onRowKey, reveal, section } from "../ui/dom";
 import { formatBytes, formatFlops, plural } from "../ui/format";
 import { Heads } from "../ui/sorting";
-import { tabs } from "./lower";
 import { figuresOf, shareOf } from "./switchfigures";
 
 /** How many rows are shown before `more`. */
@@ -47,21 +46,21 @@ export class WhatIfPane {
   constructor(private readonly state: State) {
     this.element = section(
       { class: "jv-pane jv-whatif", "aria-label": "what if", "data-testid": "what-if" },
-      [tabs(state, "what-if"), this.about],
+      [h("strong", {}, "what if"), this.about],
       this.content,
     );
   }
 
   update(change: Change): void {
     const { switches } = this.state;
-    if (this.state.tabled !== "what-if") {
-      if (change === "lower" && this.board) switches.want(() => []);
+    if (this.state.view !== "what-if") {
+      if (change === "view" && this.board) switches.want(() => []);
       return;
     }
-    if (change === "lower") switches.ask();
-    if (change === "lower" || change === "switches") this.fill();
-    if (change === "lower") switches.want(() => this.board?.wanted() ?? []);
-    if (change === "lower" || change === "selection") this.board?.light(true);
+    if (change === "view") switches.ask();
+    if (change === "view" || change === "switches") this.fill();
+    if (change === "view") switches.want(() => this.board?.wanted() ?? []);
+    if (change === "view" || change === "selection") this.board?.light(true);
   }
 
   destroy(): void {

@@ -48,11 +48,8 @@ export interface Shown {
 /** How a pane shows its stages. */
 export type Form = "code" | "graph";
 
-/** The lower pane, if there is room for only one. */
-export type Lower = Tabled | "memory";
-
-/** The lower panes that are tables; one is shown at a time. */
-export type Tabled = "residuals" | "what-if" | "changes";
+/** What is shown on demand: the selection in full, and the row of stages. */
+export type Extra = "details" | "stages";
 
 /** How the equations of a role are shown, if not normally. */
 export type Muting = "dimmed" | "hidden";
@@ -88,7 +85,7 @@ export type Change =
   | "roles"
   | "colours"
   | "params"
-  | "lower"
+  | "extra"
   | "switches"
   | "linking"
   | "filter"
@@ -120,8 +117,8 @@ export class State {
   private ahead: Spot[] = [];
   /** Whether params are shown in full. */
   fullParams = false;
-  lower: Lower = "residuals";
-  tabled: Tabled = "residuals";
+  /** What is open that is shown on demand. */
+  extras: ReadonlySet<Extra> = new Set();
   /** The transform being played. */
   player: Player | null = null;
   /** Whether the two panes scroll together. */
@@ -206,6 +203,22 @@ export class State {
     this.select(makers, { residuals: new Set(indices), residual: indices[0]! }, readers);
   }
 
+  /** The place among the selected residuals of the one whose equations are shown, and how many are selected. */
+  get pair(): { at: number; of: number } {
+    const { residuals, residual } = this.selection;
+    return { at: [...residuals].indexOf(residual), of: residuals.size };
+  }
+
+  /** Shows the equations of the next or the previous one of the selected residuals. */
+  stepPair(by: 1 | -1): void {
+    const { residuals } = this.selection;
+    const { at, of } = this.pair;
+    const residual = [...residuals][at + by];
+    if (at < 0 || residual === undefined || at + by >= of) return;
+    const { producer, consumers } = this.model.residuals[residual]!;
+    this.select(producer >= 0 ? [producer] : [], { residuals, residual }, [...consumers]);
+  }
+
   /** Selects a residual and the equation at one of its ends. */
   selectEnd(index: number, row: number): void {
     this.select([row], { residuals: new Set([index]), residual: index });
@@ -248,18 +261,40 @@ export class State {
     }
     const at = (...keys: string[]) =>
       keys.map((key) => this.model.view.stages.findIndex((stage) => stage.key === key)).filter((i) => i >= 0);
-    const panes: Partial<Record<View, [Shown, Lower]>> = {
-      kept: [{ left: at("forward"), right: at("backward") }, "residuals"],
-      derived: [{ left: at("primal"), right: at("forward", "linear") }, "residuals"],
-      cost: [{ left: at("forward"), right: at("backward") }, "memory"],
-      "what-if": [{ left: at("forward"), right: at("backward") }, "what-if"],
+    const panes: Partial<Record<View, Shown>> = {
+      kept: { left: at("forward"), right: at("backward") },
+      derived: { left: at("primal"), right: at("forward", "linear") },
     };
-    const [shown, lower] = panes[view] ?? [this.shown, this.lower];
+    const shown = panes[view] ?? this.shown;
     if (this.compared) this.compare(false);
     this.form = { left: "code", right: "code" };
     if (shown.left.length > 0) this.show(shown, view);
     else this.look(view);
-    this.showLower(lower);
+    if ((view === "kept" || view === "derived") && this.selection === NOTHING) this.selectLargest();
+  }
+
+  /** Selects the expression with the most saved bytes, so that a question begins with an answer. */
+  private selectLargest(): void {
+    const groups = new Map<number, { nbytes: number; members: number[] }>();
+    for (const { kind, group, nbytes, index } of this.model.residuals) {
+      if (kind === "argument" || kind === "unread") continue;
+      const so = groups.get(group) ?? { nbytes: 0, members: [] };
+      so.nbytes += nbytes;
+      so.members.push(index);
+      groups.set(group, so);
+    }
+    const [largest] = [...groups.values()].sort((a, b) => b.nbytes - a.nbytes);
+    if (largest) this.selectResiduals(largest.members);
+  }
+
+  /** Opens or closes what is shown on demand. */
+  open(extra: Extra, isOpen = !this.extras.has(extra)): void {
+    if (isOpen === this.extras.has(extra)) return;
+    const extras = new Set(this.extras);
+    if (isOpen) extras.add(extra);
+    else extras.delete(extra);
+    this.extras = extras;
+    this.tell("extra");
   }
 
   /** Shows where some residuals are saved and read: forward beside backward. */
@@ -359,13 +394,6 @@ export class State {
     const stage = this.model.stage(row);
     if (!this.isShown(stage)) this.showStages([stage]);
     this.selectRow(row);
-  }
-
-  showLower(lower: Lower): void {
-    if (lower === this.lower) return;
-    this.lower = lower;
-    if (lower !== "memory") this.tabled = lower;
-    this.tell("lower");
   }
 
   /** Shows or hides the previous version on the left. */
