@@ -1,5 +1,6 @@
 /** The frame of every widget, and its keyboard help. */
 
+import { openModal } from "../code/copying";
 import type { Host, WidgetModel } from "../host/model";
 import { button, h } from "../ui/dom";
 import { keepFocus } from "./focus";
@@ -128,7 +129,7 @@ export function keySheet(
       ),
     ),
   );
-  return { sheet, toggle: () => (sheet.open ? sheet.close() : sheet.show()) };
+  return { sheet, toggle: () => (sheet.open ? sheet.close() : openModal(sheet)) };
 }
 
 /**

@@ -55,6 +55,7 @@ export class WhatIfPane {
     const { switches } = this.state;
     if (this.state.view !== "what-if") {
       if (change === "view" && this.board) switches.want(() => []);
+      if (change === "view") this.board?.closeCode();
       return;
     }
     if (change === "view") switches.ask();
@@ -128,6 +129,8 @@ class Board {
   >;
   private about = "";
   private isCopying = false;
+  /** The code that is shown, and the switches that it is for. */
+  private sheet: { close(): void; key: string } | null = null;
 
   constructor(
     private readonly state: State,
@@ -231,6 +234,7 @@ class Board {
 
   /** Shows the current setting. */
   show(): void {
+    this.closeCode(false);
     const { switches, settings } = this;
     const { setting } = switches;
     this.about = this.aboutOf(setting);
@@ -337,6 +341,13 @@ class Board {
     ];
   }
 
+  /** Closes the code, or does so only if it is that of other switches. */
+  closeCode(isForced = true): void {
+    if (this.sheet === null || (!isForced && this.sheet.key === this.switches.key)) return;
+    this.sheet.close();
+    this.sheet = null;
+  }
+
   /** Shows the code for the current setting, and copies it if possible. */
   private showCode(): void {
     this.isCopying = true;
@@ -348,8 +359,9 @@ class Board {
         told.textContent = text;
       };
       const text = code.split("\n").flatMap((line) => [lineOf(line), "\n"]);
-      const within = this.element.closest<HTMLElement>(".jaxviz") ?? this.element;
-      showSheet({ id: "what-if-sheet", label: "the switches as code", text, note: told }, within);
+      const panes = this.element.closest<HTMLElement>(".jv-main");
+      const sheet = { id: "what-if-sheet", label: "The switches as code", text, note: told };
+      this.sheet = { ...showSheet(sheet, this.element, panes), key: this.switches.key };
       const hint = () => tell("select it to copy");
       const copied = navigator.clipboard?.writeText(code);
       if (copied) copied.then(() => tell("copied"), hint);
