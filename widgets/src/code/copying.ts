@@ -44,16 +44,17 @@ export function showSheet(
   const onKey = (event: KeyboardEvent) => {
     if (event.key !== "Escape") return;
     event.stopPropagation();
-    sheet.close();
+    close();
   };
   const close = () => {
     if (!sheet.isConnected) return;
+    sheet.close();
     root.removeEventListener("keydown", onKey, true);
     sheet.remove();
     before?.focus({ preventScroll: true });
   };
   const area = h("pre", { class: "jv-scroll", tabindex: 0, "aria-label": label }, ...text);
-  const head = [h("strong", {}, label), note, button("Close", () => sheet.close())];
+  const head = [h("strong", {}, label), note, button("Close", () => close())];
   const sheet = h(
     "dialog",
     {
@@ -71,7 +72,7 @@ export function showSheet(
   root.addEventListener("keydown", onKey, true);
   if (dock) sheet.show();
   else openModal(sheet);
-  return { area, close: () => sheet.close() };
+  return { area, close };
 }
 
 /** Opens a dialog above the page, which a press beside it closes. */
