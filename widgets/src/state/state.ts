@@ -71,8 +71,8 @@ export interface Other {
 /** The arrangement of the panes, for a question; or empty. */
 export type View = "overview" | "motion" | "lines" | "diff" | "kept" | "derived" | "cost" | "what-if" | "";
 
-/** The views that replace the stages' panes. */
-export const WHOLE: readonly View[] = ["overview", "motion", "lines", "diff"];
+/** The views without the stages' panes. */
+export const WHOLE: readonly View[] = ["overview", "motion", "lines", "diff", "cost", "what-if"];
 
 export type Change =
   | "view"
@@ -254,9 +254,11 @@ export class State {
   /** Arranges the panes for a question. */
   arrange(view: View): void {
     if (view === "diff") this.compare(true);
+    else if (this.compared && !["overview", "motion", "lines"].includes(view)) this.compare(false);
     if (WHOLE.includes(view)) {
-      const isThere = view === "lines" || (view === "diff" ? this.compared : this.hasOverview);
-      if (isThere) this.look(view);
+      const isMissing =
+        view === "diff" ? !this.compared : ["overview", "motion"].includes(view) && !this.hasOverview;
+      if (!isMissing) this.look(view);
       return;
     }
     const at = (...keys: string[]) =>
@@ -266,7 +268,6 @@ export class State {
       derived: { left: at("primal"), right: at("forward", "linear") },
     };
     const shown = panes[view] ?? this.shown;
-    if (this.compared) this.compare(false);
     this.form = { left: "code", right: "code" };
     if (shown.left.length > 0) this.show(shown, view);
     else this.look(view);
