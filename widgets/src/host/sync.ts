@@ -133,7 +133,7 @@ export function syncState(model: WidgetModel, state: State): () => void {
     if (busy || row === state.row) return;
     if (row < 0) state.clear();
     else {
-      if (state.view === "overview" || state.view === "motion") state.show({});
+      if (!state.showsStages) state.show({});
       state.goTo(row);
     }
   };

@@ -55,12 +55,12 @@ import { Waiting } from "./waiting";
 const AT_ONCE = 500;
 
 /**
- * In an explorer narrower than NARROW, panes are stacked, except two stages; below SLIM, those too; from WIDE on, the source is beside the
- * question's pane and not below it. In pixels.
+ * In an explorer narrower than NARROW, panes are stacked, except two stages; below SLIM, those too; from WIDE on, the others are
+ * beside the question's pane and not below it. In pixels.
  */
 const [SLIM, NARROW, WIDE] = [600, 760, 1180];
 
-/** The panes of each question: the main one, one below it, and the rest. Stages that were chosen have none. */
+/** The views for which there is a class that arranges the panes. */
 const ARRANGED: readonly View[] = [
   "overview",
   "motion",
@@ -106,7 +106,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const code = new Map<Side, { key: string; pane: Pane; of: State }>();
   const showCodes = () => {
     // Hidden panes are created when they become visible.
-    if (!["kept", "derived", ""].includes(state.view)) return;
+    if (!state.showsStages) return;
     for (const side of ["left", "right"] as const) {
       const shown = shownAt(state, side);
       const { stages } = shown;
@@ -219,7 +219,8 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   ];
   const showView = () => {
     for (const view of ARRANGED) root.classList.toggle(`is-${view}`, state.view === view);
-    root.classList.toggle("is-stages", state.view === "");
+    root.classList.toggle("is-stages", state.view === "" && !state.compared);
+    root.classList.toggle("is-versions", state.view === "" && state.compared);
     for (const extra of ["details", "stages"] as const)
       root.classList.toggle(`shows-${extra}`, state.extras.has(extra));
   };
@@ -231,7 +232,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     root.classList.toggle("is-wide", width >= WIDE);
   });
   const unsubscribe = state.subscribe((change) => {
-    if (change === "view" || change === "extra") showView();
+    if (change === "view" || change === "extra" || change === "shown") showView();
     if (change === "view") showCodes();
     const isRead = change === "switches" && state.checked === null && !isWaiting(state);
     if (change === "whole" || change === "view" || isRead) askRest();

@@ -7,6 +7,7 @@ import type { Change, State } from "../state/state";
 import { h, onRowKey, section } from "../ui/dom";
 import { formatFlops, percent } from "../ui/format";
 import { Heads, sortedBy } from "../ui/sorting";
+import { isSaved } from "./residualrows";
 
 type SortKey = Figure | "work" | "what" | "line";
 
@@ -170,9 +171,13 @@ function functionsOf({ model }: State): Row[] {
     const rows = () => [...new Set(outermost.flatMap((scope) => overview.rowsOf(scope)))];
     const again = () => rows().filter((row) => model.role(row) === "recomputation");
     const kept = () => {
-      const indices = new Set(rows().flatMap((row) => model.residualsOfRow.get(row) ?? []));
-      const made = [...indices].map((i) => model.residuals[i]!).filter((r) => r.kind !== "argument");
-      return made.reduce((sum, r) => sum + r.nbytes, 0);
+      // What it computes; of what it only reads, the bytes are those of another function.
+      const own = rows().flatMap((row) =>
+        (model.residualsOfRow.get(row) ?? [])
+          .map((i) => model.residuals[i]!)
+          .filter((r) => r.producer === row),
+      );
+      return own.filter(isSaved).reduce((sum, r) => sum + r.nbytes, 0);
     };
     const figures = {
       forward: work(false),

@@ -72,7 +72,7 @@ export interface Other {
 export type View = "overview" | "motion" | "lines" | "diff" | "kept" | "derived" | "cost" | "what-if" | "";
 
 /** The views without the stages' panes. */
-export const WHOLE: readonly View[] = ["overview", "motion", "lines", "diff", "cost", "what-if"];
+const WHOLE: readonly View[] = ["overview", "motion", "lines", "diff", "cost", "what-if"];
 
 export type Change =
   | "view"
@@ -314,9 +314,14 @@ export class State {
     this.selectRows(rows);
   }
 
+  /** Whether the stages' panes are shown. */
+  get showsStages(): boolean {
+    return !WHOLE.includes(this.view);
+  }
+
   /** Leaves a view that hides the stages' panes. */
   openStages(): void {
-    if (WHOLE.includes(this.view)) this.arrange(this.hasOverview ? "kept" : "");
+    if (!this.showsStages) this.arrange(this.hasOverview ? "kept" : "");
   }
 
   private look(view: View): void {
@@ -390,10 +395,10 @@ export class State {
     return this.shown.left.includes(stage) || this.shown.right.includes(stage);
   }
 
-  /** Selects a row, and shows its stage if neither pane does. */
+  /** Selects a row, and shows its stage if there are panes of stages, and neither does. */
   goTo(row: number): void {
     const stage = this.model.stage(row);
-    if (!this.isShown(stage)) this.showStages([stage]);
+    if (this.showsStages && !this.isShown(stage)) this.showStages([stage]);
     this.selectRow(row);
   }
 
