@@ -15,6 +15,7 @@ from nbconvert import HTMLExporter, LatexExporter
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 from playwright.sync_api import expect
 from short_runs import short
+from tour import unfold
 
 pytestmark = [pytest.mark.browser, pytest.mark.parametrize("theme", ["light"], indirect=True)]
 
@@ -64,12 +65,14 @@ def run_in_lab(in_lab, *cells, own_kernel=False):
 
 
 def works(explorer):
-    """Checks that an explorer responds: clicking an equation selects it, and the inspector and the residuals follow."""
+    """Checks that an explorer responds: the residuals are shown, and clicking an equation selects it, and the inspector follows."""
     explorer.scroll_into_view_if_needed()
+    explorer.get_by_test_id("view-kept").click()
+    expect(explorer.get_by_test_id("residual-row").first).to_be_visible()
+    unfold(explorer)
     line = explorer.get_by_test_id("code-left").locator(".cm-line[data-row]", has_text=re.compile("= tanh"))
     line.click(position={"x": 4, "y": 6})
     expect(explorer.get_by_test_id("inspector")).to_contain_text("tanh")
-    expect(explorer.get_by_test_id("residual-row").first).to_be_visible()
 
 
 def test_it_sits_in_boxes_tabs_and_interact_and_python_hears_of_it(in_lab):
@@ -94,9 +97,10 @@ def shown(n=2):
     explorers = page.get_by_test_id("explorer")
     first, label = explorers.nth(0), page.locator(".widget-label", has_text=" is ")
     works(first)
-    expect(label).to_have_text(re.compile("selected is primal:"))
+    expect(label).to_have_text(re.compile("selected is forward:"))
     first.get_by_test_id("stage-backward").click()
     expect(label).to_have_text("stage is backward")
+    first.get_by_test_id("view-kept").click()
     first.get_by_test_id("filter").fill("tanh")
     expect(label).to_have_text("filter is tanh")
     page.get_by_role("tab", name="second").click()

@@ -8,8 +8,8 @@ let resized: () => void;
 vi.stubGlobal(
   "ResizeObserver",
   class {
-    constructor(callback: () => void) {
-      resized = callback;
+    constructor(callback: (entries: object[]) => void) {
+      resized = () => callback([{ contentRect: { width: 800 } }]);
     }
     observe(): void {}
     unobserve(): void {}
@@ -19,20 +19,20 @@ vi.stubGlobal(
 
 afterEach(() => document.body.replaceChildren());
 
-/** A part of a page that scrolls, of this height. */
-function scroller(height: number, inside: Element): HTMLElement {
+/** A part of a page that scrolls. */
+function scroller(height: () => number, inside: Element): HTMLElement {
   const element = document.createElement("div");
   element.style.overflowY = "auto";
-  Object.defineProperty(element, "clientHeight", { value: height, configurable: true });
+  Object.defineProperty(element, "clientHeight", { get: height });
   element.append(inside);
   return element;
 }
 
-function show(height: number, seen: number) {
+/** A widget in the output of a cell, which is as high as its contents, in a notebook of some height. */
+function show(height: number, notebook: { height: number }) {
   const el = document.createElement("div");
-  // The output of a cell, which is too low to be the notebook.
-  const notebook = scroller(seen, scroller(200, el));
-  document.body.append(notebook);
+  const output = () => Number.parseFloat(getComputedStyle(root).display === "none" ? "0" : root.style.height);
+  document.body.append(scroller(() => notebook.height, scroller(output, el)));
   const model = host({ height });
   const [root, stop] = frame({ model, el }, "explorer");
   resized();
@@ -41,27 +41,28 @@ function show(height: number, seen: number) {
     resized();
     window.dispatchEvent(new Event("pointerup"));
   };
-  return { root, model, notebook, drag, stop };
+  return { root, model, drag, stop };
 }
 
 test("a widget is as high as the visible part of the notebook, and follows it", () => {
-  const { root, notebook, stop, model } = show(0, 900);
+  const notebook = { height: 900 };
+  const { root, stop, model } = show(0, notebook);
   expect(root.style.height).toBe("876px");
-  Object.defineProperty(notebook, "clientHeight", { value: 700 });
+  notebook.height = 700;
   resized();
   expect(root.style.height).toBe("676px");
   stop();
   expect(model.count()).toBe(0);
-  expect(show(0, 400).root.style.height).toBe("520px");
+  expect(show(0, { height: 400 }).root.style.height).toBe("520px");
 });
 
 test("a drag of the lower edge is remembered, and Python sets the height", () => {
-  const { root, model, drag } = show(0, 900);
+  const { root, model, drag } = show(0, { height: 900 });
   drag("640.4px");
   expect([model.values["height"], root.style.height]).toEqual([640, "640px"]);
   resized();
   expect(root.style.height).toBe("640px");
   model.set("height", 0);
   expect(root.style.height).toBe("876px");
-  expect(show(600, 900).root.style.height).toBe("600px");
+  expect(show(600, { height: 900 }).root.style.height).toBe("600px");
 });

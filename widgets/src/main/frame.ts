@@ -8,7 +8,7 @@ import { keepFocus } from "./focus";
 /** The least height of a widget, and what it leaves of the notebook's, in pixels. */
 const [LEAST, LEFT] = [520, 24];
 
-/** A part of a page that scrolls is the notebook if it is at least this high, in pixels; otherwise it may be the output of a cell. */
+/** A part of a page that scrolls is the notebook if it is at least this high without the widget, in pixels. */
 const NOTEBOOK = 300;
 
 /** The root element of a widget, attached to the page, and a function to remove it. */
@@ -35,18 +35,17 @@ export function frame({ model, el }: Host, name: string): [HTMLElement, () => vo
 function keepHeight(root: HTMLElement, model: WidgetModel): () => void {
   const asked = () => Number(model.get("height") ?? 0) || 0;
   let set = 0;
-  let seen: Element | null = null;
+  let seen: Element | null | undefined;
   const fit = () => {
     const visible = (seen?.clientHeight || window.innerHeight) - LEFT;
     set = asked() || Math.max(LEAST, visible);
     root.style.height = `${set}px`;
   };
-  const observer = new ResizeObserver(() => {
-    const now = root.isConnected ? notebookOf(root) : null;
-    if (now !== null && now !== seen) {
-      if (seen !== null) observer.unobserve(seen);
-      seen = now;
-      observer.observe(seen);
+  const observer = new ResizeObserver(([entry]) => {
+    const isShown = root.isConnected && entry!.contentRect.width > 0;
+    if (isShown && !(seen === null || seen?.isConnected)) {
+      seen = notebookOf(root);
+      if (seen) observer.observe(seen);
     }
     if (Number.parseFloat(root.style.height) === set) fit();
   });
@@ -71,14 +70,16 @@ function keepHeight(root: HTMLElement, model: WidgetModel): () => void {
 }
 
 /** The part of the page that scrolls and holds the notebook; null for the page itself. */
-function notebookOf(element: Element): Element | null {
+function notebookOf(element: HTMLElement): Element | null {
+  // The output of a cell may scroll too, but is only as high as its contents.
+  element.style.display = "none";
   const root = element.getRootNode();
-  const start = element.parentElement ?? (root instanceof ShadowRoot ? root.host : null);
-  for (let each = start; each !== null && each !== document.body; each = each.parentElement) {
-    const { overflowY } = getComputedStyle(each);
-    if ((overflowY === "auto" || overflowY === "scroll") && each.clientHeight >= NOTEBOOK) return each;
-  }
-  return null;
+  let found = element.parentElement ?? (root instanceof ShadowRoot ? root.host : null);
+  const holds = (each: Element) =>
+    ["auto", "scroll"].includes(getComputedStyle(each).overflowY) && each.clientHeight >= NOTEBOOK;
+  while (found !== null && !holds(found)) found = found.parentElement;
+  element.style.display = "";
+  return found === document.body || found === document.documentElement ? null : found;
 }
 
 /** A message in place of the content. */

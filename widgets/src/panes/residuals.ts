@@ -140,7 +140,7 @@ export class ResidualsPane {
       ],
       this.said,
       this.scroller,
-      h("div", { class: "jv-pair" }, h("strong", {}, "The equations"), this.paired, back, on),
+      h("div", { class: "jv-pair" }, h("strong", {}, "The equations"), back, on, this.paired),
     );
     this.table = new Rows(this.scroller, this.body, (i) => {
       const key = keyOf(this.shown[i]!);
