@@ -32,7 +32,7 @@ def page(same_tab, saved):
     return same_tab.page
 
 
-PANES = ("code-left", "code-right", "residuals", "source", "inspector")
+PANES = ("residuals", "code-left", "code-right", "source", "inspector")
 
 
 def resize(page, width, height):
@@ -59,13 +59,23 @@ def test_panes_stand_below_each_other_in_a_narrow_page(page):
         assert above["y"] + above["height"] <= below["y"] + 1
     assert all(box["width"] > 540 and box["height"] > 100 for box in found)
     resize(page, 720, 800)
-    left, right, residuals, *_ = boxes(page)
+    residuals, left, right, source, _ = boxes(page)
     assert left["y"] == right["y"]
     assert left["width"] > 300
     assert right["width"] > 300
-    assert left["y"] + left["height"] <= residuals["y"] + 1
+    assert residuals["y"] + residuals["height"] <= left["y"] + 1
+    assert left["y"] + left["height"] <= source["y"] + 1
     resize(page, 1280, 800)
-    assert boxes(page)[0]["y"] == boxes(page)[1]["y"]
+    residuals, left, right, *_ = boxes(page)
+    assert left["y"] == right["y"] == residuals["y"]
+
+
+def test_the_overview_is_seen_in_a_narrow_page(page):
+    resize(page, 390, 800)
+    page.get_by_test_id("view-overview").click()
+    overview, source = boxes(page, ("overview", "source"))
+    assert overview["height"] > 300
+    assert overview["y"] + overview["height"] <= source["y"] + 1
 
 
 def test_what_is_in_motion_stands_above_the_source_in_a_narrow_page(page):
@@ -216,6 +226,7 @@ def test_the_explorer_is_as_high_as_the_notebook_until_it_is_dragged(in_lab):
     page.mouse.move(corner[0], corner[1] - 120, steps=4)
     page.mouse.up()
     assert height() == pytest.approx(box["height"] - 120, abs=2)
+    page.wait_for_timeout(300)
     assert int(ask_kernel(page, "e.height")) == pytest.approx(height(), abs=1)
     page.set_viewport_size({"width": 1600, "height": 1100})
     assert height() == pytest.approx(box["height"] - 120, abs=2)

@@ -161,11 +161,11 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const main = h("div", { class: "jv-main" });
   main.append(
     player.element,
-    codes,
     ...panes.map((pane) => pane.element),
     splitter(main, "row", "--jv-low"),
     splitter(main, "column", "--jv-side"),
   );
+  residuals.element.after(codes);
   root.replaceChildren(rail.element, main, keys.sheet);
 
   const act = (event: KeyboardEvent) => {

@@ -70,7 +70,7 @@ const VIEWS: [View, string, string][] = [
   ],
   ["diff", "What |differs", "The two versions side by side, source and equations aligned line by line"],
   ["kept", "Why is it |saved", "What is saved and why, with the equations that make it and read it"],
-  ["derived", "How was it |derived", "The function beside its linearization; ▶ steps plays it"],
+  ["derived", "How was it |derived", "The function beside its linearization; R plays it step by step"],
   [
     "cost",
     "What does it |cost",
