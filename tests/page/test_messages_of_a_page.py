@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import jaxviz
-from jaxviz.features.debugger.widget import _ASKED
+from jaxviz.features.debugger.widget import _REQUESTS
 from jaxviz.features.explorer.widget import _WORK
 from jaxviz.features.probes.widget import LivePlot
 from jaxviz.page.bundle import OneWay, bundle
@@ -57,7 +57,7 @@ OFTEN_RIGHT = st.fixed_dictionaries(
 )  # fmt: skip
 REQUESTS = st.one_of(
     JSON,
-    st.builds(lambda do, more, right: {**more, **right, "do": do}, st.sampled_from([*_ASKED, "__init__", "break", "run to"]), FIELDS, OFTEN_RIGHT),
+    st.builds(lambda do, more, right: {**more, **right, "do": do}, st.sampled_from([*_REQUESTS, "__init__", "break", "run to"]), FIELDS, OFTEN_RIGHT),
     st.builds(lambda more, right: {**more, **right, "work": "try"}, FIELDS, OFTEN_RIGHT),
     st.builds(lambda part: {"part": part}, JSON),
     st.sampled_from([work for work in _WORK if work not in ("compile", "compile one", "advice")]),
@@ -157,6 +157,6 @@ def test_a_page_sets_only_what_is_shown(watched, all_widgets, which, data):
 def test_a_page_says_what_it_shows_and_no_more(all_widgets):
     explorer = all_widgets[1]
     payload = explorer.payload
-    explorer.set_state({"stage": "backward", "payload": b"x", "compiled": "<script>", "_esm": "alert(1)", "height": 3})
-    assert (explorer.stage, explorer.payload, explorer.compiled, explorer.height) == ("backward", payload, "", 680)
+    explorer.set_state({"stage": "backward", "payload": b"x", "compiled": "<script>", "_esm": "alert(1)", "height": 700})
+    assert (explorer.stage, explorer.payload, explorer.compiled, explorer.height) == ("backward", payload, "", 700)
     assert "alert(1)" not in explorer._esm

@@ -66,6 +66,8 @@ class StepperWidget(Bundled):
     folded = traitlets.Bool(False).tag(sync=True)
     height = traitlets.Int(0).tag(sync=True)
 
+    from_page = frozenset(("height",))
+
     def __init__(self, stepper: Stepper, event: Event | None = None, **traits: Any):
         self._event = event
         if event is not None:

@@ -114,7 +114,9 @@ class Explorer(Bundled):
     motion = traitlets.Bool(False).tag(sync=True)
     advice = traitlets.Unicode("").tag(sync=True)
 
-    from_page = frozenset(("stage", "beside", "selected", "filter", "overview", "motion", "compared", "switches"))
+    from_page = frozenset(
+        ("stage", "beside", "selected", "filter", "height", "overview", "motion", "compared", "switches")
+    )
 
     _is_told = False
     """Whether the page is sending what it shows."""

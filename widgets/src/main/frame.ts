@@ -33,7 +33,7 @@ export function frame({ model, el }: Host, name: string): [HTMLElement, () => vo
 
 /** As high as was asked for; or as much of the notebook as is seen, until the user drags its lower edge, which is remembered. */
 function keepHeight(root: HTMLElement, model: WidgetModel): () => void {
-  const asked = () => Number(model.get("height") ?? 0) || 0;
+  const asked = () => Math.max(0, Number(model.get("height")) || 0);
   let set = 0;
   let seen: Element | null | undefined;
   const fit = () => {
