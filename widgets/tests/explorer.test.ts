@@ -639,7 +639,7 @@ const inPlace = [[0, 1], []];
 const ofView = JSON.stringify({ ...JSON.parse(layers), residuals: inPlace });
 
 test("Python sets the filter, and receives what is typed", () => {
-  const { find, model } = show({ filter: "nothing has this" }, "view-kept");
+  const { find, model } = show({ filter: "nothing has this" });
   const box = find("filter")[0] as HTMLInputElement;
   expect(box.value).toBe("nothing has this");
   expect(find("residual-row").length).toBe(0);
@@ -1010,7 +1010,7 @@ test("keys lead from a variable to its definition, to its uses, and back", () =>
 });
 
 test("the inspector lists the uses of an equation's results", () => {
-  const { find, model } = show({ selected: "primal:0" }, "open-details");
+  const { find, model } = show({ selected: "primal:0" });
   expect(find("uses")[0]!.textContent).toContain("1 use");
   find("uses")[0]!.querySelector("button")!.click();
   expect(model.values["selected"]).toBe("primal:1");

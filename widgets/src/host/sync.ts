@@ -179,6 +179,11 @@ export function syncState(model: WidgetModel, state: State): () => void {
   onSwitches();
   if (isMotion) state.arrange("motion");
   else if (isOverview) state.arrange("overview");
+  // What Python has selected or looks for is shown.
+  if (state.view === "" && !state.compared) {
+    if (state.filter !== "") state.show({}, "kept");
+    if (state.row >= 0) state.open("details");
+  }
   for (const [event, listener] of listeners) model.on(event, listener);
   return () => {
     unsubscribe();
