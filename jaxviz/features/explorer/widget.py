@@ -228,10 +228,7 @@ class Explorer(Bundled):
           the path.
         """
         view = self.view if source else fit_to_show(view_of(self.derivation, source=False))
-        state = {
-            name: getattr(self, name)
-            for name in ("stage", "beside", "selected", "filter", "height", "compared", "overview", "motion")
-        }
+        state = {name: getattr(self, name) for name in sorted(self.from_page - {"switches"})}
         try:
             state |= saved_switches(self._switches, self.switches, source) | {"tried": self._tried()}
         except Exception as error:
