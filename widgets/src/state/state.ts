@@ -2,6 +2,7 @@
 
 import { NO_WORK, type Work } from "../host/work";
 import type { Matches } from "../model/changes";
+import { ownExchanges } from "../model/exchanges";
 import type { Model } from "../model/model";
 import type { Player } from "../model/player";
 import type { Place } from "../model/records";
@@ -212,9 +213,8 @@ export class State {
   /** Shows the equations of the next or the previous one of the selected residuals. */
   stepPair(by: 1 | -1): void {
     const { residuals } = this.selection;
-    const { at, of } = this.pair;
-    const residual = [...residuals][at + by];
-    if (at < 0 || residual === undefined || at + by >= of) return;
+    const residual = [...residuals][this.pair.at + by];
+    if (residual === undefined) return;
     const { producer, consumers } = this.model.residuals[residual]!;
     this.select(producer >= 0 ? [producer] : [], { residuals, residual }, [...consumers]);
   }
@@ -543,19 +543,6 @@ export class State {
   private tell(change: Change): void {
     for (const listener of this.listeners) listener(change);
   }
-}
-
-/** The collectives in the function itself. */
-function ownExchanges(model: Model): Map<number, readonly string[]> {
-  const found = new Map<number, readonly string[]>();
-  for (const [row, exchanges] of model.axes) {
-    const [v] = model.outputs(row);
-    if (exchanges && v !== undefined)
-      found.set(row, [
-        `${model.primitive(row)}, ${model.params(row)[0]}, ${model.sizeText(v)}: a collective that your code calls here, or its transpose`,
-      ]);
-  }
-  return found;
 }
 
 export type Lit = "" | "is-selected" | "is-ancestor" | "is-descendant" | "is-related";
