@@ -147,6 +147,7 @@ OPENS = """async () => {
     const shown = performance.now() - start;
     kept.click();
     await found("[data-testid=residual-row]");
+    (await found("[data-testid=open-details]")).click();
     const equation = await found("[data-testid=code-left] .cm-line[data-row] .jv-primitive");
     const box = equation.getBoundingClientRect();
     const at = { bubbles: true, clientX: box.left + box.width / 2, clientY: box.top + box.height / 2 };
@@ -284,7 +285,7 @@ def in_browser(n_layers: int, small_layers: int, repeats: int, seconds: float) -
             table = "[data-testid=residuals] .jv-scroll"
             frames["scrolling the residual table"] = page.evaluate(SCROLLS, [table, seconds])
             frames["leaping in the residual table"] = page.evaluate(JUMPS, [table, seconds])
-            page.evaluate("() => document.querySelector('[data-testid=show-memory]')?.click()")
+            page.evaluate("() => document.querySelector('[data-testid=view-cost]').click()")
             frames["pointing in the memory pane"] = page.evaluate(POINTS, ["[data-testid=timeline]", seconds])
             assert tab.errors == [], tab.errors
             page.close()

@@ -82,6 +82,7 @@ def steps(page: Page) -> list[tuple[str, Callable[[], None]]]:
     laid_out = "[data-testid=graph-left][data-layout]:has(.jv-graph-wait:empty)"
     return [
         ("why is it kept", click("view-kept", line("right", "backward"))),
+        ("the selection in full", click("open-details", "[data-testid=inspected]")),
         ("a click on an equation", then(_SELECT, None, "[data-testid=inspected]")),
         ("jvp beside linearize", then(_KEYS, ["explorer", ["l"]], line("left", "jvp"))),
         ("what does it cost", click("view-cost", "[data-testid=timeline] path")),

@@ -250,7 +250,7 @@ PANES: Mapping[str, Callable[[Page], Any]] = {
     "lines": both(click("[data-testid=view-lines]"), click("[data-testid=source-line][aria-expanded]")),
     "motion": both(click("[data-testid=view-motion]"), keys(*["ArrowDown"] * 12)),
     "graph": both(stages("3"), keys("g")),
-    "graphs": both(LARGEST, click("[data-testid=as-graph-left]"), click("[data-testid=as-graph-right]")),
+    "graphs": both(FORWARD_AND_BACKWARD, click("[data-testid=as-graph-left]"), click("[data-testid=as-graph-right]")),
     "linearize": keys("l"),
     "steps": keys("r", *["ArrowRight"] * 4),
     "compiled": stages("3", "6"),
@@ -272,8 +272,10 @@ SHOTS: Mapping[str, Shot] = {
 
 FOR_README: Mapping[str, Shot] = {
     "explorer": Shot("transformer", size=(1280, 750)),
-    "residual": Shot("mlp", both(FORWARD_AND_BACKWARD, residual("sub in the derivative")), size=(1280, 640)),
-    "what-if": Shot("transformer of 3", WHAT_IF, part=".jv-lower", size=(1240, 1060)),
+    "residual": Shot(
+        "mlp", both(click("[data-testid=view-kept]"), residual("sub in the derivative")), size=(1280, 640)
+    ),
+    "what-if": Shot("transformer of 3", WHAT_IF, part=".jv-main", size=(1240, 1060)),
     "graph": Shot("transformer", both(FORWARD_AND_BACKWARD, keys("g")), part=".jv-codes", size=(1500, 1000)),
     "steps": Shot("mlp", keys("r", *["ArrowRight"] * 4), size=(1280, 620)),
     "versions": Shot("versions", size=(1400, 760)),

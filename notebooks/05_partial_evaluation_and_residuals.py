@@ -246,7 +246,7 @@ print(derivation.check())
 
 # %% [markdown]
 # Both halves side by side, with one residual selected: the weights of attention, $n \times n$ numbers. On the left where they are
-# made, on the right what reads them, and in the table why. Click other rows.
+# made, on the right what reads them, and in the inspector why. Click other equations.
 
 # %%
 weights = next(r for r in residuals if r.producer is not None and r.producer.primitive.name == "div")

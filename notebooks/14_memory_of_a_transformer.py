@@ -298,7 +298,7 @@ for r in _of_layer:
 
 # %% [markdown]
 # The same in the explorer. Its residuals are filtered by the type; a click on one lights up the line, and in the backward program who reads
-# it. *What if* beside them has a switch for each checkpoint that could be there, and for what it saves.
+# it. *What if* has a switch for each checkpoint that could be there, and for what it saves.
 
 # %%
 explorer = jaxviz.explore(loss, params, tokens)

@@ -8,6 +8,7 @@ import nbformat
 import pytest
 from jupyter_lab import KERNEL_IDLE
 from playwright.sync_api import expect
+from tour import unfold
 
 PROGRAM = """
 import jax, jax.numpy as jnp, jaxviz
@@ -79,9 +80,11 @@ def widgets(notebook):
 
 
 def works(explorer):
-    """Checks that an explorer responds: clicking an equation selects it, and the inspector and the residuals follow."""
+    """Checks that an explorer responds: the residuals are shown, and clicking an equation selects it, and the inspector follows."""
     explorer.scroll_into_view_if_needed()
+    explorer.get_by_test_id("view-kept").click()
+    expect(explorer.get_by_test_id("residual-row").first).to_be_visible()
+    unfold(explorer)
     line = explorer.get_by_test_id("code-left").locator(".cm-line[data-row]", has_text=re.compile("= tanh"))
     line.click(position={"x": 4, "y": 6})
     expect(explorer.get_by_test_id("inspector")).to_contain_text("tanh")
-    expect(explorer.get_by_test_id("residual-row").first).to_be_visible()

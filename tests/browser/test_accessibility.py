@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 from playwright.sync_api import expect
 from short_runs import short
+from tour import unfold
 
 import jaxviz
 from notebooks import light
@@ -72,10 +73,12 @@ def keys(*names):
     return press
 
 
-def lower_pane(name):
+def question(name, *extras):
     def show(tab, explorer):
         tab.page.set_viewport_size({"width": 1280, "height": 800})
-        explorer.get_by_test_id("residuals").get_by_test_id(f"show-{name}").click()
+        explorer.get_by_test_id(f"view-{name}").click()
+        for extra in extras:
+            unfold(explorer, extra)
 
     return show
 
@@ -113,15 +116,16 @@ def side_by_side(compared, width):
 
 VIEWS = {
     "as it opens": keys(),
-    "an equation selected": keys("ArrowDown", "ArrowDown", "ArrowDown"),
+    "an equation selected": keys("i", "ArrowDown", "ArrowDown", "ArrowDown"),
     "two stages": keys("Digit3", "Shift+Digit5"),
     "jvp beside linearize": keys("l"),
-    "two versions": keys("c"),
+    "two versions": keys("c", "i"),
     "compiled": keys("Digit6"),
     "a graph": keys("Digit3", "g", "Home", "ArrowDown", "Enter"),
     "two graphs": keys("Digit3", "g", "Shift+Digit5"),
     "keys": keys("?"),
-    **{name: lower_pane(name) for name in ("what-if", "memory", "changes")},
+    **{name: question(name) for name in ("cost", "what-if", "diff")},
+    "kept": question("kept", "stages", "details"),
     "line by line": line_by_line,
     "what a search finds": search,
     "a diff of the source": side_by_side("source", 1280),
@@ -162,18 +166,17 @@ def test_the_source_is_read_without_scrolling_to_the_side(tab, explorer, width):
 
 
 CLICKS = {
-    "tabs": [
-        "[data-testid=residuals] [data-testid=show-what-if]",
-        "[data-testid=what-if] [data-testid=show-memory]",
-        "[data-testid=memory] [data-testid=show-changes]",
-        "[data-testid=changes] [data-testid=show-residuals]",
+    "questions": ["[data-testid=view-what-if]", "[data-testid=view-diff]", "[data-testid=compared]"],
+    "a pane opened and closed": [
+        "[data-testid=open-stages]",
+        "[data-testid=beside-backward]",
+        "[data-testid=code-right] .jv-close",
     ],
-    "a pane opened and closed": ["[data-testid=beside-backward]", "[data-testid=code-right] .jv-close"],
     "code and graph": ["[data-testid=as-graph-left]", "[data-testid=as-code-left]"],
     "folds": ["[data-testid=fold-left]", "[data-testid=code-left] .jv-fold", "[data-testid=code-left] .jv-arrow"],
-    "the player": ["[data-testid=play]", "[data-testid=player-close]"],
+    "the player": ["[data-testid=open-stages]", "[data-testid=play]", "[data-testid=player-close]"],
     "a difference": [
-        "[data-testid=residuals] [data-testid=show-changes]",
+        "[data-testid=view-diff]",
         "[data-testid=next-added-primal]",
         "[data-testid=code-right] .jv-close",
     ],

@@ -8,6 +8,7 @@ import pytest
 from anywidget_host import BINARY, AnywidgetHost
 from playwright.sync_api import expect
 from short_runs import short
+from tour import unfold
 
 import jaxviz
 from jaxviz.features.explorer.still import table_html
@@ -28,7 +29,7 @@ def explorer():
 def shown(tab, explorer, folder, **of_host):
     explorer._fill()
     host = AnywidgetHost(tab.page, explorer, folder, **of_host)
-    host.wait("residual-row")
+    host.wait("code-left")
     assert host.refused() == []
     return host
 
@@ -51,7 +52,7 @@ def test_it_works_however_bytes_arrive(tab, tmp_path, explorer, binary):
 
 def test_what_it_shows_may_come_later(tab, tmp_path, explorer):
     host = AnywidgetHost(tab.page, explorer, tmp_path)
-    host.wait("residual-row")
+    host.wait("code-left")
     works(tab.page.get_by_test_id("explorer"))
 
 
@@ -66,6 +67,7 @@ def test_views_of_one_model_come_and_go(tab, tmp_path, explorer):
     )
     explorers = page.get_by_test_id("explorer")
     expect(explorers).to_have_count(3)
+    unfold(explorers.nth(2))
     works(explorers.nth(0))
     expect(explorers.nth(2).get_by_test_id("inspected")).to_have_text("tanh")
     assert explorers.nth(2).evaluate("(e) => getComputedStyle(e).display") == "flex"

@@ -7,6 +7,7 @@ import pytest
 from jupyter_lab import ask_kernel
 from playwright.sync_api import expect
 from short_runs import short
+from tour import unfold
 
 from notebooks import RESTART, SHUT_DOWN, light, run, run_in_lab, save, widgets, works
 
@@ -28,6 +29,7 @@ def test_two_views_of_one_widget_follow_each_other(in_lab):
     expect(explorers).to_have_count(2, timeout=60_000)
     first, second = explorers.nth(0), explorers.nth(1)
     works(first)
+    unfold(second)
     expect(second.get_by_test_id("inspected")).to_have_text("tanh")
     second.get_by_test_id("stage-backward").click()
     expect(first.get_by_test_id("code-left")).to_have_attribute("data-stage", "backward")
@@ -60,6 +62,7 @@ def test_panes_go_on_without_their_kernel(in_lab, end):
     explorer.get_by_test_id("as-graph-left").click()
     expect(explorer.get_by_test_id("graph-canvas-left")).to_be_visible()
     explorer.get_by_test_id("as-code-left").click()
+    explorer.get_by_test_id("view-kept").click()
     explorer.get_by_test_id("filter").fill("tanh")
     expect(explorer.get_by_test_id("residual-row").first).to_be_visible()
     explorer.get_by_test_id("stage-compiled").click()
@@ -142,7 +145,7 @@ def test_long_work_says_how_far_it_is_and_can_be_stopped(in_lab):
     page = run_in_lab(in_lab, SLOWLY, "e = jaxviz.explore(deep, *args)\ne", own_kernel=True)
     explorer = page.get_by_test_id("explorer")
     explorer.scroll_into_view_if_needed()
-    explorer.get_by_test_id("show-what-if").first.click()
+    explorer.get_by_test_id("view-what-if").click()
     waiting = explorer.get_by_test_id("waiting")
     button = waiting.get_by_test_id("cancel")
     expect(waiting.get_by_test_id("elapsed")).to_have_text(re.compile(r"^\d s · [1-7] of 8 plans$"), timeout=20_000)
@@ -161,6 +164,7 @@ def test_long_work_says_how_far_it_is_and_can_be_stopped(in_lab):
     expect(explorer.get_by_test_id("what-if-figures")).to_be_visible(timeout=20_000)
 
     # JAX's input to XLA is shown while XLA compiles, and the kernel is free again after stopping it.
+    unfold(explorer, "stages")
     explorer.get_by_test_id("stage-compiled").click()
     compiling = explorer.get_by_test_id("compiling")
     button = compiling.get_by_test_id("cancel")

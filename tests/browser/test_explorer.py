@@ -8,6 +8,7 @@ import pytest
 from jupyter_lab import KERNEL_IDLE, ask_kernel
 from playwright.sync_api import expect
 from short_runs import short
+from tour import unfold
 
 import jaxviz
 from benchmarks.models import transformer
@@ -52,7 +53,7 @@ def test_the_first_notebook_shows_the_explorer(in_lab):
     explorer = explorer_of(in_lab.page)
     expect(explorer.get_by_test_id("card").first).to_contain_text("x = jnp.tanh(x @ w + b)")
     in_lab.screenshot("notebook-overview")
-    explorer.get_by_test_id("view-derived").click()
+    explorer.get_by_test_id("view-kept").click()
     badge = explorer.get_by_test_id("badge")
     expect(badge).to_contain_text(re.compile(r"residuals as in JAX [\d.]+: (\d+) of \1"))
     rows = explorer.get_by_test_id("residual-row")
@@ -67,6 +68,7 @@ def test_the_first_notebook_shows_the_explorer(in_lab):
 def test_keys_stay_inside_the_widget_and_figures_are_those_of_python(notebook):
     page = notebook.page
     explorer = explorer_of(page)
+    unfold(explorer, "details")
     cells = page.locator(".jp-Notebook .jp-Cell").count()
     explorer.get_by_test_id("code-left").locator(".cm-line[data-row] .jv-primitive").first.click()
     for key in ("b", "a", "d", "d", "f"):  # in a notebook, `d d` deletes a cell and `b` inserts one below
@@ -101,7 +103,6 @@ def test_keys_stay_inside_the_widget_and_figures_are_those_of_python(notebook):
     expect(tip).to_contain_text(ask_kernel(page, f"format_bytes({here}.total)"))
     page.mouse.down()
     page.mouse.up()
-    expect(explorer.get_by_test_id("code-left")).to_have_attribute("data-stage", "backward")
     expect(explorer.get_by_test_id("inspected")).to_have_text(ask_kernel(page, f"{here}.equation.primitive.name"))
     page.wait_for_timeout(300)
     assert ask_kernel(page, f"explorer.equation is {here}.equation") == "True"
@@ -124,6 +125,7 @@ def test_what_a_gradient_compiles_to(tab, tmp_path):
     explorer.stage, explorer.beside = "backward", "compiled"
     page = tab.page
     page.goto(explorer.save_html(tmp_path / "page.html").as_uri())
+    unfold(page)
     code, text = page.get_by_test_id("code-left"), page.get_by_test_id("code-right")
     # It opens on the memory, with the modelled one as a line; a row leads to its source line.
     memory = text.get_by_test_id("compiled-memory")
@@ -197,6 +199,7 @@ def test_the_code_pane_tells_values_apart_and_copies_them(tab, tmp_path):
     page = tab.page
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.goto(jaxviz.explore(loss, *args).save_html(tmp_path / "page.html").as_uri())
+    unfold(page, "stages")
     page.get_by_test_id("stage-forward").click()
     page.get_by_test_id("beside-backward").click()
     forward, backward = page.get_by_test_id("code-left"), page.get_by_test_id("code-right")
@@ -218,6 +221,7 @@ def test_the_code_pane_tells_values_apart_and_copies_them(tab, tmp_path):
 
 
 def lay_out_by_graphviz(explorer):
+    unfold(explorer, "stages")
     explorer.get_by_test_id("stage-forward").click()
     explorer.get_by_test_id("as-graph-left").click()
     explorer.get_by_test_id("graph-layout").select_option("graphviz")
@@ -246,6 +250,7 @@ def test_the_graph_is_clicked(tab, tmp_path):
     f, args = transformer(3)
     page = tab.page
     page.goto(jaxviz.explore(f, *args).save_html(tmp_path / "page.html").as_uri())
+    unfold(page, "stages")
     page.get_by_test_id("stage-forward").click()
     page.get_by_test_id("beside-forward").click()
     page.get_by_test_id("as-graph-left").click()

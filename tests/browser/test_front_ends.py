@@ -14,6 +14,7 @@ from nbconvert import HTMLExporter, LatexExporter
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 from playwright.sync_api import expect
 from short_runs import short
+from tour import unfold
 
 from notebooks import PROGRAM, light, notebook_of, run_in_lab, works, write
 
@@ -42,9 +43,10 @@ def shown(n=2):
     explorers = page.get_by_test_id("explorer")
     first, label = explorers.nth(0), page.locator(".widget-label", has_text=" is ")
     works(first)
-    expect(label).to_have_text(re.compile("selected is primal:"))
+    expect(label).to_have_text(re.compile("selected is forward:"))
     first.get_by_test_id("stage-backward").click()
     expect(label).to_have_text("stage is backward")
+    first.get_by_test_id("view-kept").click()
     first.get_by_test_id("filter").fill("tanh")
     expect(label).to_have_text("filter is tanh")
     page.get_by_role("tab", name="second").click()

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from hostile_program import LONG, hostile_program
 from playwright.sync_api import expect
-from tour import tour
+from tour import tour, unfold
 
 import jaxviz
 from notebooks import light
@@ -89,19 +89,21 @@ def visit_overview(page):
     for part in ("scope", "kept-row", "card", "overview-memory"):
         hover_all(page, page.get_by_test_id("explorer"), f"[data-testid={part}]", 4)
     page.get_by_test_id("view-derived").click()
+    unfold(page)
     page.get_by_test_id("stage-forward").click()
     hover_all(page, page.get_by_test_id("code-left"), ".jv-variable", 3)
     hover_all(page, page.get_by_test_id("source"), "[data-testid=source-line]", 6)
     for key in ("p", "v", "l", "-", "+", "?", "Escape"):
         page.keyboard.press(key)
         holds(page, f"key {key}")
+    page.keyboard.press("f")
     page.get_by_test_id("filter").fill("onerror")
     holds(page, "filtered")
     page.get_by_test_id("filter").fill("")
 
 
 def visit_switches_and_memory(page):
-    page.get_by_test_id("show-what-if").first.click()
+    page.get_by_test_id("view-what-if").click()
     expect(page.get_by_test_id("what-if-region").first).to_be_visible()
     holds(page, "what if")
     if page.get_by_test_id("what-if-reset").is_enabled():
@@ -121,6 +123,7 @@ def visit_switches_and_memory(page):
         page.mouse.move(box["x"] + part * box["width"], box["y"] + 0.5 * box["height"])
         expect(page.get_by_test_id("memory-tip")).to_be_visible()
         holds(page, "a step of the memory")
+    page.get_by_test_id("stage-forward").click()
     page.get_by_test_id("code-left").click(position={"x": 200, "y": 60})
     page.get_by_test_id("copy-left").click()
     page.wait_for_timeout(200)
@@ -179,6 +182,7 @@ def test_nothing_runs_side_by_side(watched, tmp_path):
     expect(watched.get_by_test_id("explorer")).to_contain_text("onerror")
     expect(watched.get_by_test_id("compared")).to_be_checked()
     holds(watched, "changes")
+    unfold(watched)
     for stage in ("primal", "forward", "backward"):
         watched.get_by_test_id(f"stage-{stage}").click()
         holds(watched, f"two versions of {stage}")
@@ -199,11 +203,12 @@ def test_errors_with_hostile_names_stay_text(watched, tmp_path):
     assert not re.search("[\u202e\u2066\x1b\x00]", str(explorer) + repr(explorer))
     watched.goto(explorer.save_html(tmp_path / "page.html", compiled=True).as_uri())
     expect(watched.get_by_test_id("explorer")).to_contain_text("onerror")
+    unfold(watched)
     for stage in ("primal", "backward"):
         watched.get_by_test_id(f"stage-{stage}").click()
         holds(watched, stage)
     expect(watched.get_by_test_id("code-left")).to_contain_text("NoRuleError")
-    watched.get_by_test_id("show-what-if").first.click()
+    watched.get_by_test_id("view-what-if").click()
     expect(watched.get_by_test_id("what-if")).to_contain_text("NoRuleError")
     holds(watched, "what if")
     watched.get_by_test_id("stage-compiled").click()

@@ -5,6 +5,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 from test_accessibility import violations
+from tour import unfold
 
 import jaxviz
 from jaxviz.report.tables import format_bytes
@@ -64,6 +65,7 @@ def test_what_is_kept_leads_to_its_equations_and_back(tab, shown):
     row.click()
     for side, stage in (("left", "forward"), ("right", "backward")):
         expect(page.get_by_test_id(f"code-{side}")).to_have_attribute("data-stage", stage)
+    unfold(page, "details")
     expect(page.get_by_test_id("inspector")).to_contain_text("jax.nn.gelu(")
     tab.page.keyboard.press("h")
     expect(page.get_by_test_id("overview")).to_be_visible()

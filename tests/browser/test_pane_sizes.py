@@ -1,10 +1,14 @@
-"""Panes on a narrow page, and a pane in full screen."""
+"""Where the panes are and how large: in each question, on a narrow page, on the full screen, and in a notebook."""
 
 from itertools import pairwise
 
 import jax.numpy as jnp
 import pytest
+from jupyter_lab import ask_kernel
+from playwright.sync_api import expect
 from short_runs import short
+from test_front_ends import run_in_lab
+from tour import unfold
 
 import jaxviz
 from notebooks import light
@@ -29,9 +33,7 @@ def page(tab, saved):
     return tab.page
 
 
-PANES = ("code-left", "code-right", "source", "residuals", "inspector")
-IN_FULL = (560, "source"), (560, "inspector"), (1280, "code-left")
-"""What the short tests show in full screen."""
+PANES = ("residuals", "code-left", "code-right", "source", "inspector")
 
 
 def resize(page, width, height):
@@ -46,53 +48,110 @@ def resize(page, width, height):
     )
 
 
-def boxes(page):
-    return [page.get_by_test_id(name).bounding_box() for name in PANES]
+def boxes(page, names=PANES):
+    return [page.get_by_test_id(name).bounding_box() for name in names]
 
 
 def test_panes_stand_below_each_other_in_a_narrow_page(page):
     resize(page, 560, 800)
+    unfold(page, "details")
     found = boxes(page)
     for above, below in pairwise(found):
         assert above["y"] + above["height"] <= below["y"] + 1
     assert all(box["width"] > 540 and box["height"] > 100 for box in found)
     resize(page, 720, 800)
-    left, right, source, *_ = boxes(page)
+    residuals, left, right, source, _ = boxes(page)
     assert left["y"] == right["y"]
     assert left["width"] > 300
     assert right["width"] > 300
+    assert residuals["y"] + residuals["height"] <= left["y"] + 1
     assert left["y"] + left["height"] <= source["y"] + 1
     resize(page, 1280, 800)
-    assert boxes(page)[0]["y"] == boxes(page)[1]["y"]
+    residuals, left, right, *_ = boxes(page)
+    assert left["y"] == right["y"] == residuals["y"]
+
+
+def test_the_overview_is_seen_in_a_narrow_page(page):
+    resize(page, 390, 800)
+    page.get_by_test_id("view-overview").click()
+    overview, source = boxes(page, ("overview", "source"))
+    assert overview["height"] > 300
+    assert overview["y"] + overview["height"] <= source["y"] + 1
 
 
 def test_what_is_in_motion_stands_above_the_source_in_a_narrow_page(page):
     resize(page, 390, 800)
     page.get_by_test_id("view-motion").click()
     page.wait_for_selector("[data-testid=motion-play]")
-    motion, source = (page.get_by_test_id(name).bounding_box() for name in ("motion", "source"))
+    motion, source = boxes(page, ("motion", "source"))
     assert motion["height"] > 300
     assert motion["y"] + motion["height"] <= source["y"] + 1
 
 
-@pytest.mark.parametrize(
-    ("width", "name"),
-    [
-        pytest.param(width, name, marks=[pytest.mark.slow(sweep=True)] * ((width, name) not in IN_FULL))
-        for width in (560, 720, 1280)
-        for name in PANES
-    ],
-)
-def test_each_pane_is_shown_on_all_of_the_screen(page, name, width):
+@pytest.mark.parametrize("width", short([560, 720, 1280], [560, 1280]))
+def test_all_of_it_is_shown_on_the_full_screen(page, width):
     resize(page, width, 700)
-    before = boxes(page)
-    page.get_by_test_id(name).locator(".jv-full").click()
+    before = boxes(page, ("explorer", "residuals"))
+    page.get_by_test_id("full-screen").click()
     page.wait_for_function("() => document.fullscreenElement !== null")
-    assert page.get_by_test_id(name).bounding_box() == {"x": 0, "y": 0, "width": width, "height": 700}
-    assert page.locator(".jv-pane:visible").count() == 1
-    page.keyboard.press("Escape")
+    assert page.get_by_test_id("explorer").bounding_box() == {"x": 0, "y": 0, "width": width, "height": 700}
+    expect(page.get_by_test_id("view-kept")).to_be_visible()
+    expect(page.get_by_test_id("full-screen")).to_have_attribute("aria-pressed", "true")
+    page.keyboard.press("w")
     page.wait_for_function("() => document.fullscreenElement === null")
-    assert boxes(page) == before
+    expect(page.get_by_test_id("full-screen")).to_have_attribute("aria-pressed", "false")
+    assert boxes(page, ("explorer", "residuals")) == before
+
+
+MAIN = {
+    "overview": ["overview"],
+    "motion": ["motion"],
+    "lines": ["source"],
+    "diff": ["diff"],
+    "kept": ["residuals"],
+    "derived": ["code-left", "code-right"],
+    "cost": ["costs"],
+    "what-if": ["what-if"],
+}
+"""The main pane of each question."""
+
+
+@pytest.mark.parametrize(("width", "height"), [(880, 620), (1500, 900)])
+def test_the_main_pane_of_each_question_has_most_of_the_area(same_tab, versions, width, height):
+    page = same_tab.page
+    page.set_viewport_size({"width": width, "height": height})
+    page.goto(versions)
+    for view, names in MAIN.items():
+        page.get_by_test_id(f"view-{view}").click()
+        for name in names:
+            expect(page.get_by_test_id(name)).to_be_visible()
+        below = page.locator(".jv-main").bounding_box()
+        areas = [box["width"] * box["height"] for box in boxes(page, names)]
+        assert sum(areas) >= 0.6 * below["width"] * below["height"], view
+
+
+CONTROLS = """() => [...document.querySelectorAll(":is(.jv-rail, .jv-pane-head, .jv-pair) :is(button, input, select)")]
+    .filter((e) => e.checkVisibility() && !e.matches(".jv-advice"))
+    .map((e) => { const { x, y } = e.getBoundingClientRect(); return `${e.textContent} ${x} ${y}`; })"""
+"""Where each control is."""
+
+
+def test_no_control_moves_when_advice_arrives_or_at_a_hover_or_a_selection(page):
+    def advise(sentence, setting):
+        advice = {"sentence": sentence, "setting": setting, "cards": [], "error": ""}
+        page.evaluate("advice => jaxviz.model.set('advice', JSON.stringify(advice))", advice)
+        expect(page.locator(".jv-head-advice")).to_have_text(sentence)
+
+    advise("", "")
+    before = page.evaluate(CONTROLS)
+    assert len(before) > 15
+    for setting in ("", "0||"):
+        advise("Checkpoints around some of the calls would bring the peak down. " * 9, setting)
+        assert page.evaluate(CONTROLS) == before
+    rows = page.get_by_test_id("residual-row")
+    for act in (rows.nth(1).hover, rows.nth(1).click, lambda: page.keyboard.press("Escape")):
+        act()
+        assert page.evaluate(CONTROLS) == before
 
 
 def many(w, x):
@@ -142,10 +201,33 @@ def test_a_diff_stands_above_its_figures_in_a_narrow_page(tab, versions):
     page.goto(versions)
     page.get_by_test_id("view-diff").click()
     page.wait_for_selector("[data-testid=diff-line]")
-    found = [page.get_by_test_id(name).bounding_box() for name in ("diff", "changes", "inspector")]
+    unfold(page, "details")
+    found = boxes(page, ("diff", "changes", "inspector"))
     for above, below in pairwise(found):
         assert above["y"] + above["height"] <= below["y"] + 1
     assert all(box["width"] > 680 and box["height"] > 100 for box in found)
-    page.get_by_test_id("diff").locator(".jv-full").click()
-    page.wait_for_function("() => document.fullscreenElement !== null")
-    assert page.get_by_test_id("diff").bounding_box() == {"x": 0, "y": 0, "width": 700, "height": 900}
+
+
+def test_the_explorer_is_as_high_as_the_notebook_until_it_is_dragged(in_lab):
+    page = run_in_lab(in_lab, "e = jaxviz.explore(loss, *args)\ne")
+    explorer = page.get_by_test_id("explorer")
+    explorer.scroll_into_view_if_needed()
+    height = lambda: explorer.bounding_box()["height"]
+    notebook = page.locator(".jp-NotebookPanel .jp-WindowedPanel-outer").bounding_box()
+    assert height() == pytest.approx(notebook["height"], abs=30)
+    before = height()
+    page.set_viewport_size({"width": 1600, "height": 900})
+    page.wait_for_function("before => document.querySelector('.jaxviz').clientHeight < before - 150", arg=before)
+    # A drag of the lower right corner.
+    explorer.evaluate("e => e.scrollIntoView({ block: 'end' })")
+    box = explorer.bounding_box()
+    corner = box["x"] + box["width"] - 5, box["y"] + box["height"] - 5
+    page.mouse.move(*corner)
+    page.mouse.down()
+    page.mouse.move(corner[0], corner[1] - 120, steps=4)
+    page.mouse.up()
+    assert height() == pytest.approx(box["height"] - 120, abs=2)
+    page.wait_for_timeout(300)
+    assert int(ask_kernel(page, "e.height")) == pytest.approx(height(), abs=1)
+    page.set_viewport_size({"width": 1600, "height": 1100})
+    assert height() == pytest.approx(box["height"] - 120, abs=2)

@@ -9,6 +9,7 @@ import nbformat
 import pytest
 from jupyter_lab import KERNEL_IDLE, ask_kernel
 from playwright.sync_api import expect
+from tour import unfold
 
 import jaxviz
 from jaxviz.page import bundle
@@ -80,6 +81,7 @@ def test_many_explorers_are_saved_small_and_live_without_a_kernel(lab, own_tab):
         expect(explorer.get_by_test_id("badge")).to_contain_text("residuals as in JAX")
         expect(explorer.get_by_test_id("card").first).to_contain_text("jnp.tanh(x @ w)")
         explorer.get_by_test_id("view-kept").click()
+        unfold(explorer)
         explorer.get_by_test_id("stage-backward").click()
         explorer.get_by_test_id("code-left").locator(".cm-line[data-row] .jv-primitive", has_text="mul").first.click()
         expect(explorer.get_by_test_id("inspected")).to_have_text("mul")

@@ -32,13 +32,6 @@ def region(page, name):
     return page.get_by_test_id("what-if-region").filter(has_text=name)
 
 
-def show(page, key):
-    """Shows a pane, unless it is already beside the tables."""
-    tab = page.locator(f"[data-testid=show-{key}]:visible")
-    if tab.count():
-        tab.first.click()
-
-
 def is_on(row):
     return row.get_by_role("switch", checked=True)
 
@@ -48,7 +41,7 @@ def test_each_switch_says_what_it_does_and_answers_at_once(in_lab):
     switches = Switches(jaxviz.derive(f, *args))
     page = run_in_lab(in_lab, CELL)
     page.get_by_test_id("explorer").scroll_into_view_if_needed()
-    page.get_by_test_id("show-what-if").first.click()
+    page.get_by_test_id("view-what-if").click()
     around = next(i for i, r in enumerate(switches.regions) if r.name == "layer")
     written, alone = switches.trade(""), switches.trade(f"{around}||")
     row = region(page, "2 calls of layer")
@@ -60,11 +53,9 @@ def test_each_switch_says_what_it_does_and_answers_at_once(in_lab):
     assert at_once == {"peak": format_bytes(alone.peak_nbytes), "isBusy": False}
     expect(is_on(row)).to_have_count(1)
     expect(page.get_by_test_id("what-if-flops")).to_contain_text(format_flops(alone.flops))
-    show(page, "memory")
     expect(page.get_by_test_id("timeline")).to_contain_text(f"peak {format_bytes(alone.peak_nbytes)}")
     expect(page.get_by_test_id("memory")).to_contain_text("peak before")
     assert page.locator(".jv-reference").count() == 1
-    show(page, "what-if")
 
     # Each group shows its own difference, which is its effect when switched, or that it is being computed.
     rows = page.get_by_test_id("what-if-row")
@@ -95,7 +86,7 @@ def test_each_switch_says_what_it_does_and_answers_at_once(in_lab):
     expect(page.get_by_test_id("what-if-peak")).to_have_text(format_bytes(written.peak_nbytes))
 
     # A residual is recomputed in a checkpoint, and the message says around what.
-    page.get_by_test_id("what-if").get_by_test_id("show-residuals").click()
+    page.get_by_test_id("view-kept").click()
     page.get_by_test_id("residual-switch").first.click()
     expect(page.get_by_test_id("residual-said")).to_contain_text("Switched on with it: a checkpoint around")
     in_lab.screenshot("what-if-residual")

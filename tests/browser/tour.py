@@ -5,6 +5,14 @@ from playwright.sync_api import expect
 from jaxviz.derivation import STAGES
 
 
+def unfold(explorer, *extras):
+    """Opens what is shown on demand: the row of stages, the selection in full, or both."""
+    for extra in extras or ("stages", "details"):
+        button = explorer.get_by_test_id(f"open-{extra}")
+        if button.get_attribute("aria-pressed") != "true":
+            button.click()
+
+
 def tour(page, view, n_equations=1):
     """Shows each pane, and requires that it comes up; yields where it is, after each step.
 
@@ -12,6 +20,7 @@ def tour(page, view, n_equations=1):
       n_equations: how many equations of each stage are inspected.
     """
     yield "as opened"
+    unfold(page)
     yield from code(page, view, n_equations)
     for part in (graph, tables, player, compiled):
         yield from part(page, view)
@@ -52,18 +61,17 @@ def graph(page, view):
 
 
 def tables(page, view):
-    """The residuals with their switches, the memory over time, and the switches of all values."""
-    rows = page.get_by_test_id("residual-row")
+    """The residuals with their switches, the work with the memory over time, and the switches of all values."""
+    page.get_by_test_id("view-kept").click()
     expect(page.get_by_test_id("residuals")).to_be_visible()
     if view.columns["residual_name"].size:
-        rows.first.click(position={"x": 8, "y": 8})  # with a long name, a row is higher than the pane
+        page.get_by_test_id("residual-row").first.click(position={"x": 8, "y": 8})  # it may be higher than the pane
         expect(page.get_by_test_id("reason").first).to_be_visible()
     yield "the residuals"
-    for key in ("what-if", "memory", "residuals"):
-        tab = page.locator(f"[data-testid=show-{key}]:visible")
-        if tab.count():  # if there is room, the memory is below the table
-            tab.first.click()
-        expect(page.get_by_test_id(key)).to_be_visible()
+    for key, panes in {"cost": ("costs", "memory"), "what-if": ("what-if", "memory"), "lines": ("source",)}.items():
+        page.get_by_test_id(f"view-{key}").click()
+        for pane in panes:
+            expect(page.get_by_test_id(pane)).to_be_visible()
         page.wait_for_timeout(50)
         yield key
 

@@ -157,6 +157,8 @@ def test_a_page_sets_only_what_is_shown(watched, all_widgets, which, data):
 def test_a_page_says_what_it_shows_and_no_more(all_widgets):
     explorer = all_widgets[1]
     payload = explorer.payload
-    explorer.set_state({"stage": "backward", "payload": b"x", "compiled": "<script>", "_esm": "alert(1)", "height": 3})
-    assert (explorer.stage, explorer.payload, explorer.compiled, explorer.height) == ("backward", payload, "", 680)
+    explorer.set_state(
+        {"stage": "backward", "payload": b"x", "compiled": "<script>", "_esm": "alert(1)", "height": 700}
+    )
+    assert (explorer.stage, explorer.payload, explorer.compiled, explorer.height) == ("backward", payload, "", 700)
     assert "alert(1)" not in explorer._esm

@@ -42,7 +42,8 @@ function host(traits: Record<string, unknown> = {}) {
   return modelOf({ payload: bytes(), stage: "primal", beside: "", selected: "", height: 600, ...traits });
 }
 
-function show(traits: Record<string, unknown> = {}) {
+/** An explorer, after clicks on some of its buttons. */
+function show(traits: Record<string, unknown> = {}, ...clicked: string[]) {
   const model = host(traits);
   const el = document.createElement("div");
   document.body.append(el);
@@ -52,6 +53,7 @@ function show(traits: Record<string, unknown> = {}) {
     find("explorer")[0]!.dispatchEvent(
       new KeyboardEvent("keydown", { key: name, bubbles: true, cancelable: true, ...more }),
     );
+  for (const id of clicked) find(id)[0]!.click();
   return { model, el, find, key, stop };
 }
 
@@ -66,7 +68,7 @@ const isThere = (find: (id: string) => HTMLElement[], id: string) =>
 const frame = () => new Promise(requestAnimationFrame);
 
 test("every pane is rendered, and program text is inserted as text", () => {
-  const { find, el } = show();
+  const { find, el } = show({}, "view-kept", "open-details");
   for (const id of ["code-left", "source", "residuals", "inspector", "badge"])
     expect(find(id)).toHaveLength(1);
   expect(find("residual-row")).toHaveLength(2);
@@ -76,10 +78,10 @@ test("every pane is rendered, and program text is inserted as text", () => {
 });
 
 test("fifty explorers in one page are independent, and leave nothing behind", () => {
-  const all = Array.from({ length: 50 }, () => show());
+  const all = Array.from({ length: 50 }, () => show({}, "view-kept", "open-details"));
   const lines = () => all.map(({ find }) => find("expression")[0]?.textContent ?? "");
   const before = lines();
-  all[20]!.find("residual-row")[0]!.click();
+  all[20]!.find("residual-row")[1]!.click();
   expect(lines().map((text, i) => text !== before[i])).toEqual(all.map((_, i) => i === 20));
   const ids = Array.from(document.querySelectorAll("[id]"), (element) => element.id);
   expect(new Set(ids).size).toBe(ids.length);
@@ -95,8 +97,9 @@ test("the top bar shows the device, and why", () => {
 });
 
 test("the source marks the selected and the hovered expression", () => {
-  const { el, find, key } = show();
+  const { el, find, key } = show({}, "view-kept", "open-details");
   const marks = () => [...el.querySelectorAll("mark")].map((m) => `${m.className} ${m.textContent}`);
+  key("Escape");
   expect(marks()).toEqual([]);
   const [line] = find("source-line").filter((l) => l.dataset.line === "2");
   const text = line!.textContent;
@@ -132,6 +135,7 @@ test("line by line, a click expands a line with its equations, and collapses it 
   line!.click();
   expect(find("under")).toEqual([]);
   find("view-lines")[0]!.click();
+  find("open-details")[0]!.click();
   expect(find("explorer")[0]!.classList.contains("is-lines")).toBe(true);
   line!.click();
   expect(line!.ariaExpanded).toBe("true");
@@ -148,7 +152,7 @@ test("line by line, a click expands a line with its equations, and collapses it 
 });
 
 test("in every view the arrow expands a line, and the keys continue through its equations", () => {
-  const { find } = show();
+  const { find } = show({}, "open-details");
   const [empty, line] = find("source-line");
   const press = (element: HTMLElement, key: string) =>
     element.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
@@ -171,6 +175,17 @@ test("in every view the arrow expands a line, and the keys continue through its 
   expect(find("under")).toEqual([]);
 });
 
+test("a question opens with the expression of which most is saved, if nothing is selected", () => {
+  const { find, model } = show({}, "view-kept");
+  const residuals = () =>
+    find("residual-row")
+      .filter((row) => row.classList.contains("is-selected"))
+      .map((row) => row.dataset["residual"]);
+  expect([model.values["selected"], residuals()]).toEqual(["primal:0", ["0"]]);
+  const other = show({ selected: "primal:2" }, "view-derived");
+  expect(other.model.values["selected"]).toBe("primal:2");
+});
+
 test("residuals of one expression are selected together", () => {
   const state = new State(model({ residual_group: [0, 0], residual_producer: [0, 2] }));
   state.selectResiduals([0, 1]);
@@ -181,7 +196,8 @@ test("residuals of one expression are selected together", () => {
 });
 
 test("clicking a residual highlights its line and sends its equation to Python", () => {
-  const { find, model } = show();
+  const { find, key, model } = show({}, "view-kept", "open-details");
+  key("Escape");
   find("residual-row")
     .find((row) => row.dataset["residual"] === "0")!
     .click();
@@ -193,12 +209,17 @@ test("clicking a residual highlights its line and sends its equation to Python",
 });
 
 test("a selection from Python is shown, and its stage brought into a pane", () => {
-  const { find, model } = show();
+  const { find, model } = show({}, "open-details");
   model.set("selected", "backward:0");
   expect(find("code-left")[0]!.dataset["stage"]).toBe("backward");
   expect(find("inspected")[0]!.textContent).toBe("mul");
   model.set("selected", "");
   expect(find("inspected")).toHaveLength(0);
+  // Also where no stages are shown.
+  find("view-cost")[0]!.click();
+  model.set("selected", "primal:0");
+  expect(find("explorer")[0]!.classList.contains("is-stages")).toBe(true);
+  expect(find("code-left")[0]!.querySelector<HTMLElement>(".is-selected")!.dataset["row"]).toBe("0");
 });
 
 test("stages are synchronized with Python in both directions", () => {
@@ -239,7 +260,7 @@ test("keys still work after one of them replaced the current pane", () => {
 });
 
 test("arrow keys move between equations wherever the focus is, except in a pane that scrolls", () => {
-  const { find, model } = show();
+  const { find, model } = show({}, "open-details");
   const press = (from: HTMLElement, key: string) =>
     from.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
   press(find("help")[0]!, "ArrowDown");
@@ -253,7 +274,7 @@ test("arrow keys move between equations wherever the focus is, except in a pane 
 });
 
 test("clicking a heading sorts, and clicking it again reverses", () => {
-  const { find, el } = show();
+  const { find, el } = show({}, "view-kept");
   const order = () => find("residual-row").map((row) => row.dataset["residual"]);
   const head = () => el.querySelector<HTMLElement>("th.jv-col-nbytes")!;
   expect(order()).toEqual(["0", "1"]);
@@ -268,7 +289,7 @@ function type(box: HTMLInputElement, text: string): void {
 }
 
 test("the filter: rows, totals, sorting, and clearing it", () => {
-  const { find, el } = show();
+  const { find, el } = show({}, "view-kept");
   const box = find("filter")[0] as HTMLInputElement;
   const order = () => find("residual-row").map((row) => row.dataset["residual"]);
   const total = () => find("residual-total")[0]!.textContent;
@@ -288,7 +309,7 @@ test("the filter: rows, totals, sorting, and clearing it", () => {
 });
 
 test("a kind can be chosen, and the selection highlights matching rows", () => {
-  const { find, model } = show();
+  const { find, model } = show({}, "view-kept");
   const kind = find("filter-kind")[0] as HTMLSelectElement;
   expect(Array.from(kind.options, (o) => o.text)).toEqual(["all kinds", "literal (1)", "intermediate (1)"]);
   kind.value = "intermediate";
@@ -333,8 +354,8 @@ test("F focuses the filter, whose keys do nothing else; Esc clears it, and then 
   const { find, key, model, el } = show({ selected: "primal:0" });
   const outside = vi.fn();
   el.addEventListener("keydown", outside);
-  const box = find("filter")[0] as HTMLInputElement;
   key("f");
+  const box = find("filter")[0] as HTMLInputElement;
   expect(document.activeElement).toBe(box);
   const press = (name: string, code = "") => {
     const event = new KeyboardEvent("keydown", { key: name, code, bubbles: true, cancelable: true });
@@ -356,16 +377,16 @@ test("F focuses the filter, whose keys do nothing else; Esc clears it, and then 
   expect(outside).not.toHaveBeenCalled();
 });
 
-test("if there is little room, residuals and memory are shown one at a time", () => {
-  const { find, key, el } = show();
-  const showsMemory = () => el.querySelector(".jv-lower")!.classList.contains("shows-memory");
-  find("show-memory")[0]!.click();
-  expect(showsMemory()).toBe(true);
-  key("f");
-  expect(showsMemory()).toBe(false);
+test("M leads to the memory over time, in whichever question has it", () => {
+  const { find, key } = show();
+  const isAt = (view: string) => find("explorer")[0]!.classList.contains(`is-${view}`);
   key("m");
-  expect(showsMemory()).toBe(true);
-  expect(document.activeElement).toBe(find("timeline")[0]);
+  expect([isAt("cost"), document.activeElement]).toEqual([true, find("timeline")[0]]);
+  key("f");
+  expect([isAt("kept"), document.activeElement]).toEqual([true, find("filter")[0]]);
+  find("view-what-if")[0]!.click();
+  key("m");
+  expect([isAt("what-if"), document.activeElement]).toEqual([true, find("timeline")[0]]);
 });
 
 test("without a payload it requests one, and then shows it", () => {
@@ -440,6 +461,27 @@ test("the inspector shows what becomes of a donated operand", () => {
   ]);
 });
 
+test("the equations below the residuals are stepped through those of one expression", () => {
+  const state = new State(model({ residual_group: [0, 0], residual_producer: [0, 2] }));
+  const pane = new ResidualsPane(state);
+  state.subscribe((change) => pane.update(change));
+  const find = (id: string) => pane.element.querySelector<HTMLButtonElement>(`[data-testid=${id}]`)!;
+  const [back, on] = [find("pair-back"), find("pair-on")];
+  const now = () => [find("pair").textContent, back.disabled, on.disabled, [...state.selection.rows]];
+  pane.update("selection");
+  expect(now()).toEqual(["of a value: select one", true, true, []]);
+  state.selectResiduals([0, 1]);
+  const [first, second] = state.model.residuals.map((r) => r.name);
+  expect(now()).toEqual([`of ${first}, 1 of 2`, true, false, [0, 2]]);
+  on.click();
+  expect(now()).toEqual([`of ${second}, 2 of 2`, false, true, [2]]);
+  state.stepPair(1);
+  expect(now()[0]).toBe(`of ${second}, 2 of 2`);
+  back.click();
+  expect(now()).toEqual([`of ${first}, 1 of 2`, true, false, [0]]);
+  expect([...state.selection.residuals]).toEqual([0, 1]);
+});
+
 test("the residuals table has bytes per device if sharded", () => {
   const cells = (columns: Record<string, number[]>) => {
     const { element } = new ResidualsPane(new State(model(columns)));
@@ -500,15 +542,21 @@ test("the previous version is shown beside this one, with new equations marked",
 
 test("the changes are shown in figures", async () => {
   const { find } = show(versions());
-  find("show-changes")[0]!.click();
+  find("view-diff")[0]!.click();
   await soon(() => expect(find("figure")).not.toEqual([]));
   const texts = (id: string) => find(id).map((row) => row.textContent);
   expect(texts("figure")).toEqual(["residual bytes, was 1.0 KiB2.0 KiB+100%"]);
   expect(texts("equations-changed")).toEqual(["f3 → 3−2+2"]);
   expect(find("residual-change")[0]!.textContent).toBe("+12 Bf32[3]model.py:3cos");
+  // Equations that only one version has are visited side by side, where the changes stay.
+  find("next-added-primal")[0]!.click();
+  expect(find("explorer")[0]!.classList.contains("is-versions")).toBe(true);
   const box = find("compared")[0] as HTMLInputElement;
   box.click();
-  expect(find("code-right").length).toBe(1);
+  expect([find("code-right").length, find("explorer")[0]!.classList.contains("is-versions")]).toEqual([
+    0,
+    false,
+  ]);
 });
 
 test("two versions as a diff: the source, and the equations of a stage, line by line", async () => {
@@ -516,6 +564,7 @@ test("two versions as a diff: the source, and the equations of a stage, line by 
   const before = find("view-diff")[0]!;
   expect(before.hidden).toBe(false);
   before.click();
+  find("open-details")[0]!.click();
   expect(find("explorer")[0]!.classList.contains("is-diff")).toBe(true);
   await soon(() => expect(find("diff-line")).not.toEqual([]));
   const cells = () =>
@@ -544,7 +593,7 @@ test("two versions as a diff: the source, and the equations of a stage, line by 
 
 test("equations of only one version are visited in that version", async () => {
   const { find } = show(versions());
-  find("show-changes")[0]!.click();
+  find("view-diff")[0]!.click();
   await soon(() => expect(find("next-added-primal")).not.toEqual([]));
   const selected = () =>
     ["left", "right"].map(
@@ -573,7 +622,7 @@ test("equations with communication are marked from the start if the program was 
 test("without another version there is nothing to compare with", () => {
   const { find, key } = show();
   expect(find("versions")[0]!.hidden).toBe(true);
-  expect(find("show-changes").length).toBe(0);
+  expect(find("view-diff")[0]!.hidden).toBe(true);
   key("c");
   expect(find("code-right").length).toBe(0);
 });
@@ -603,8 +652,7 @@ test("Python sets the filter, and receives what is typed", () => {
 });
 
 test("a checkpoint is switched on first, and then what it saves", async () => {
-  const { find, key: press, model } = show({ what_if: layers, tried });
-  find("show-what-if")[0]!.click();
+  const { find, key: press, model } = show({ what_if: layers, tried }, "view-what-if");
   await isThere(find, "what-if");
   const figures = () => ["peak", "bytes", "flops"].map((name) => find(`what-if-${name}`)[0]!.textContent);
   const written = figures();
@@ -649,8 +697,7 @@ test("a checkpoint is switched on first, and then what it saves", async () => {
 
 test("unknown effects are shown as being computed", async () => {
   const only = JSON.stringify({ ...ofTried, trades: { "": ofTried.trades[""] } });
-  const { find, model } = show({ what_if: layers, tried: only });
-  find("show-what-if")[0]!.click();
+  const { find, model } = show({ what_if: layers, tried: only }, "view-what-if");
   await isThere(find, "what-if");
   expect(find("what-if-region")[0]!.textContent).toContain("…");
   find("what-if-region")[0]!.querySelector<HTMLElement>("[role=switch]")!.click();
@@ -662,8 +709,7 @@ test("unknown effects are shown as being computed", async () => {
 });
 
 test("repeated values have one switch, and one each when expanded", async () => {
-  const { find } = show({ what_if: layers, tried, switches: "0||" });
-  find("show-what-if")[0]!.click();
+  const { find } = show({ what_if: layers, tried, switches: "0||" }, "view-what-if");
   await isThere(find, "what-if");
   const rows = () => find("what-if-row");
   const switchOf = (row: HTMLElement) => row.querySelector<HTMLElement>("[role=switch]")!;
@@ -687,8 +733,8 @@ test("repeated values have one switch, and one each when expanded", async () => 
   expect(isOn()).toEqual(Array(4).fill("false"));
 });
 
-test("a residual's switch controls the values that replace it, in both tabs", async () => {
-  const { find } = show({ what_if: ofView, tried });
+test("a residual's switch controls the values that replace it, in both questions", async () => {
+  const { find } = show({ what_if: ofView, tried }, "view-kept");
   const switches = find("residual-switch");
   expect(switches.length).toBe(1);
   const isOn = () => find("residual-switch").map((s) => s.getAttribute("aria-checked") === "true");
@@ -702,7 +748,7 @@ test("a residual's switch controls the values that replace it, in both tabs", as
   expect(said()).toContain(
     "Switched on with it: a checkpoint around 4 calls of layer, which saves everything else.",
   );
-  find("show-what-if")[0]!.click();
+  find("view-what-if")[0]!.click();
   await isThere(find, "what-if");
   const checked = find("what-if-region").map((row) => row.querySelector("[aria-checked=true]") !== null);
   expect(checked).toEqual([true, false, false]);
@@ -717,7 +763,7 @@ test("a residual's switch controls the values that replace it, in both tabs", as
 test("a switch that changes another one says so", () => {
   const [both = []] = inPlace;
   const shared = JSON.stringify({ ...JSON.parse(layers), residuals: [both, both.slice(1)] });
-  const { find } = show({ what_if: shared, tried });
+  const { find } = show({ what_if: shared, tried }, "view-kept");
   const label = (row: HTMLElement) => row.querySelector(".jv-col-name code")!.textContent!;
   const [row, other] = ["0", "1"].map((i) => find("residual-row").find((r) => r.dataset.residual === i)!);
   const said = () => find("residual-said")[0]!.textContent;
@@ -732,14 +778,14 @@ test("a switch that changes another one says so", () => {
 });
 
 test("a residual that no name can save has a message instead of a switch", () => {
-  const { find } = show({ what_if: ofView, tried });
+  const { find } = show({ what_if: ofView, tried }, "view-kept");
   const without = find("residual-row").filter((row) => !row.querySelector("[role=switch]"));
   expect(without.length).toBeGreaterThan(0);
   expect(without[0]!.querySelector("td")!.title).toContain("no switch");
 });
 
 test("X toggles the switch of the current row, once its effect is known", () => {
-  const { find, model } = show();
+  const { find, model } = show({}, "view-kept");
   const row = find("residual-row").find((r) => r.querySelector("[role=switch]"))!;
   row.dispatchEvent(new KeyboardEvent("keydown", { key: "x", bubbles: true }));
   expect(model.sent).toContain("what if");
@@ -752,7 +798,7 @@ test("X toggles the switch of the current row, once its effect is known", () => 
 });
 
 test("a residual leads to the switches, whose columns sort", async () => {
-  const { find } = show({ what_if: layers, tried, switches: "2||" });
+  const { find } = show({ what_if: layers, tried, switches: "2||" }, "view-kept", "open-details");
   find("residual-row")
     .find((row) => row.dataset["residual"] === "0")!
     .click();
@@ -777,7 +823,7 @@ test("a residual leads to the switches, whose columns sort", async () => {
 test("the switches of a small function are requested immediately, and an error is shown in their place", async () => {
   const { model, find } = show();
   expect(model.sent).toContain("what if");
-  find("show-what-if")[0]!.click();
+  find("view-what-if")[0]!.click();
   await isThere(find, "what-if");
   expect(find("what-if")[0]!.textContent).toContain("Finding out");
   model.set("what_if", JSON.stringify({ error: "ReverseModeError: no" }));
@@ -787,7 +833,7 @@ test("the switches of a small function are requested immediately, and an error i
 test("a gzipped payload is decompressed", async () => {
   const { find } = show({ payload: await zipped(bytes()) });
   expect(find("loading")).toHaveLength(1);
-  await soon(() => expect(find("residual-row")).toHaveLength(2));
+  await soon(() => expect(find("code-left")).toHaveLength(1));
   expect(find("loading")).toHaveLength(0);
 });
 
@@ -797,7 +843,7 @@ test("the latest payload is shown, in whichever order they are decompressed", as
   model.set("failure", "ValueError: no");
   await new Promise((done) => setTimeout(done, 50));
   expect(find("failed")[0]!.textContent).toContain("ValueError: no");
-  expect(find("residual-row")).toHaveLength(0);
+  expect(find("code-left")).toHaveLength(0);
 });
 
 function headerOf(block: DataView) {
@@ -822,7 +868,7 @@ function withHeader(changes: Record<string, unknown>): DataView {
 test("data omitted at first arrives without changing the selection", () => {
   layOut(800, 300);
   const first = { has_groups: false, has_memory: false, is_whole: false, check: null, notes: [] };
-  const { model, find, el } = show({ payload: withHeader(first) });
+  const { model, find, el } = show({ payload: withHeader(first) }, "view-kept", "view-cost");
   expect(model.sent).toContain("rest");
   expect(find("badge")).toHaveLength(0);
   expect(find("memory")[0]!.textContent).toContain("Computing");
@@ -860,7 +906,8 @@ test("data omitted at first arrives without changing the selection", () => {
 
 test("the texts of residuals are replaced by the complete ones", () => {
   layOut(800, 300);
-  const shown = show({ payload: withHeader({ has_groups: false, has_memory: false, is_whole: false }) });
+  const part = { has_groups: false, has_memory: false, is_whole: false };
+  const shown = show({ payload: withHeader(part) }, "view-kept");
   const { find } = shown;
   const labels = () => find("residual-row").map((row) => row.querySelector(".jv-col-name code")!.textContent);
   const before = labels();
@@ -1232,21 +1279,6 @@ test("after a focused element disappears, the focus stays in the explorer", asyn
   expect(document.activeElement).toBe(other);
   stop();
   HTMLElement.prototype.getClientRects = rects;
-});
-
-test.each(["what-if", "memory"])("the tab %s is focused when its pane is shown", async (tab) => {
-  // Visible elements have a rectangle.
-  const rects = vi.spyOn(HTMLElement.prototype, "getClientRects");
-  rects.mockReturnValue([new DOMRect()] as unknown as DOMRectList);
-  const { find } = show();
-  const [button] = find(`show-${tab}`);
-  button!.focus();
-  button!.click();
-  await isThere(find, tab);
-  const own = `jv-tab-${tab} is-own`.split(" ");
-  const has = () => own.every((name) => document.activeElement!.classList.contains(name));
-  await soon(() => expect(has()).toBe(true));
-  rects.mockRestore();
 });
 
 test("R opens the player only if there is a transform to play", () => {

@@ -1,71 +1,63 @@
 // @vitest-environment jsdom
 import { afterEach, beforeEach, expect, test } from "vitest";
-import { h, section } from "../src/ui/dom";
-import { fullButton } from "../src/ui/full";
-
-const pane = (id: string) => section({ class: "jv-pane", "data-testid": id }, [id]);
-const guard = (...inside: HTMLElement[]) => h("div", { class: "jv-guard" }, ...inside);
+import { h } from "../src/ui/dom";
+import { FullScreen } from "../src/ui/full";
 
 let root: HTMLElement;
-let codes: HTMLElement;
-const alone = () =>
-  [...root.querySelectorAll<HTMLElement>(".jv-alone")].map((each) => each.dataset["testid"]);
-const press = (id: string) =>
-  root.querySelector<HTMLElement>(`[data-testid=${id}] .jv-full`)!.dispatchEvent(new MouseEvent("click"));
+let full: FullScreen;
+const isOn = () => [root.classList.contains("jv-fills"), full.button.getAttribute("aria-pressed")];
+const press = (key: string) =>
+  root.firstElementChild!.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
 
 beforeEach(() => {
-  codes = h("div", { class: "jv-codes" }, guard(pane("code")), guard(pane("other")));
-  root = h("div", { class: "jaxviz" }, codes, guard(pane("source")));
+  root = h("div", { class: "jaxviz" }, h("p", {}));
   document.body.append(root);
+  full = new FullScreen(root);
 });
 
-afterEach(() => document.body.replaceChildren());
-
-test("a pane is maximised and restored", () => {
-  press("code");
-  expect(alone()).toEqual(["code"]);
-  expect(root.classList.contains("jv-holds-alone")).toBe(true);
-  expect(codes.classList.contains("jv-holds-alone")).toBe(true);
-  press("code");
-  expect(alone()).toEqual([]);
-  expect(document.querySelectorAll(".jv-holds-alone")).toHaveLength(0);
+afterEach(() => {
+  full.destroy();
+  document.body.replaceChildren();
 });
 
-test("the overview and the animation can be maximised, too", () => {
-  for (const name of ["overview", "motion"]) {
-    root.append(guard(h("section", { class: `jv-${name}`, "data-testid": name }, fullButton())));
-    press(name);
-    expect(alone()).toEqual([name]);
-    press(name);
-  }
+test("without the browser's full screen, the explorer fills the window and leaves it again", async () => {
+  expect(isOn()).toEqual([false, "false"]);
+  full.button.click();
+  expect(isOn()).toEqual([true, "true"]);
+  full.toggle();
+  expect(isOn()).toEqual([false, "false"]);
+  // A page in a frame may not be allowed to use the screen.
+  root.requestFullscreen = () => Promise.reject(new TypeError("not allowed"));
+  full.toggle();
+  await Promise.resolve();
+  expect(isOn()).toEqual([true, "true"]);
 });
 
-test("rows of the switches are not mistaken for panes", () => {
-  codes.append(h("tbody", { class: "jv-around" }));
-  press("code");
-  expect(alone()).toEqual(["code"]);
+test("Escape leaves it and does nothing else; then it has its other meanings", () => {
+  const pressed: string[] = [];
+  root.firstElementChild!.addEventListener("keydown", (event) => pressed.push((event as KeyboardEvent).key));
+  full.toggle();
+  press("w");
+  press("Escape");
+  expect([isOn(), pressed]).toEqual([[false, "false"], ["w"]]);
+  press("Escape");
+  expect(pressed).toEqual(["w", "Escape"]);
 });
 
-test("Escape restores it, and does nothing else", () => {
-  press("source");
-  let heard = 0;
-  root.addEventListener("keydown", () => {
-    heard += 1;
-  });
-  codes.addEventListener("keydown", () => {
-    heard += 1;
-  });
-  codes.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true }));
-  expect([alone(), heard]).toEqual([[], 0]);
-  root.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
-  expect(heard).toBe(1);
-});
-
-test("a pane that replaces a maximised one is maximised", async () => {
-  press("code");
-  codes.firstElementChild!.replaceWith(guard(guard(pane("graph"))));
-  await new Promise((resolve) => setTimeout(resolve));
-  expect(alone()).toEqual(["graph"]);
-  press("graph");
-  expect(alone()).toEqual([]);
+test("the browser's full screen is left in its own way, and with the explorer", async () => {
+  let screen: Element | null = null;
+  const set = (element: Element | null) => {
+    screen = element;
+    document.dispatchEvent(new Event("fullscreenchange"));
+  };
+  Object.defineProperty(document, "fullscreenElement", { get: () => screen, configurable: true });
+  document.exitFullscreen = async () => set(null);
+  root.requestFullscreen = async () => set(root);
+  full.toggle();
+  expect(isOn()).toEqual([false, "true"]);
+  set(null);
+  expect(isOn()).toEqual([false, "false"]);
+  full.toggle();
+  full.destroy();
+  expect(screen).toBe(null);
 });

@@ -26,6 +26,9 @@ export function standIn(): void {
   } as unknown as DOMRectList;
   Range.prototype.getClientRects = () => none;
   Range.prototype.getBoundingClientRect = () => new DOMRect();
+  HTMLDialogElement.prototype.showModal = function () {
+    this.show();
+  };
   HTMLDialogElement.prototype.show = function () {
     this.open = true;
   };

@@ -56,7 +56,7 @@ class StepperWidget(Bundled):
       failure: the error of the last move, as JSON, or ''.
       mark: where a NaN first occurred, as JSON; see `messages.Mark`. '' without a mark.
       folded: whether only the timeline is shown.
-      height: in pixels.
+      height: in pixels; 0 for as high as the part of the notebook that is seen.
     """
 
     payload = traitlets.Bytes(b"").tag(sync=True)
@@ -64,7 +64,9 @@ class StepperWidget(Bundled):
     failure = traitlets.Unicode("").tag(sync=True)
     mark = traitlets.Unicode("").tag(sync=True)
     folded = traitlets.Bool(False).tag(sync=True)
-    height = traitlets.Int(560).tag(sync=True)
+    height = traitlets.Int(0).tag(sync=True)
+
+    from_page = frozenset(("height",))
 
     def __init__(self, stepper: Stepper, event: Event | None = None, **traits: Any):
         self._event = event

@@ -87,7 +87,7 @@ class Explorer(Bundled):
       compared: whether it is shown side by side with the previous version, if there is one: see `update`.
       switches: the checkpoints of *what if* as set, by the numbers of regions, groups and values; '' for the function
         as it is written.
-      height: in pixels.
+      height: in pixels; 0 for as high as the part of the notebook that is seen.
     """
 
     payload = traitlets.Bytes(b"").tag(sync=True)
@@ -108,7 +108,7 @@ class Explorer(Bundled):
     stage = traitlets.Unicode("primal").tag(sync=True)
     beside = traitlets.Unicode("").tag(sync=True)
     filter = traitlets.Unicode("").tag(sync=True)
-    height = traitlets.Int(680).tag(sync=True)
+    height = traitlets.Int(0).tag(sync=True)
     before = traitlets.Bytes(b"").tag(sync=True)
     changes = traitlets.Unicode("").tag(sync=True)
     compared = traitlets.Bool(False).tag(sync=True)
@@ -116,7 +116,9 @@ class Explorer(Bundled):
     motion = traitlets.Bool(False).tag(sync=True)
     advice = traitlets.Unicode("").tag(sync=True)
 
-    from_page = frozenset(("stage", "beside", "selected", "filter", "overview", "motion", "compared", "switches"))
+    from_page = frozenset(
+        ("stage", "beside", "selected", "filter", "height", "overview", "motion", "compared", "switches")
+    )
 
     _is_told = False
     """Whether the page is sending what it shows."""
@@ -232,7 +234,7 @@ class Explorer(Bundled):
           the path.
         """
         view = self.view if source else fit_to_show(view_of(self.derivation, source=False))
-        state = {name: getattr(self, name) for name in (*sorted(self.from_page - {"switches"}), "height")}
+        state = {name: getattr(self, name) for name in sorted(self.from_page - {"switches"})}
         try:
             state |= saved_switches(self._switches, self.switches, source) | {"tried": self._tried()}
         except Exception as error:

@@ -15,14 +15,14 @@ export async function copyText(
     tell("copied");
   } catch {
     const note = h("span", { class: "jv-dim" }, "the clipboard is not available here: press Ctrl+C");
-    const area = showSheet({ id: "copy-sheet", label: "JAX text to copy", text: [text], note }, within);
+    const { area } = showSheet({ id: "copy-sheet", label: "JAX text to copy", text: [text], note }, within);
     area.focus();
     getSelection()?.selectAllChildren(area);
     tell("select it to copy");
   }
 }
 
-/** The content of a sheet: its text in parts, and a note below it. */
+/** The content of a sheet: its title, its text in parts, and a note below it. */
 interface Sheet {
   id: string;
   label: string;
@@ -30,30 +30,55 @@ interface Sheet {
   note: HTMLElement;
 }
 
-/** Opens a sheet on top of the pane and returns the element with its text. Closing it restores the focus. */
-export function showSheet({ id, label, text, note }: Sheet, within: HTMLElement): HTMLElement {
+/**
+ * Opens a dialog with a text. Escape, or a press beside it, closes it, and the focus is where it was before.
+ * @param dock the arrangement of panes in which it takes the place of others instead, and the page stays usable.
+ */
+export function showSheet(
+  { id, label, text, note }: Sheet,
+  within: HTMLElement,
+  dock: HTMLElement | null = null,
+): { area: HTMLElement; close: () => void } {
   const before = focused(within) as HTMLElement | null;
+  const root = within.closest<HTMLElement>(".jaxviz") ?? within;
+  const onKey = (event: KeyboardEvent) => {
+    if (event.key !== "Escape") return;
+    event.stopPropagation();
+    close();
+  };
   const close = () => {
+    if (!sheet.isConnected) return;
+    sheet.close();
+    root.removeEventListener("keydown", onKey, true);
     sheet.remove();
     before?.focus({ preventScroll: true });
   };
   const area = h("pre", { class: "jv-scroll", tabindex: 0, "aria-label": label }, ...text);
+  const head = [h("strong", {}, label), note, button("Close", () => close())];
   const sheet = h(
     "dialog",
     {
-      class: "jv-help jv-code-sheet",
+      class: `jv-help jv-code-sheet${dock ? " is-docked" : ""}`,
       "aria-label": label,
       "data-testid": id,
-      onkeydown: (event: KeyboardEvent) => {
-        event.stopPropagation();
-        if (event.key === "Escape") close();
-      },
+      onclose: close,
+      onkeydown: (event: KeyboardEvent) => event.key !== "Escape" && event.stopPropagation(),
     },
+    h("div", { class: "jv-help-head" }, ...head),
     area,
-    h("div", { class: "jv-controls" }, button("Close", close), note),
   );
-  within.querySelector(`[data-testid=${id}]`)?.remove();
-  within.append(sheet);
-  sheet.show();
-  return area;
+  for (const other of root.querySelectorAll<HTMLDialogElement>(`[data-testid=${id}]`)) other.close();
+  (dock ?? within).append(sheet);
+  root.addEventListener("keydown", onKey, true);
+  if (dock) sheet.show();
+  else openModal(sheet);
+  return { area, close };
+}
+
+/** Opens a dialog above the page, which a press beside it closes. */
+export function openModal(sheet: HTMLDialogElement): void {
+  sheet.onclick = (event) => {
+    if (event.target === sheet) sheet.close();
+  };
+  sheet.showModal();
 }

@@ -160,7 +160,7 @@ export class CodePane {
   /** Highlights the selection and scrolls to its first line. */
   update(change: Change): void {
     if (change === "side") markSide(this.element, this.state, this.side);
-    else if (change === "lower" || change === "switches") return;
+    else if (change === "extra" || change === "switches") return;
     else this.text.relight();
     if (change === "whole") this.describeInputs();
     this.chips.update(change);
@@ -221,6 +221,11 @@ export class CodePane {
     const { ofRow } = this.lines;
     if (player) return Math.min(...player.shown.map((row) => ofRow.get(row) ?? Infinity));
     if (this.line >= 0) return this.line;
+    const { residual } = this.state.selection;
+    for (const row of this.state.model.residuals[residual]?.consumers ?? []) {
+      const line = ofRow.get(row);
+      if (line !== undefined) return line;
+    }
     const { ancestors, descendants, siblings } = this.state.selection;
     for (const set of [descendants, ancestors, siblings]) {
       let first = -1;

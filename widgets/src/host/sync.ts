@@ -133,7 +133,7 @@ export function syncState(model: WidgetModel, state: State): () => void {
     if (busy || row === state.row) return;
     if (row < 0) state.clear();
     else {
-      if (state.view === "overview" || state.view === "motion") state.show({});
+      if (!state.showsStages) state.show({});
       state.goTo(row);
     }
   };
@@ -179,6 +179,11 @@ export function syncState(model: WidgetModel, state: State): () => void {
   onSwitches();
   if (isMotion) state.arrange("motion");
   else if (isOverview) state.arrange("overview");
+  // What Python has selected or looks for is shown.
+  if (state.view === "" && !state.compared) {
+    if (state.filter !== "") state.show({}, "kept");
+    if (state.row >= 0) state.open("details");
+  }
   for (const [event, listener] of listeners) model.on(event, listener);
   return () => {
     unsubscribe();

@@ -1,11 +1,18 @@
 /** The frame of every widget, and its keyboard help. */
 
-import type { Host } from "../host/model";
+import { openModal } from "../code/copying";
+import type { Host, WidgetModel } from "../host/model";
 import { button, h } from "../ui/dom";
 import { keepFocus } from "./focus";
 
+/** The least height of a widget, and what it leaves of the notebook's, in pixels. */
+const [LEAST, LEFT] = [520, 24];
+
+/** A part of a page that scrolls is the notebook if it is at least this high without the widget, in pixels. */
+const NOTEBOOK = 300;
+
 /** The root element of a widget, attached to the page, and a function to remove it. */
-export function frame({ model, el }: Host, name: string, height: number): [HTMLElement, () => void] {
+export function frame({ model, el }: Host, name: string): [HTMLElement, () => void] {
   const root = h("div", {
     class: `jaxviz jv-${name}`,
     "data-testid": name,
@@ -13,10 +20,66 @@ export function frame({ model, el }: Host, name: string, height: number): [HTMLE
     tabindex: -1,
     "aria-label": `jaxviz ${name}`,
   });
-  const asked = model.get("height");
-  root.style.height = `${typeof asked === "number" && asked > 0 ? asked : height}px`;
   el.append(root);
-  return [root, keepFocus(root)];
+  const [loosen, release] = [keepFocus(root), keepHeight(root, model)];
+  return [
+    root,
+    () => {
+      loosen();
+      release();
+    },
+  ];
+}
+
+/** As high as was asked for; or as much of the notebook as is seen, until the user drags its lower edge, which is remembered. */
+function keepHeight(root: HTMLElement, model: WidgetModel): () => void {
+  const asked = () => Math.max(0, Number(model.get("height")) || 0);
+  let set = 0;
+  let seen: Element | null | undefined;
+  const fit = () => {
+    const visible = (seen?.clientHeight || window.innerHeight) - LEFT;
+    set = asked() || Math.max(LEAST, visible);
+    root.style.height = `${set}px`;
+  };
+  const observer = new ResizeObserver(([entry]) => {
+    const isShown = root.isConnected && entry!.contentRect.width > 0;
+    if (isShown && !(seen === null || seen?.isConnected)) {
+      seen = notebookOf(root);
+      if (seen) observer.observe(seen);
+    }
+    if (Number.parseFloat(root.style.height) === set) fit();
+  });
+  const keep = () => {
+    const height = Math.round(Number.parseFloat(root.style.height));
+    if (height === set || !(height > 0)) return;
+    set = height;
+    model.set("height", height);
+    model.save_changes();
+  };
+  fit();
+  observer.observe(root);
+  window.addEventListener("resize", fit);
+  window.addEventListener("pointerup", keep);
+  model.on("change:height", fit);
+  return () => {
+    observer.disconnect();
+    window.removeEventListener("resize", fit);
+    window.removeEventListener("pointerup", keep);
+    model.off("change:height", fit);
+  };
+}
+
+/** The part of the page that scrolls and holds the notebook; null for the page itself. */
+function notebookOf(element: HTMLElement): Element | null {
+  // The output of a cell may scroll too, but is only as high as its contents.
+  element.style.display = "none";
+  const root = element.getRootNode();
+  let found = element.parentElement ?? (root instanceof ShadowRoot ? root.host : null);
+  const holds = (each: Element) =>
+    ["auto", "scroll"].includes(getComputedStyle(each).overflowY) && each.clientHeight >= NOTEBOOK;
+  while (found !== null && !holds(found)) found = found.parentElement;
+  element.style.display = "";
+  return found === document.body || found === document.documentElement ? null : found;
 }
 
 /** A message in place of the content. */
@@ -67,7 +130,7 @@ export function keySheet(
       ),
     ),
   );
-  return { sheet, toggle: () => (sheet.open ? sheet.close() : sheet.show()) };
+  return { sheet, toggle: () => (sheet.open ? sheet.close() : openModal(sheet)) };
 }
 
 /**

@@ -31,17 +31,18 @@ import type { Model } from "../model/model";
 import { inSlices } from "../model/slices";
 import type { Switches } from "../model/switches";
 import { CardsPane } from "../panes/cards";
+import { CostsPane } from "../panes/costs";
 import { InspectorPane } from "../panes/inspector";
-import { lower } from "../panes/lower";
 import { MEANINGS } from "../panes/meanings";
 import { MemoryPane } from "../panes/memory";
 import { OverviewPane } from "../panes/overview";
 import { guarded, type Listing, later, type Pane, reasonOf } from "../panes/pane";
 import { KEYS, Rail } from "../panes/rail";
 import { ResidualsPane } from "../panes/residuals";
-import { type Other, type Side, State, type Tabled, WHOLE } from "../state/state";
+import { type Other, type Side, State, type View } from "../state/state";
 import sheet from "../styles/style.css";
 import { h, onResize } from "../ui/dom";
+import { FullScreen } from "../ui/full";
 import { splitter } from "../ui/splitter";
 import type { Changes } from "../wire/explorer.generated";
 import { focused } from "./focus";
@@ -53,8 +54,23 @@ import { Waiting } from "./waiting";
 /** Up to this many equations, the switches are requested before they are shown. */
 const AT_ONCE = 500;
 
-/** In an explorer narrower than NARROW, panes are stacked, except two stages; below SLIM, those too. In pixels. */
-const [NARROW, SLIM] = [760, 600];
+/**
+ * In an explorer narrower than NARROW, panes are stacked, except two stages; below SLIM, those too; from WIDE on, the others are
+ * beside the question's pane and not below it. In pixels.
+ */
+const [SLIM, NARROW, WIDE] = [600, 760, 1180];
+
+/** The views for which there is a class that arranges the panes. */
+const ARRANGED: readonly View[] = [
+  "overview",
+  "motion",
+  "lines",
+  "diff",
+  "kept",
+  "derived",
+  "cost",
+  "what-if",
+];
 
 /** Up to this many equations, the switches and the advice on the peak are computed before they are shown. */
 const ADVISED = 3000;
@@ -63,25 +79,23 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const keys = keySheet(KEYS, "keys", MEANINGS);
   const parts = new Parts(root, widget, state);
   const player = parts.player((stage, side) => codePane(state, [stage], side, root));
-  const rail = guarded("rail", () => new Rail(state, keys.toggle, player.toggle));
-  const isBelow = () => !["overview", "motion"].includes(state.view);
-  const isTabled = (table: Tabled) => isBelow() && state.tabled === table;
-  const inBottom = { isSeen: isBelow, isLarge: isLarge(state.model) };
-  const residuals = guarded("residuals", () => new ResidualsPane(state), {
-    isSeen: () => isTabled("residuals"),
-  });
-  const memory = guarded("memory", () => new MemoryPane(state, root), inBottom);
-  const whatIf = parts.whatIf(() => isTabled("what-if"));
+  const full = new FullScreen(root);
+  const rail = guarded("rail", () => new Rail(state, full.button, keys.toggle, player.toggle));
+  const large = isLarge(state.model);
+  const seenIn = (...views: View[]) => ({ isSeen: () => views.includes(state.view), isLarge: large });
+  const residuals = guarded("residuals", () => new ResidualsPane(state), seenIn("kept"));
+  const costs = guarded("costs", () => new CostsPane(state), seenIn("cost"));
+  const memory = guarded("memory", () => new MemoryPane(state, root), seenIn("cost", "what-if"));
+  const whatIf = parts.whatIf(seenIn("what-if").isSeen);
   const changes = state.other && changesOf(widget);
   const diff = state.other && changes && parts.diff(state.other, changes);
   const changed = changes && parts.changes(changes);
-  const below = lower(state, residuals, whatIf, memory, changed);
   let details: InspectorPane | null = null;
   const makeInspector = () => {
     details = new InspectorPane(state);
     return details;
   };
-  const inspector = guarded("inspector", makeInspector, inBottom);
+  const inspector = guarded("inspector", makeInspector, { isSeen: () => state.extras.has("details") });
   const source = guarded("source", () => new SourcePane(state));
   const overview = guarded("overview", () => new OverviewPane(state));
   const motion = parts.motion();
@@ -92,7 +106,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const code = new Map<Side, { key: string; pane: Pane; of: State }>();
   const showCodes = () => {
     // Hidden panes are created when they become visible.
-    if (["overview", "motion", "lines", "diff"].includes(state.view)) return;
+    if (!state.showsStages) return;
     for (const side of ["left", "right"] as const) {
       const shown = shownAt(state, side);
       const { stages } = shown;
@@ -131,33 +145,36 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     else between.remove();
   };
 
-  const top = h("div", { class: "jv-row jv-top" });
-  top.append(
-    overview.element,
-    motion.element,
-    ...(diff ? [diff.element] : []),
-    codes,
-    splitter(top, "column", "--jv-side"),
-    source.element,
-  );
-  const bottom = h("div", { class: "jv-row jv-bottom" });
-  bottom.append(below.element, splitter(bottom, "column", "--jv-side"), inspector.element);
-  root.replaceChildren(
-    rail.element,
+  const panes = [
+    ...[
+      overview,
+      motion,
+      ...(diff ? [diff] : []),
+      residuals,
+      costs,
+      whatIf,
+      memory,
+      ...(changed ? [changed] : []),
+    ],
+    ...[cards, source, inspector],
+  ];
+  const main = h("div", { class: "jv-main" });
+  main.append(
     player.element,
-    top,
-    cards.element,
-    splitter(root, "row", "--jv-low"),
-    bottom,
-    keys.sheet,
+    ...panes.map((pane) => pane.element),
+    splitter(main, "row", "--jv-low"),
+    splitter(main, "column", "--jv-side"),
   );
+  residuals.element.after(codes);
+  root.replaceChildren(rail.element, main, keys.sheet);
 
   const act = (event: KeyboardEvent) => {
     const step = (by: 1 | -1) => code.get(state.side)?.pane.step?.(by) ?? false;
-    if (event.key.toLowerCase() === "h") {
-      state.arrange(state.view === "overview" ? "kept" : "overview");
-      return true;
-    }
+    const key = event.key.toLowerCase();
+    if (key === "h") state.arrange(state.view === "overview" ? "kept" : "overview");
+    if (key === "w") full.toggle();
+    if (key === "i") state.open("details");
+    if (["h", "w", "i"].includes(key)) return true;
     // These keys are the overview's.
     if (state.view === "overview" && ["f", "m", "r", "ArrowDown", "ArrowUp"].includes(event.key))
       state.show({});
@@ -179,8 +196,6 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   });
   const stop = syncState(widget, state);
   const askRest = () => askLater(widget, state);
-  // A comparison opens with the list of changes.
-  if (state.compared) state.showLower("changes");
   let compiled = "";
   /** Passes what other panes show of the compiled program. */
   const takeCompiled = () => {
@@ -203,26 +218,27 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     }),
   ];
   const showView = () => {
-    for (const view of [...WHOLE, "cost"]) root.classList.toggle(`is-${view}`, state.view === view);
+    for (const view of ARRANGED) root.classList.toggle(`is-${view}`, state.view === view);
+    root.classList.toggle("is-stages", state.view === "" && !state.compared);
+    root.classList.toggle("is-versions", state.view === "" && state.compared);
+    for (const extra of ["details", "stages"] as const)
+      root.classList.toggle(`shows-${extra}`, state.extras.has(extra));
   };
   showView();
   showCodes();
   const unsize = onResize(root, (width) => {
     root.classList.toggle("is-narrow", width > 0 && width < NARROW);
     root.classList.toggle("is-slim", width > 0 && width < SLIM);
+    root.classList.toggle("is-wide", width >= WIDE);
   });
   const unsubscribe = state.subscribe((change) => {
-    if (change === "view") {
-      showView();
-      showCodes();
-    }
+    if (change === "view" || change === "extra" || change === "shown") showView();
+    if (change === "view") showCodes();
     const isRead = change === "switches" && state.checked === null && !isWaiting(state);
     if (change === "whole" || change === "view" || isRead) askRest();
     if (change === "shown" || change === "params" || change === "groups") showCodes();
     const shown = [...code.values()].map((c) => c.pane);
-    const others = diff ? [motion, diff] : [motion];
-    for (const pane of [player, rail, overview, ...others, cards, ...shown, below, inspector, source])
-      pane.update(change);
+    for (const pane of [player, rail, ...shown, ...panes]) pane.update(change);
   });
   const unfollow = state.other
     ? selectInBoth(
@@ -233,7 +249,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
         (version) => details?.show(version),
       )
     : () => {};
-  for (const pane of [rail, overview, motion, below, inspector, source]) {
+  for (const pane of [rail, ...panes.filter((pane) => pane !== cards && pane !== diff)]) {
     pane.update("view");
     pane.update("shown");
     pane.update("selection");
@@ -253,9 +269,8 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     stop();
     for (const stop of unwait) stop();
     state.switches.destroy();
-    diff?.destroy?.();
-    motion.destroy?.();
-    for (const pane of [player, overview, below, ...[...code.values()].map((c) => c.pane)]) pane.destroy?.();
+    full.destroy();
+    for (const pane of [player, ...panes, ...[...code.values()].map((c) => c.pane)]) pane.destroy?.();
   };
 }
 
@@ -275,7 +290,7 @@ function askLater(widget: WidgetModel, state: State): void {
 }
 
 /** Whether the user waits for the switches: a kernel may work on several requests at once, and then takes longer for each. */
-const isWaiting = ({ switches, tabled }: State) => switches.isWaitedFor && tabled === "what-if";
+const isWaiting = ({ switches, view }: State) => switches.isWaitedFor && view === "what-if";
 
 /** What a side shows: stages of this version, or on the left the same stage of the previous version. */
 function shownAt(state: State, side: Side): { state: State; stages: readonly number[] } {
@@ -397,7 +412,7 @@ function render(host: Host): () => void {
 }
 
 function renderStepper(host: Host): () => void {
-  const [root, loosen] = frame(host, "stepper", 560);
+  const [root, loosen] = frame(host, "stepper");
   let isGone = false;
   let unmount = () => {};
   const show = async () => {
@@ -423,7 +438,7 @@ function renderStepper(host: Host): () => void {
 
 function renderExplorer(host: Host): () => void {
   const { model, el } = host;
-  const [root, loosen] = frame(host, "explorer", 620);
+  const [root, loosen] = frame(host, "explorer");
   let unmount = () => {};
   let state: State | null = null;
   const derived = viewOf(model);

@@ -37,3 +37,16 @@ export function exchangesIn(model: Model, compiled: string): Map<number, readonl
   });
   return new Map([...found].map(([row, texts]) => [row, [...texts]]));
 }
+
+/** The collectives in the function itself. */
+export function ownExchanges(model: Model): Map<number, readonly string[]> {
+  const found = new Map<number, readonly string[]>();
+  for (const [row, exchanges] of model.axes) {
+    const [v] = model.outputs(row);
+    if (exchanges && v !== undefined)
+      found.set(row, [
+        `${model.primitive(row)}, ${model.params(row)[0]}, ${model.sizeText(v)}: a collective that your code calls here, or its transpose`,
+      ]);
+  }
+  return found;
+}

@@ -68,6 +68,14 @@ export class LineFigures {
     this.largest = [...this.ofLine].find(isLargest)?.[0] ?? "";
   }
 
+  /** The lines with figures, in the order of Python. */
+  get all(): { file: number; line: number; figures: Figures }[] {
+    return [...this.ofLine].map(([key, figures]) => {
+      const [file, line] = key.split(":").map(Number);
+      return { file: file!, line: line!, figures };
+    });
+  }
+
   of(file: number, line: number): Figures {
     return this.ofLine.get(`${file}:${line}`) ?? NONE;
   }

@@ -5,7 +5,6 @@ import { button, h, section } from "../ui/dom";
 import { formatCount, plural } from "../ui/format";
 import { marked } from "../ui/marked";
 import type { Changes } from "../wire/explorer.generated";
-import { tabs } from "./lower";
 
 export class ChangesPane {
   readonly element: HTMLElement;
@@ -23,7 +22,7 @@ export class ChangesPane {
     this.element = section(
       { class: "jv-pane jv-changes", "aria-label": "changes", "data-testid": "changes" },
       [
-        tabs(state, "changes"),
+        h("strong", {}, "changes"),
         h(
           "label",
           { class: "jv-check", title: "the previous version on the left (C)" },

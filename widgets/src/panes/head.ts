@@ -3,7 +3,6 @@
 import type { Side, State } from "../state/state";
 import { button, h } from "../ui/dom";
 import { plural } from "../ui/format";
-import { fullButton } from "../ui/full";
 import { marked } from "../ui/marked";
 
 /** Describes the stages of a main pane. */
@@ -46,7 +45,7 @@ export function headButtons(state: State, side: Side): HTMLElement[] {
   // Versions are compared as code only.
   const isCompared = state.compared || state.other?.mark === "is-removed";
   const own = isCompared ? [] : [forms];
-  return [...own, ...(side === "right" ? [closeButton(state)] : []), fullButton()];
+  return [...own, ...(side === "right" ? [closeButton(state)] : [])];
 }
 
 /** The button that closes the right pane. */

@@ -225,7 +225,7 @@ export class InspectorPane {
   }
 
   private whatIf(): HTMLElement {
-    const show = () => this.state.showLower("what-if");
+    const show = () => this.state.arrange("what-if");
     return button("What if it were recomputed?", show, {
       class: "jv-button jv-ask",
       "data-testid": "ask-what-if",

@@ -19,7 +19,6 @@ import { marked } from "../ui/marked";
 import type { CompiledLine } from "../wire/explorer.generated";
 import { PLURALS, STACKED } from "../wire/schema";
 import { Chart, peakOf } from "./chart";
-import { tabs } from "./lower";
 
 /** How many values are named at a step. */
 const NAMED = 6;
@@ -86,7 +85,7 @@ export class MemoryPane {
       svg("svg", {}, this.areas, this.lit, this.cursor),
     );
     this.element = section({ class: "jv-pane jv-memory", "aria-label": "memory", "data-testid": "memory" }, [
-      tabs(state, "memory"),
+      h("strong", {}, "memory"),
       this.head,
     ]);
     this.unlisten = state.rest.listen(() => this.waiting?.update());
@@ -151,7 +150,7 @@ export class MemoryPane {
 
   /** Focuses the chart. */
   focus(): void {
-    this.state.showLower("memory");
+    if (this.state.view !== "what-if") this.state.arrange("cost");
     this.plot.focus();
   }
 

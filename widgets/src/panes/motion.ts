@@ -6,7 +6,6 @@ import { lineOf } from "../model/overview";
 import type { Change, State } from "../state/state";
 import { button, h, onResize, reveal, svg } from "../ui/dom";
 import { formatBytes, formatCount } from "../ui/format";
-import { fullButton } from "../ui/full";
 import { marked } from "../ui/marked";
 import { Chart, peakOf } from "./chart";
 import { played } from "./playbar";
@@ -90,7 +89,6 @@ export class MotionPane {
         this.slider,
         this.count,
         this.speed,
-        fullButton(),
       ),
       this.body,
     );

@@ -17,7 +17,6 @@ import { type Timeline, type Totals, totalsOf } from "../model/timeline";
 import type { Change, State } from "../state/state";
 import { button, h, onResize, svg } from "../ui/dom";
 import { formatBytes, formatCount, formatFlops, percent, plural } from "../ui/format";
-import { fullButton } from "../ui/full";
 import { marked } from "../ui/marked";
 import { PLURALS, STACKED } from "../wire/schema";
 import { peakOf } from "./chart";
@@ -77,7 +76,6 @@ export class OverviewPane {
       { class: "jv-overview", "aria-label": "overview", "data-testid": "overview" },
       this.picture,
       this.said,
-      fullButton(),
     );
     this.stops.push(state.rest.listen(() => this.waiting?.update()));
     this.stops.push(onResize(this.element, (_, height) => this.squeeze(height)));

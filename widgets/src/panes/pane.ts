@@ -27,7 +27,7 @@ export interface Pane {
 }
 
 /** The changes that a new pane is notified of, since it may be created long after the others. */
-const AT_FIRST: readonly Change[] = ["view", "lower", "selection", "variable", "player"];
+const AT_FIRST: readonly Change[] = ["view", "extra", "selection", "variable", "player"];
 
 /** When to create a pane lazily: at the first change after which it is visible, or when it is focused. */
 export interface When {
@@ -36,10 +36,10 @@ export interface When {
   isLarge?: boolean;
 }
 
-const guard = () => h("div", { class: "jv-guard" });
+const guard = (name: string) => h("div", { class: `jv-guard jv-at-${name}` });
 
 /** Creates a pane. If that fails, the error is shown in its place, and the other panes are unaffected. */
-export function guarded(name: string, make: () => Pane, when?: When, element = guard()): Pane {
+export function guarded(name: string, make: () => Pane, when?: When, element = guard(name)): Pane {
   let pane: Pane | null = null;
   const attempt = (action: () => void) => {
     try {
@@ -99,7 +99,7 @@ export function later(
   isSeen?: () => boolean,
   then: () => void = () => {},
 ): Pane {
-  const element = guard();
+  const element = guard(name);
   let pane: Pane | null = null;
   let isAsked = false;
   let isGone = false;

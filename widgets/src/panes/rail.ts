@@ -1,9 +1,9 @@
 /** The top bar: stages, badge and help. */
 
-import type { Progress } from "../host/work";
+import type { Progress, Work } from "../host/work";
 import type { Matches } from "../model/changes";
 import { transformsOf } from "../model/player";
-import type { Change, State, View } from "../state/state";
+import type { Change, Extra, State, View } from "../state/state";
 import { button, h } from "../ui/dom";
 import { formatCount, plural } from "../ui/format";
 import { marked } from "../ui/marked";
@@ -35,6 +35,8 @@ export const KEYS: [string, string][] = [
   ["S", "scroll two panes together, or separately"],
   ["C", "the previous version on the left, if there is one"],
   ["P", "show params in full, or shortened"],
+  ["W", "everything on the full screen"],
+  ["I", "the selection in full"],
   ["/", "search the source, equations, values and scopes; in the graph: its equations"],
   ["X", "in the table of residuals: save one, or recompute it"],
   ["Ctrl + Z, Ctrl + Shift + Z", "undo the last click on a switch, redo it"],
@@ -67,9 +69,13 @@ const VIEWS: [View, string, string][] = [
     "Your code, with the saved bytes and the work of each line; click a line to unfold its equations",
   ],
   ["diff", "What |differs", "The two versions side by side, source and equations aligned line by line"],
-  ["kept", "Why is it |saved", "Forward beside backward, and the residuals with their reasons"],
-  ["derived", "How was it |derived", "The function beside its linearization; ▶ steps plays it"],
-  ["cost", "What does it |cost", "Forward beside backward, and the memory over time"],
+  ["kept", "Why is it |saved", "What is saved and why, with the equations that make it and read it"],
+  ["derived", "How was it |derived", "The function beside its linearization; R plays it step by step"],
+  [
+    "cost",
+    "What does it |cost",
+    "The work and the saved bytes of each line, ranked, and the memory over time",
+  ],
   ["what-if", "What if", "Checkpoints and what they save, switched on and off"],
 ];
 
@@ -77,6 +83,7 @@ export class Rail {
   readonly element: HTMLElement;
   private readonly views: HTMLButtonElement[] = [];
   private readonly headline = h("span", { class: "jv-headline", "data-testid": "headline" });
+  private readonly advice = h("span", { class: "jv-head-advice" });
   private readonly stagebar: HTMLElement;
   private readonly buttons: HTMLButtonElement[] = [];
   private readonly beside: HTMLButtonElement[] = [];
@@ -86,9 +93,11 @@ export class Rail {
   private readonly versions: HTMLElement;
   private readonly link: HTMLButtonElement;
   private readonly search: SearchBox;
+  private readonly extras: readonly [Extra, HTMLButtonElement][];
 
   constructor(
     private readonly state: State,
+    full: HTMLElement,
     onHelp: () => void,
     onPlay: () => void,
   ) {
@@ -165,6 +174,14 @@ export class Rail {
       this.link,
       this.versions,
     );
+    const extra = (key: Extra, text: string, title: string): [Extra, HTMLButtonElement] => [
+      key,
+      button(text, () => state.open(key), { title, "data-testid": `open-${key}` }),
+    ];
+    this.extras = [
+      extra("details", "Details", "The selection in full: its type, what it comes from, what reads it (I)"),
+      extra("stages", "Stages", "The programs: f, jvp, forward, linear, backward, compiled"),
+    ];
     this.element = h(
       "div",
       { class: "jv-rail" },
@@ -173,7 +190,8 @@ export class Rail {
         { class: "jv-titles" },
         h("strong", { class: "jv-title jv-cut", title: plain }, plain),
         this.headline,
-        h("span", { class: "jv-rail-end" }, devices(state), this.badge),
+        this.advice,
+        h("span", { class: "jv-rail-end" }, devices(state), this.badge, this.search.element, help, full),
       ),
       h(
         "div",
@@ -183,7 +201,7 @@ export class Rail {
           { class: `jv-questions${state.other ? " has-versions" : ""}`, "aria-label": "views" },
           ...this.views,
         ),
-        h("span", { class: "jv-rail-end" }, this.search.element, help),
+        h("span", { class: "jv-rail-end" }, ...this.extras.map(([, each]) => each)),
       ),
       this.stagebar,
     );
@@ -204,6 +222,12 @@ export class Rail {
         this.views[i]!.classList.toggle("is-shown", isShown);
         this.views[i]!.setAttribute("aria-pressed", String(isShown));
       });
+    if (change === "view" || change === "extra")
+      for (const [key, each] of this.extras) {
+        const isOpen = this.state.extras.has(key);
+        each.classList.toggle("is-shown", isOpen);
+        each.setAttribute("aria-pressed", String(isOpen));
+      }
     if (change === "whole") {
       const made = badge(this.state);
       this.badge.replaceWith(made);
@@ -245,20 +269,27 @@ export class Rail {
     const said = (text: string, name: string) =>
       text !== "" &&
       h("span", { class: `jv-head-part jv-head-${name}`, title: text.replaceAll("`", "") }, ...loud(text));
-    this.headline.replaceChildren(
-      ...[
-        said(keeps, "keeps"),
-        // Until the peak arrives this takes about as much room, so that nothing moves then.
-        has_memory ? said(peak, "peak") : said("computing the peak…", "waits"),
-        advised?.sentence && advised.setting === "" && said(advised.sentence, "advice"),
-        advised?.sentence &&
-          advised.setting !== "" &&
-          button(marked(advised.sentence), () => this.state.arrange("what-if"), {
-            class: "jv-advice",
-            title: "What if: switch these checkpoints",
-            "data-testid": "advice",
-          }),
-      ].filter((part) => part instanceof Node),
+    const figures = [
+      said(keeps, "keeps"),
+      has_memory ? said(peak, "peak") : said("computing the peak…", "waits"),
+    ];
+    this.headline.replaceChildren(...figures.filter((part) => part instanceof Node));
+    // Its line is there from the start, so that nothing moves when it is filled.
+    this.advice.hidden = !this.state.hasOverview;
+    this.advice.replaceChildren(
+      !advised?.sentence
+        ? h(
+            "span",
+            { class: "jv-dim" },
+            isLookedFor(this.state.advice) ? "looking for a plan with a lower peak…" : "",
+          )
+        : advised.setting === ""
+          ? h("span", { class: "jv-dim" }, ...marked(advised.sentence))
+          : button(marked(advised.sentence), () => this.state.arrange("what-if"), {
+              class: "jv-advice",
+              title: "What if: switch these checkpoints",
+              "data-testid": "advice",
+            }),
     );
   }
 
@@ -280,6 +311,9 @@ export class Rail {
     this.versions.classList.toggle("is-shown", compared);
   }
 }
+
+/** Whether the kernel works on something, as far as is known. */
+const isLookedFor = ({ progress }: Work) => ["asked", "late", "working"].includes(progress.state);
 
 /** A sentence with its first amount in bold. */
 function loud(text: string): (Node | string)[] {

@@ -43,17 +43,22 @@ const isOnDevices = (r: Residual) => r.perDevice >= 0;
 const onDevice = (residuals: readonly Residual[]) =>
   sumOf(residuals, (r) => (isOnDevices(r) ? r.perDevice : r.nbytes));
 
+/** Whether a residual takes memory for the backward pass: no argument, and read there. */
+export const isSaved = ({ kind }: Residual): boolean => kind !== "argument" && kind !== "unread";
+
 export function sorted(residuals: readonly Residual[], key: Key, descending: boolean): Residual[] {
   const value = (r: Residual) =>
     key === "line" ? (r.place ? r.place.file * 1e7 + r.place.line : 0) : r[key];
-  return sortedBy(residuals, value, (r) => r.index, descending);
+  const all = sortedBy(residuals, value, (r) => r.index, descending);
+  // Arguments are in memory anyway, so the largest of them is not what is saved most.
+  return key === "nbytes" ? [...all.filter(isSaved), ...all.filter((r) => !isSaved(r))] : all;
 }
 
 /** `12 of 83 values: saves 135.6 KiB in 71 values; reads 64.0 KiB of its arguments`, on each device if they are divided among several. */
 export function summary(residuals: readonly Residual[], all: readonly Residual[]): string {
   const of = (kind: string) => residuals.filter((r) => r.kind === kind);
   const [read, dropped] = [of("argument"), of("unread")];
-  const saved = residuals.filter((r) => r.kind !== "argument" && r.kind !== "unread");
+  const saved = residuals.filter(isSaved);
   const bytes = (rs: readonly Residual[]) => formatBytes(onDevice(rs));
   const on = all.some(isOnDevices) ? " on each device" : "";
   const parts = [

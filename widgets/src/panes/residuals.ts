@@ -9,7 +9,6 @@ import { marked } from "../ui/marked";
 import { Rows } from "../ui/rows";
 import { Heads } from "../ui/sorting";
 import { KINDS } from "../wire/schema";
-import { tabs } from "./lower";
 import { folded, type Key, type Row, sorted, summary, unfolded } from "./residualrows";
 import { figuresOf } from "./switchfigures";
 
@@ -59,6 +58,12 @@ export class ResidualsPane {
   private hasAsked = false;
   /** The other rows whose switches the last click changed. */
   private moved: { key: string; rows: string[] } = { key: "", rows: [] };
+  private readonly paired = h("span", {
+    class: "jv-dim jv-cut",
+    "aria-live": "polite",
+    "data-testid": "pair",
+  });
+  private readonly steps: readonly HTMLButtonElement[];
   /** The switch cells, by residual. */
   private readonly cells = new Map<number, HTMLElement>();
 
@@ -112,17 +117,22 @@ export class ResidualsPane {
       h("thead", {}, h("tr", {}, ofSwitches, ...this.heads.cells)),
       this.body,
     );
+    const step = (by: 1 | -1, text: string, title: string, id: string) =>
+      button(text, () => state.stepPair(by), { title, "aria-label": title, "data-testid": id });
+    const back = step(-1, "‹", "The previous one", "pair-back");
+    const on = step(1, "›", "The next one", "pair-on");
+    this.steps = [back, on];
     const empty = residuals.length === 0 && view.notes.length === 0;
     const nothing = "No residuals: the function is linear in the differentiated arguments.";
     this.fillNotes();
     this.scroller.append(
-      this.notes,
       empty ? h("p", { class: "jv-message" }, nothing) : residuals.length > 0 ? table : "",
+      this.notes,
     );
     this.element = section(
       { class: "jv-pane jv-residuals", "aria-label": "residuals", "data-testid": "residuals" },
       [
-        tabs(state, "residuals"),
+        h("strong", {}, "saved for the backward pass"),
         residuals.length > 0 && this.box,
         kinds.length > 1 && this.kind,
         this.total,
@@ -130,6 +140,7 @@ export class ResidualsPane {
       ],
       this.said,
       this.scroller,
+      h("div", { class: "jv-pair" }, h("strong", {}, "The equations"), back, on, this.paired),
     );
     this.table = new Rows(this.scroller, this.body, (i) => {
       const key = keyOf(this.shown[i]!);
@@ -146,7 +157,7 @@ export class ResidualsPane {
 
   /** Focuses the filter. */
   focus(): void {
-    this.state.showLower("residuals");
+    this.state.arrange("kept");
     this.box.focus();
     this.box.select();
   }
@@ -182,9 +193,22 @@ export class ResidualsPane {
       this.sumUp();
     }
     if (change !== "selection") return;
+    this.showPair();
     this.bringToLight();
     const shown = this.light();
     if (shown) reveal(this.scroller, shown);
+  }
+
+  /** Which of the selected values the equations below are those of. */
+  private showPair(): void {
+    const { at, of } = this.state.pair;
+    const { residuals } = this.state.model;
+    const shown = residuals[this.state.selection.residual];
+    this.paired.textContent =
+      shown === undefined ? "of a value: select one" : `of ${shown.name}, ${at + 1} of ${of}`;
+    const [back, on] = this.steps;
+    back!.disabled = at <= 0;
+    on!.disabled = at + 1 >= of;
   }
 
   /** Scrolls to the first row of the selection. */

@@ -20,7 +20,6 @@ import type { Change, State } from "../state/state";
 import { button, foldButton, h, onRowKey, reveal, section } from "../ui/dom";
 import { formatBytes, formatFlops, plural } from "../ui/format";
 import { Heads } from "../ui/sorting";
-import { tabs } from "./lower";
 import { figuresOf, shareOf } from "./switchfigures";
 
 /** How many rows are shown before `more`. */
@@ -47,21 +46,22 @@ export class WhatIfPane {
   constructor(private readonly state: State) {
     this.element = section(
       { class: "jv-pane jv-whatif", "aria-label": "what if", "data-testid": "what-if" },
-      [tabs(state, "what-if"), this.about],
+      [h("strong", {}, "what if"), this.about],
       this.content,
     );
   }
 
   update(change: Change): void {
     const { switches } = this.state;
-    if (this.state.tabled !== "what-if") {
-      if (change === "lower" && this.board) switches.want(() => []);
+    if (this.state.view !== "what-if") {
+      if (change === "view" && this.board) switches.want(() => []);
+      if (change === "view") this.board?.closeCode();
       return;
     }
-    if (change === "lower") switches.ask();
-    if (change === "lower" || change === "switches") this.fill();
-    if (change === "lower") switches.want(() => this.board?.wanted() ?? []);
-    if (change === "lower" || change === "selection") this.board?.light(true);
+    if (change === "view") switches.ask();
+    if (change === "view" || change === "switches") this.fill();
+    if (change === "view") switches.want(() => this.board?.wanted() ?? []);
+    if (change === "view" || change === "selection") this.board?.light(true);
   }
 
   destroy(): void {
@@ -129,6 +129,8 @@ class Board {
   >;
   private about = "";
   private isCopying = false;
+  /** The code that is shown, and the switches that it is for. */
+  private sheet: { close(): void; key: string } | null = null;
 
   constructor(
     private readonly state: State,
@@ -232,6 +234,7 @@ class Board {
 
   /** Shows the current setting. */
   show(): void {
+    this.closeCode(false);
     const { switches, settings } = this;
     const { setting } = switches;
     this.about = this.aboutOf(setting);
@@ -338,6 +341,13 @@ class Board {
     ];
   }
 
+  /** Closes the code, or does so only if it is that of other switches. */
+  closeCode(isForced = true): void {
+    if (this.sheet === null || (!isForced && this.sheet.key === this.switches.key)) return;
+    this.sheet.close();
+    this.sheet = null;
+  }
+
   /** Shows the code for the current setting, and copies it if possible. */
   private showCode(): void {
     this.isCopying = true;
@@ -349,8 +359,9 @@ class Board {
         told.textContent = text;
       };
       const text = code.split("\n").flatMap((line) => [lineOf(line), "\n"]);
-      const within = this.element.closest<HTMLElement>(".jaxviz") ?? this.element;
-      showSheet({ id: "what-if-sheet", label: "the switches as code", text, note: told }, within);
+      const panes = this.element.closest<HTMLElement>(".jv-main");
+      const sheet = { id: "what-if-sheet", label: "The switches as code", text, note: told };
+      this.sheet = { ...showSheet(sheet, this.element, panes), key: this.switches.key };
       const hint = () => tell("select it to copy");
       const copied = navigator.clipboard?.writeText(code);
       if (copied) copied.then(() => tell("copied"), hint);

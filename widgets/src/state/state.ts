@@ -2,6 +2,7 @@
 
 import { NO_WORK, type Work } from "../host/work";
 import type { Matches } from "../model/changes";
+import { ownExchanges } from "../model/exchanges";
 import type { Model } from "../model/model";
 import type { Player } from "../model/player";
 import type { Place } from "../model/records";
@@ -48,11 +49,8 @@ export interface Shown {
 /** How a pane shows its stages. */
 export type Form = "code" | "graph";
 
-/** The lower pane, if there is room for only one. */
-export type Lower = Tabled | "memory";
-
-/** The lower panes that are tables; one is shown at a time. */
-export type Tabled = "residuals" | "what-if" | "changes";
+/** What is shown on demand: the selection in full, and the row of stages. */
+export type Extra = "details" | "stages";
 
 /** How the equations of a role are shown, if not normally. */
 export type Muting = "dimmed" | "hidden";
@@ -74,8 +72,8 @@ export interface Other {
 /** The arrangement of the panes, for a question; or empty. */
 export type View = "overview" | "motion" | "lines" | "diff" | "kept" | "derived" | "cost" | "what-if" | "";
 
-/** The views that replace the stages' panes. */
-export const WHOLE: readonly View[] = ["overview", "motion", "lines", "diff"];
+/** The views without the stages' panes. */
+const WHOLE: readonly View[] = ["overview", "motion", "lines", "diff", "cost", "what-if"];
 
 export type Change =
   | "view"
@@ -88,7 +86,7 @@ export type Change =
   | "roles"
   | "colours"
   | "params"
-  | "lower"
+  | "extra"
   | "switches"
   | "linking"
   | "filter"
@@ -120,8 +118,8 @@ export class State {
   private ahead: Spot[] = [];
   /** Whether params are shown in full. */
   fullParams = false;
-  lower: Lower = "residuals";
-  tabled: Tabled = "residuals";
+  /** What is open that is shown on demand. */
+  extras: ReadonlySet<Extra> = new Set();
   /** The transform being played. */
   player: Player | null = null;
   /** Whether the two panes scroll together. */
@@ -206,6 +204,21 @@ export class State {
     this.select(makers, { residuals: new Set(indices), residual: indices[0]! }, readers);
   }
 
+  /** The place among the selected residuals of the one whose equations are shown, and how many are selected. */
+  get pair(): { at: number; of: number } {
+    const { residuals, residual } = this.selection;
+    return { at: [...residuals].indexOf(residual), of: residuals.size };
+  }
+
+  /** Shows the equations of the next or the previous one of the selected residuals. */
+  stepPair(by: 1 | -1): void {
+    const { residuals } = this.selection;
+    const residual = [...residuals][this.pair.at + by];
+    if (residual === undefined) return;
+    const { producer, consumers } = this.model.residuals[residual]!;
+    this.select(producer >= 0 ? [producer] : [], { residuals, residual }, [...consumers]);
+  }
+
   /** Selects a residual and the equation at one of its ends. */
   selectEnd(index: number, row: number): void {
     this.select([row], { residuals: new Set([index]), residual: index });
@@ -241,25 +254,48 @@ export class State {
   /** Arranges the panes for a question. */
   arrange(view: View): void {
     if (view === "diff") this.compare(true);
+    else if (this.compared && !["overview", "motion", "lines"].includes(view)) this.compare(false);
     if (WHOLE.includes(view)) {
-      const isThere = view === "lines" || (view === "diff" ? this.compared : this.hasOverview);
-      if (isThere) this.look(view);
+      const isMissing =
+        view === "diff" ? !this.compared : ["overview", "motion"].includes(view) && !this.hasOverview;
+      if (!isMissing) this.look(view);
       return;
     }
     const at = (...keys: string[]) =>
       keys.map((key) => this.model.view.stages.findIndex((stage) => stage.key === key)).filter((i) => i >= 0);
-    const panes: Partial<Record<View, [Shown, Lower]>> = {
-      kept: [{ left: at("forward"), right: at("backward") }, "residuals"],
-      derived: [{ left: at("primal"), right: at("forward", "linear") }, "residuals"],
-      cost: [{ left: at("forward"), right: at("backward") }, "memory"],
-      "what-if": [{ left: at("forward"), right: at("backward") }, "what-if"],
+    const panes: Partial<Record<View, Shown>> = {
+      kept: { left: at("forward"), right: at("backward") },
+      derived: { left: at("primal"), right: at("forward", "linear") },
     };
-    const [shown, lower] = panes[view] ?? [this.shown, this.lower];
-    if (this.compared) this.compare(false);
+    const shown = panes[view] ?? this.shown;
     this.form = { left: "code", right: "code" };
     if (shown.left.length > 0) this.show(shown, view);
     else this.look(view);
-    this.showLower(lower);
+    if ((view === "kept" || view === "derived") && this.selection === NOTHING) this.selectLargest();
+  }
+
+  /** Selects the expression with the most saved bytes, so that a question begins with an answer. */
+  private selectLargest(): void {
+    const groups = new Map<number, { nbytes: number; members: number[] }>();
+    for (const { kind, group, nbytes, index } of this.model.residuals) {
+      if (kind === "argument" || kind === "unread") continue;
+      const so = groups.get(group) ?? { nbytes: 0, members: [] };
+      so.nbytes += nbytes;
+      so.members.push(index);
+      groups.set(group, so);
+    }
+    const [largest] = [...groups.values()].sort((a, b) => b.nbytes - a.nbytes);
+    if (largest) this.selectResiduals(largest.members);
+  }
+
+  /** Opens or closes what is shown on demand. */
+  open(extra: Extra, isOpen = !this.extras.has(extra)): void {
+    if (isOpen === this.extras.has(extra)) return;
+    const extras = new Set(this.extras);
+    if (isOpen) extras.add(extra);
+    else extras.delete(extra);
+    this.extras = extras;
+    this.tell("extra");
   }
 
   /** Shows where some residuals are saved and read: forward beside backward. */
@@ -278,9 +314,14 @@ export class State {
     this.selectRows(rows);
   }
 
+  /** Whether the stages' panes are shown. */
+  get showsStages(): boolean {
+    return !WHOLE.includes(this.view);
+  }
+
   /** Leaves a view that hides the stages' panes. */
   openStages(): void {
-    if (WHOLE.includes(this.view)) this.arrange(this.hasOverview ? "kept" : "");
+    if (!this.showsStages) this.arrange(this.hasOverview ? "kept" : "");
   }
 
   private look(view: View): void {
@@ -354,18 +395,11 @@ export class State {
     return this.shown.left.includes(stage) || this.shown.right.includes(stage);
   }
 
-  /** Selects a row, and shows its stage if neither pane does. */
+  /** Selects a row, and shows its stage if there are panes of stages, and neither does. */
   goTo(row: number): void {
     const stage = this.model.stage(row);
-    if (!this.isShown(stage)) this.showStages([stage]);
+    if (this.showsStages && !this.isShown(stage)) this.showStages([stage]);
     this.selectRow(row);
-  }
-
-  showLower(lower: Lower): void {
-    if (lower === this.lower) return;
-    this.lower = lower;
-    if (lower !== "memory") this.tabled = lower;
-    this.tell("lower");
   }
 
   /** Shows or hides the previous version on the left. */
@@ -509,19 +543,6 @@ export class State {
   private tell(change: Change): void {
     for (const listener of this.listeners) listener(change);
   }
-}
-
-/** The collectives in the function itself. */
-function ownExchanges(model: Model): Map<number, readonly string[]> {
-  const found = new Map<number, readonly string[]>();
-  for (const [row, exchanges] of model.axes) {
-    const [v] = model.outputs(row);
-    if (exchanges && v !== undefined)
-      found.set(row, [
-        `${model.primitive(row)}, ${model.params(row)[0]}, ${model.sizeText(v)}: a collective that your code calls here, or its transpose`,
-      ]);
-  }
-  return found;
 }
 
 export type Lit = "" | "is-selected" | "is-ancestor" | "is-descendant" | "is-related";

@@ -1,7 +1,5 @@
 /** Creates DOM elements. Text from programs is only ever inserted as text nodes. */
 
-import { fullButton } from "./full";
-
 type Child = Node | string | null | undefined | false;
 type Attributes = Record<string, string | number | boolean | ((event: never) => void) | undefined>;
 
@@ -138,7 +136,7 @@ export function foldButton(
 
 /** A pane: a section with a header. */
 export function section(attributes: Attributes, head: readonly Child[], ...body: Child[]): HTMLElement {
-  return h("section", attributes, h("div", { class: "jv-pane-head" }, ...head, fullButton()), ...body);
+  return h("section", attributes, h("div", { class: "jv-pane-head" }, ...head), ...body);
 }
 
 /** Follows the pointer from pointerdown on an element until it is released, anywhere. */

@@ -1,79 +1,67 @@
-/** A maximised pane: in full screen if the page allows it, otherwise over the whole explorer. */
+/** The whole explorer on the full screen: all of it, with its head and its questions. */
 
 import { button, svg } from "./dom";
 
-const PANES = ".jv-pane, .jv-overview, .jv-motion";
-const PANE = "jv-alone";
-const AROUND = "jv-holds-alone";
+/** Fills the window of a page that may not use the screen, such as one in a frame. */
+const FILLS = "jv-fills";
 
-/** The button that maximises a pane, and restores it. */
-export function fullButton(): HTMLElement {
-  const title = "Show only this pane, or all panes again";
-  const corners = svg("path", {
-    d: "M1 4V1H4M8 1H11V4M11 8V11H8M4 11H1V8",
-    fill: "none",
-    stroke: "currentColor",
-  });
-  return button(
-    svg("svg", { viewBox: "0 0 12 12", width: 11 }, corners),
-    ({ currentTarget }) => toggle((currentTarget as Element).closest(PANES)!),
-    {
-      class: "jv-full",
-      title,
-      "aria-label": title,
-    },
-  );
-}
+/** The button and the key that show a widget on the full screen, and in its place again. */
+export class FullScreen {
+  readonly button: HTMLButtonElement;
 
-function toggle(first: Element): void {
-  const root = first.closest<HTMLElement>(".jaxviz")!;
-  const marked = root.querySelectorAll(`.${AROUND}`);
-  if (marked.length > 0) {
-    root.dispatchEvent(new Event("jv-together"));
-    return;
+  constructor(private readonly root: HTMLElement) {
+    const corners = svg("path", {
+      d: "M1 4V1H4M8 1H11V4M11 8V11H8M4 11H1V8",
+      fill: "none",
+      stroke: "currentColor",
+    });
+    const icon = svg("svg", { viewBox: "0 0 12 12", width: 11, "aria-hidden": "true" }, corners);
+    this.button = button([icon, " Full screen"], this.toggle, {
+      class: "jv-button jv-full",
+      title: "Everything on the full screen (W); Escape leaves it",
+      "data-testid": "full-screen",
+    });
+    document.addEventListener("fullscreenchange", this.show);
+    // Before other meanings of Escape.
+    root.addEventListener("keydown", this.onKey, true);
+    this.show();
   }
-  let pane = first;
-  const unmark = () => {
-    for (const name of [PANE, AROUND])
-      for (const each of [root, ...root.querySelectorAll(`.${name}`)]) each.classList.remove(name);
+
+  destroy(): void {
+    document.removeEventListener("fullscreenchange", this.show);
+    this.root.removeEventListener("keydown", this.onKey, true);
+    this.leave();
+  }
+
+  get isOn(): boolean {
+    const { root } = this;
+    return document.fullscreenElement === root || root.classList.contains(FILLS);
+  }
+
+  readonly toggle = (): void => {
+    if (this.isOn) {
+      this.leave();
+      return;
+    }
+    const fill = () => {
+      this.root.classList.add(FILLS);
+      this.show();
+    };
+    if (this.root.requestFullscreen) this.root.requestFullscreen().catch(fill);
+    else fill();
   };
-  const mark = () => {
-    unmark();
-    pane.classList.add(PANE);
-    for (let each = pane.parentElement; each && each !== root.parentElement; each = each.parentElement)
-      each.classList.add(AROUND);
-  };
-  // Switching to a graph or another stage replaces the pane by another one.
-  let own = pane;
-  while (own.parentElement!.matches(".jv-guard")) own = own.parentElement!;
-  const place = own.parentElement!;
-  const at = [...place.children].indexOf(own);
-  const watch = new MutationObserver(() => {
-    if (pane.isConnected) return;
-    const next = place.children[at]?.querySelector(PANES);
-    if (!next) return;
-    pane = next;
-    mark();
-  });
-  const end = () => {
-    watch.disconnect();
-    unmark();
-    document.removeEventListener("fullscreenchange", onScreen);
-    root.removeEventListener("keydown", onKey, true);
-    root.removeEventListener("jv-together", end);
-    if (document.fullscreenElement) void document.exitFullscreen();
-  };
-  const onScreen = () => document.fullscreenElement || end();
-  const onKey = (event: KeyboardEvent) => {
-    if (event.key !== "Escape") return;
+
+  private leave(): void {
+    this.root.classList.remove(FILLS);
+    if (document.fullscreenElement === this.root) void document.exitFullscreen();
+    this.show();
+  }
+
+  private readonly show = (): void => this.button.setAttribute("aria-pressed", String(this.isOn));
+
+  private readonly onKey = (event: KeyboardEvent): void => {
+    if (event.key !== "Escape" || !this.root.classList.contains(FILLS)) return;
     event.stopPropagation();
-    end();
+    this.leave();
   };
-  mark();
-  watch.observe(root, { childList: true, subtree: true });
-  document.addEventListener("fullscreenchange", onScreen);
-  root.addEventListener("keydown", onKey, true);
-  root.addEventListener("jv-together", end);
-  // A page in a frame may not be allowed to; the pane then fills the explorer.
-  root.requestFullscreen?.().catch(() => {});
 }
