@@ -14,7 +14,6 @@ from nbconvert import HTMLExporter, LatexExporter
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 from playwright.sync_api import expect
 from short_runs import short
-from tour import unfold
 
 from notebooks import PROGRAM, light, notebook_of, run_in_lab, works, write
 
