@@ -152,7 +152,7 @@ BUDGETS = {
     "features/memory": 1_110,
     "features/nans": 2_710,
     "features/probes": 1_350,
-    "features/remat": 8_630,
+    "features/remat": 8_850,
     "features/residuals": 1_870,
     "functions": 2_250,
     "higher_order": 3_230,
@@ -197,8 +197,8 @@ def test_every_room_keeps_to_its_budget_of_lines():
     assert {room: n for room, n in lines.items() if n < 0.9 * BUDGETS[room] - 50} == {}, "lower these budgets"
 
 
-MAY_SHARE = ("features/explorer", "features/remat", "ir", "teach")
-"""Rooms in which a class may still have the name of another one of them. The list only becomes shorter."""
+OF_THE_COURSE = {"Equation", "Program", "Var"}
+"""The small engine that a reader of the course writes has the names of the large one."""
 
 
 def test_a_class_has_a_name_of_its_own():
@@ -207,8 +207,8 @@ def test_a_class_has_a_name_of_its_own():
     for file in Path(jaxviz.__file__).parent.rglob("*.py"):
         for name in re.findall(r"^ *class (\w+)", file.read_text(encoding="utf-8"), re.MULTILINE):
             rooms.setdefault(name, []).append(room_of(file))
-    twice = {name: places for name, places in rooms.items() if len(places) > 1 and not set(places) <= set(MAY_SHARE)}
-    assert sorted(twice) == ["Check"], twice
+    twice = {name: places for name, places in rooms.items() if len(places) > 1}
+    assert twice.keys() == {"Check", *OF_THE_COURSE}, twice
 
 
 FAULTS = runpy.run_path(str(Path(__file__).parent / "mutants" / "faults.py"))["FAULTS"]

@@ -110,7 +110,12 @@ class Verdict(Data):
 def said(verdict: Verdict) -> Said:
     """The form of a verdict for a page without a kernel."""
     points = [{"mark": p.mark, "what": printable(p.what), "why": printable(p.why)} for p in verdict.points]
-    return {"isRight": verdict.is_right, "headline": verdict.headline, "points": points, "note": verdict.note}  # type: ignore[typeddict-item]
+    return {
+        "isRight": verdict.is_right,
+        "headline": verdict.headline,
+        "points": points,  # type: ignore[typeddict-item]
+        "note": verdict.note,
+    }
 
 
 def raised(error: Exception) -> str:

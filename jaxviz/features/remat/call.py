@@ -35,8 +35,10 @@ class Call:
 
     @staticmethod
     def planned(derivation: Derivation) -> Call:
-        """The call that a plan for a gradient is applied to: that of the training step which takes it, if one does. It has the name of the function
-        that is differentiated."""
+        """The call that a plan for a gradient is applied to: that of the training step which takes it, if one does.
+
+        It has the name of the function that is differentiated.
+        """
         step = derivation.step
         if step is None:
             return Call.known(derivation)
@@ -58,7 +60,8 @@ class Call:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether an argument contains arrays and also what is no array, as a model of Equinox does, so that `jax.checkpoint` refuses it."""
+        """Whether an argument contains arrays and also what is no array, as a model of Equinox does,
+        so that `jax.checkpoint` refuses it."""
         args, kwargs = jax.tree.unflatten(self.in_tree, self.is_input)
         return any(len(set(jax.tree.leaves(x))) > 1 for x in (*args, *kwargs.values()))
 
@@ -99,7 +102,8 @@ class Call:
                 got = jax.typeof(x if isinstance(x, jax.Ref) else jax.numpy.asarray(x))
                 if (got.shape, got.dtype, compat.is_ref(got)) != (aval.shape, aval.dtype, compat.is_ref(aval)):
                     raise TypeError(
-                        f"the plan for {self.name} is for an argument {aval.str_short()}, not {got.str_short()}; make one for these types"
+                        f"the plan for {self.name} is for an argument {aval.str_short()}, not {got.str_short()}; make "
+                        "one for these types"
                     )
             return of_arrays(*inputs)
 

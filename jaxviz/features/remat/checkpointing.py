@@ -54,7 +54,8 @@ def checkpointed(
       names: names for values of the program, including values in bodies of scans.
       entering: names for inputs of regions, given inside the region.
       offloaded: names of values that are moved to the host.
-      chunk: how many iterations of a scan whose body is one of the regions also form a checkpoint, in a scan of their own.
+      chunk: how many iterations of a scan whose body is one of the regions also form a checkpoint, in a scan of their
+        own.
     """
     every = list(dict.fromkeys([*names.values(), *(entering or {}).values()]))
     policy = policy_of([n for n in every if n not in offloaded], [n for n in every if n in offloaded])
@@ -86,7 +87,8 @@ def policy_of(saved: Sequence[str], offloaded: Sequence[str]) -> Any:
 def cut(
     program: Program, start: int, end: int, equations: Sequence[Equation], renamed: Mapping[Atom, Atom]
 ) -> tuple[list[Atom], list[Var], Program]:
-    """Extracts consecutive equations of a program: the values that they read, those of theirs that are read elsewhere, and the program.
+    """Extracts consecutive equations of a program: the values that they read, those of theirs that are read elsewhere,
+    and the program.
 
     Args:
       equations: the equations that replace them.
@@ -151,7 +153,8 @@ class _Rewriting:
                     self.calls.setdefault(id(s.program), {}).setdefault(s.start, []).append(s.end)
         self.done: dict[int, Program] = {}
         self.operations: dict[Hashable, Operation] = {}
-        """The checkpoints by what their bodies do: those of equal layers share an operation, for which rules are computed once."""
+        """The checkpoints by what their bodies do: those of equal layers share an operation,
+        for which rules are computed once."""
 
     def program(self, program: Program) -> Program:
         if id(program) not in self.done:
@@ -232,7 +235,8 @@ class _Rewriting:
         return call
 
     def body(self, body: Program, spot: Spot) -> Program:
-        """The body of a scan as one checkpoint; a scan keeps XLA from merging recomputed values with those computed before."""
+        """The body of a scan as one checkpoint; a scan keeps XLA from merging recomputed
+        values with those computed before."""
         inner = with_constants_as_inputs(body, closed=False)
         inner = self.entered(inner, spot, dict(zip(inputs_of(spot), inner.invars, strict=True)))
         invars = [Var(a) for a in body.in_avals]
@@ -247,7 +251,8 @@ class _Rewriting:
 def refused_in_checkpoint(equations: Sequence[Equation]) -> str:
     """Why no checkpoint can be put around some equations, as a sentence without its end; '' if one can.
 
-    JAX rejects some effects, differentiates what is inside forward, and repeats what is done to a reference that is not made inside.
+    JAX rejects some effects, differentiates what is inside forward, and repeats what is done to a reference that is not
+    made inside.
     """
     bound = {v for e in equations for v in e.outvars}
     for i, e in enumerate(equations):
@@ -259,13 +264,16 @@ def refused_in_checkpoint(equations: Sequence[Equation]) -> str:
             if inner.primitive is compat.hi_primitive_p and (why := _no_forward_mode(inner.operation)):
                 return f"{describe_equation(inner)} has no forward mode, which JAX needs in a checkpoint ({why})"
             if compat.leaves_out_tangents(inner.primitive):
-                return f"{describe_equation(inner)} has a rule that returns None for a tangent, which JAX refuses in a checkpoint"
+                return (
+                    f"{describe_equation(inner)} has a rule that returns None for a tangent, which JAX refuses in a "
+                    "checkpoint"
+                )
     return ""
 
 
 def makes_references(equations: Sequence[Equation]) -> bool:
-    """Whether some equations that can be in a checkpoint use references, which are then made by them: to read one again, JAX also writes it
-    again, so that values cannot be chosen one by one."""
+    """Whether some equations that can be in a checkpoint use references, which are then made by them:
+    to read one again, JAX also writes it again, so that values cannot be chosen one by one."""
     return any(compat.touches_ref(inner.operation) for e in equations for inner in (e, *_inside(e)))
 
 

@@ -1,7 +1,7 @@
 """What a checkpoint around one region could save: the best choices for every exchange rate between FLOPs and bytes.
 
-The equations of a region form a function, so the choice is that of `graph.Graph`: with a price per byte it is a minimum cut. Regions with
-the same equations, and the iterations of a scan, share one choice.
+The equations of a region form a function, so the choice is that of `graph.Graph`: with a price per byte it is a minimum
+cut. Regions with the same equations, and the iterations of a scan, share one choice.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from jaxviz.ir.syntax import Atom, Program, Var
 from jaxviz.report.tables import repeated, type_text
 
 _PRODUCTS = 12
-"""How many of the most expensive values are considered one by one: with 8, the lowest peak of a transformer is 0.7 % higher, since some of
-the products of its layer are not among them."""
+"""How many of the most expensive values are considered one by one: with 8,
+the lowest peak of a transformer is 0.7 % higher, since some of the products of its layer are not among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ class Choice:
 
     Args:
       saved: the values, as variables of the region's first spot, including those that are offloaded.
-      nbytes: bytes on the device that the backward pass is given, over all calls and iterations: saved values and inputs of the region.
+      nbytes: bytes on the device that the backward pass is given, over all calls and iterations: saved values and
+        inputs of the region.
       flops: recomputed FLOPs.
       offloaded: values that are moved to the host, including inputs of the region.
       moved: their bytes, over all calls and iterations.
@@ -149,8 +150,8 @@ class Part:
         return other
 
     def more(self, choice: Choice, spare: int, between: bool) -> list[tuple[Part, Choice]] | None:
-        """The choice with fewer FLOPs than another, for at most this many more bytes, at all spots or at the last ones; None if there is
-        none.
+        """The choice with fewer FLOPs than another, for at most this many more bytes, at all spots or at the last ones;
+        None if there is none.
 
         Args:
           between: whether to also search for choices that are optimal at no price.
@@ -199,7 +200,8 @@ class Part:
 
     @cached_property
     def fewest(self) -> Choice:
-        """The choice with the fewest bytes, and among those the least work: the first of `choices`, found without the others."""
+        """The choice with the fewest bytes, and among those the least work: the first of `choices`,
+        found without the others."""
         work, sizes = self._costs
         return self._chosen(self._problem.least(scaled(sizes), scaled(work)))
 
@@ -227,8 +229,8 @@ class Part:
         return list(best_trades(optimal, lambda c: c.nbytes, lambda c: c.work))
 
     def _moved_by_and_by(self, choice: Choice) -> Iterator[Choice]:
-        """The same with fewer values offloaded, the largest first: at the price where offloading pays, it is worth the same for each of
-        them."""
+        """The same with fewer values offloaded, the largest first: at the price where offloading pays,
+        it is worth the same for each of them."""
         names, moved = self.names_of(choice), self.moved_of(choice)
         if len(moved) > 1:
             moved.sort(key=lambda key: -self._price_of[self.movable[key]])
@@ -244,7 +246,8 @@ class Part:
 
     @cached_property
     def movable(self) -> dict[str | Atom, int]:
-        """What can be offloaded, with its place in the problem: candidates by name, and inputs that a program has to keep."""
+        """What can be offloaded, with its place in the problem: candidates by name,
+        and inputs that a program has to keep."""
         movable: dict[str | Atom, int] = {}
         if self.offload is not None and not self.graph.is_nameless:
             graph = self.graph

@@ -1,9 +1,10 @@
-"""Chooses a plan among those of a search: the least work for a bound on the peak, and by the same way the lowest peak for a bound on work.
+"""Chooses a plan among those of a search: the least work for a bound on the peak,
+and by the same way the lowest peak for a bound on work.
 
-For one place of checkpoints the choices that are optimal at some price per byte form a path, from the fewest bytes to the least work. The
-measured peak is bisected along it; what fits is filled up with the bytes that it leaves. JAX's policies, and the names of the function itself,
-are candidates beside it. Estimates select, measurements decide. How far a plan may be from the best one is told by lower bounds for the work,
-or for the peak, of any plan.
+For one place of checkpoints the choices that are optimal at some price per byte form a path, from the fewest bytes to
+the least work. The measured peak is bisected along it; what fits is filled up with the bytes that it leaves. JAX's
+policies, and the names of the function itself, are candidates beside it. Estimates select, measurements decide. How far
+a plan may be from the best one is told by lower bounds for the work, or for the peak, of any plan.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ Room = Callable[[Trade], int]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A lower bound for any plan with checkpoints at the places that were tried: of the work for a bounded peak, or of the peak for bounded
-    work. It assumes that a plan takes at least as much memory besides what it saves as the measured ones.
+    """A lower bound for any plan with checkpoints at the places that were tried: of the
+    work for a bounded peak, or of the peak for bounded work. It assumes that a plan takes
+    at least as much memory besides what it saves as the measured ones.
 
     Args:
       least: FLOPs, or bytes.
@@ -74,7 +76,8 @@ class Bound:
 
 
 def fastest(search: Search, room: Room) -> tuple[Trial | None, Bound | None]:
-    """The plan with the fewest FLOPs that fits, and a bound for it; None if none was found, and where no bound is known."""
+    """The plan with the fewest FLOPs that fits, and a bound for it; None if none was found,
+    and where no bound is known."""
     best, bound = fastest_at_calls(search, room)
     policy = min((t for t in search.under_policies if room(t.trade) >= 0), key=by_work, default=None)
     if policy is not None and policy.trade.work < _work(best):
@@ -131,7 +134,8 @@ def _fastest_around(
 ) -> Trial | None:
     """The same for plans around some regions that take less work than a limit.
 
-    What the function names is also tried by itself: it may keep less in memory besides the residuals than what is optimal at a price per byte.
+    What the function names is also tried by itself: it may keep less in memory besides the residuals than what is
+    optimal at a price per byte.
     """
     best = _fastest_of_path(search, search.path(regions), room, limit, chunk)
     if search.own_names:
@@ -143,7 +147,8 @@ def _fastest_around(
 
 
 def _fastest_by_names(search: Search, regions: Sequence[Region], room: Room, limit: float) -> Trial | None:
-    """The same among all sets of the names that the function has, if these are few: sets with the same bytes have other peaks."""
+    """The same among all sets of the names that the function has, if these are few:
+    sets with the same bytes have other peaks."""
     less = [form for form in search.of_names(tuple(regions)) if form.work < limit]
     trials = map(search.trial, less[: 4 * TRIALS])
     return min((t for t in trials if room(t.trade) >= 0 and t.trade.work < limit), key=by_work, default=None)
@@ -202,8 +207,9 @@ def filled(search: Search, best: Trial, over: Trial | None, room: Room) -> Trial
 def _lowered(search: Search, room: Room) -> Trial | None:
     """A plan that fits, searched for where no choice that is optimal at a price per byte does; None if none was found.
 
-    A value that costs little to recompute may be worth saving for what its recomputation keeps in memory. So this begins with all expensive
-    values saved, and changes one value after the other, that which lowers the peak for the least work.
+    A value that costs little to recompute may be worth saving for what its recomputation keeps in memory. So this
+    begins with all expensive values saved, and changes one value after the other, that which lowers the peak for the
+    least work.
     """
     left = DERIVED // max(sum(1 for _ in search.flat.walk()), 1)
     lowest = lambda regions: min(t.trade.peak_nbytes for t in search.trials_around(regions))
@@ -266,8 +272,8 @@ def _least_work(search: Search, sets: Sequence[Sequence[Region]], room: Room) ->
 
 
 def least_works(search: Search, sets: Sequence[Sequence[Region]], room: Room) -> list[float]:
-    """Lower bounds for the work of a plan with checkpoints around each of some sets of regions in which one fits, assuming that it takes no
-    less memory besides what it saves than the measured ones."""
+    """Lower bounds for the work of a plan with checkpoints around each of some sets of regions in which one fits,
+    assuming that it takes no less memory besides what it saves than the measured ones."""
     least: list[float] = []
     for regions in sets:
         path = search.path(regions)
@@ -284,7 +290,8 @@ def least_works(search: Search, sets: Sequence[Sequence[Region]], room: Room) ->
 
 
 def least_peak(search: Search, peak: int, most_work: int) -> int:
-    """A lower bound for the peak of a plan with this much work, under the same assumption: below it even the least work is too much.
+    """A lower bound for the peak of a plan with this much work, under the same assumption:
+    below it even the least work is too much.
 
     Args:
       search: has measured plans.
@@ -294,14 +301,15 @@ def least_peak(search: Search, peak: int, most_work: int) -> int:
     low, high = 0, peak
     while high - low > max(EXACT * peak, 1):
         middle = (low + high) // 2
-        least = min(least_works(search, search.sets, lambda t, m=middle: m - t.peak_nbytes), default=inf)  # type: ignore[misc]
+        spare = lambda t, peak=middle: peak - t.peak_nbytes  # type: ignore[misc]
+        least = min(least_works(search, search.sets, spare), default=inf)
         low, high = (middle, high) if least > most_work else (low, middle)
     return low
 
 
 def _most_saved(search: Search, path: Sequence[Form], room: Room) -> float:
-    """The most bytes that a plan may save: one that saves more takes less memory besides, but no less than a measured plan of the path that
-    saves as much."""
+    """The most bytes that a plan may save: one that saves more takes less memory besides,
+    but no less than a measured plan of the path that saves as much."""
     measured = [t for form in path if (t := search.tried(form)) is not None]
     if not measured:
         return room(Trade(search.outside(path[0]), 0, 0))
@@ -314,8 +322,8 @@ def _most_saved(search: Search, path: Sequence[Form], room: Room) -> float:
 
 
 def bound_within(search: Search, limit: int) -> Bound:
-    """A lower bound for the work of any plan whose residuals stay within a limit of bytes, around the function itself or one of the sets of
-    regions.
+    """A lower bound for the work of any plan whose residuals stay within a limit of bytes,
+    around the function itself or one of the sets of regions.
 
     A checkpoint around the function itself counts only if its peak is no higher than that of the function as written.
     """

@@ -1,10 +1,10 @@
 """Plans for a peak in XLA's bytes: planned with the model, compiled, and corrected until the compiled peak fits.
 
-XLA's peak and the model's differ, in both directions, and not by the same share for each plan. So the budget that the model gets is
-corrected by what was compiled, a few times, and the cheapest compiled plan that fits is taken.
+XLA's peak and the model's differ, in both directions, and not by the same share for each plan. So the budget that the
+model gets is corrected by what was compiled, a few times, and the cheapest compiled plan that fits is taken.
 
-A smaller budget never gets a higher peak than a larger one, in whichever order they are asked for: what was returned for the budgets next
-to one limits what is returned for it.
+A smaller budget never gets a higher peak than a larger one, in whichever order they are asked for: what was returned
+for the budgets next to one limits what is returned for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import jax
 from jaxviz.analysis.budgets import least_size
 from jaxviz.features.remat.plan import RematPlan
 from jaxviz.features.remat.tuning import WORTH
-from jaxviz.features.remat.verify import MOST, Compiled, Verification, figures_of
+from jaxviz.features.remat.verify import MOST, CompiledFigures, Verification, figures_of
 from jaxviz.ir.sharing import cleared
 from jaxviz.report.tables import counted, exactly, format_bytes
 
@@ -73,7 +73,7 @@ class _Candidate:
     """A plan that was compiled, and its figures."""
 
     plan: RematPlan
-    figures: Compiled
+    figures: CompiledFigures
     room: int
     way: _Way
 
@@ -137,7 +137,8 @@ class _Correction:
             self._compiled(answer.room, answer.way)
 
     def correct(self) -> None:
-        """Compiles plans until one fits, in one way after the other; in the end those with the lowest peak of the model."""
+        """Compiles plans until one fits, in one way after the other;
+        in the end those with the lowest peak of the model."""
         for attempt in (self._correct, self._leanest):
             for way in _WAYS:
                 if not self.fitting and (self._is_around_all or not way.at_calls):
@@ -182,7 +183,8 @@ class _Correction:
         return int(fits + min(max(share, _INSIDE), 1 - _INSIDE) * (fails - fits))
 
     def _corrected(self, room: int, peak: int) -> int:
-        """The budget of the model at which the compiled peak would fit, whether both change by the same share or by the same bytes."""
+        """The budget of the model at which the compiled peak would fit,
+        whether both change by the same share or by the same bytes."""
         by_share = int(room * self.budget / max(peak, 1))
         return min(by_share, room - (peak - self.budget)) if peak > self.budget else by_share
 
@@ -207,7 +209,7 @@ class _Correction:
         self.candidates.append(candidate)
         return candidate
 
-    def _figures(self, plan: RematPlan, in_branches: bool) -> Compiled:
+    def _figures(self, plan: RematPlan, in_branches: bool) -> CompiledFigures:
         before = len(self._search.compiled)
         figures = figures_of(self._search, plan.program, in_branches)
         if len(self._search.compiled) > before:
@@ -219,8 +221,10 @@ class _Correction:
         least, written = min(c.peak for c in self.candidates), self.written.peak_nbytes
         to_type = f'. Write memory="{least_size(least, written)}"' if least < written else ""
         return (
-            f"no plan was found for {self.planning.call.name} whose compiled peak fits in {exactly(self.budget)}: the lowest of "
-            f"{counted(len(self.candidates), 'compiled program')} is {exactly(least)}; as written it is {exactly(written)}{to_type}"
+            f"no plan was found for {self.planning.call.name} whose compiled peak fits in {exactly(self.budget)}: the "
+            "lowest of "
+            f"{counted(len(self.candidates), 'compiled program')} is {exactly(least)}; as written it is "
+            f"{exactly(written)}{to_type}"
         )
 
     def plan(self, chosen: _Candidate) -> RematPlan:

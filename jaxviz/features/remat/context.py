@@ -1,4 +1,5 @@
-"""Facts about the values of a function: how often they are computed, the bytes that saving them takes, and whether a tangent reaches them."""
+"""Facts about the values of a function: how often they are computed, the bytes that saving them takes,
+and whether a tangent reaches them."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ class Context:
     """A function with its calls and its checkpoints inlined.
 
     Args:
-      find: given the derivation of the inlined function, finds how its gradient is laid out over devices, and over how many each input is;
-        None if it runs on one.
+      find: given the derivation of the inlined function, finds how its gradient is laid out over devices, and over how
+        many each input is; None if it runs on one.
     """
 
     def __init__(self, derivation: Derivation, find: Find = lambda _: None):
@@ -51,7 +52,8 @@ class Context:
         self.times: dict[int, int] = {}
         """For each program how often it runs, on all devices together."""
         self.devices: dict[int, int] = {}
-        """For each program the number of devices it runs on, if sizes are those on one; each runs it `times / devices` times."""
+        """For each program the number of devices it runs on, if sizes are those on one;
+        each runs it `times / devices` times."""
         self.prices: dict[Var, int] = {}
         """Bytes of keeping a value until the backward pass, over all iterations; 0 if it is kept in any case."""
         self.active: set[Var] = set()

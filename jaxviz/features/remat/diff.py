@@ -1,4 +1,5 @@
-"""Writes a plan as a diff of the user's source: checkpoints at calls, scans or definitions, and names for the saved values."""
+"""Writes a plan as a diff of the user's source: checkpoints at calls, scans or definitions,
+and names for the saved values."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial
 from jaxviz.features.remat.graph import derive_like
 from jaxviz.features.remat.layers import layered
 from jaxviz.features.remat.libraries import option_of
-from jaxviz.features.remat.names import Name, Names, extents_of_values, names_there
+from jaxviz.features.remat.names import Names, WrittenName, extents_of_values, names_there
 from jaxviz.features.remat.pasted import chunks_by_hand, ways_in_branches, ways_in_chunks
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
@@ -35,7 +36,8 @@ _NOT_THERE = "No edit that was tried puts them there."
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What was asked for, in bytes of residuals, FLOPs of recomputation and bytes of the modelled peak; None for no limit."""
+    """What was asked for, in bytes of residuals, FLOPs of recomputation and bytes of the modelled peak;
+    None for no limit."""
 
     residuals: int | None = None
     work: int | None = None
@@ -72,8 +74,8 @@ def write_plan(
 ) -> Written:
     """The code for a plan.
 
-    If one of its checkpoints cannot be written, or does something else where it can be written, the code is the closest plan with checkpoints
-    that can.
+    If one of its checkpoints cannot be written, or does something else where it can be written, the code is the closest
+    plan with checkpoints that can.
 
     Args:
       trial: the plan; None to remove all checkpoints.
@@ -85,15 +87,18 @@ def write_plan(
 def write_chosen(
     search: Search, regions: Sequence[Region], saved: Collection[Var], offloaded: Collection[Var], trade: Trade
 ) -> Written:
-    """The code for checkpoints around given regions, and for the values that they save, of which some are moved to the host.
+    """The code for checkpoints around given regions, and for the values that they save,
+    of which some are moved to the host.
 
-    A name in the source applies to all values of its expression: expressions get one if at least half of their values are to be saved.
+    A name in the source applies to all values of its expression: expressions get one if at least half of their values
+    are to be saved.
     """
     return Writer(search, Call.known(search.derivation)).of_setting(regions, saved, offloaded, trade)
 
 
 class Writer:
-    """Writes plans for one function, each checkpoint in the first way that does what it should, as far as that was measured."""
+    """Writes plans for one function, each checkpoint in the first way that does what it should,
+    as far as that was measured."""
 
     def __init__(self, search: Search, call: Call):
         self.search = search
@@ -106,7 +111,7 @@ class Writer:
         """The regions with ways that do something else."""
         self._is_cut = False
 
-    # --- plans ---------------------------------------------------------------------------------------------------------
+    # --- plans --------------------------------------------------------------------------------------------------------
 
     def of_plan(self, trial: Trial | None, limits: Limits, in_branches: bool) -> Written:
         """See `write_plan`."""
@@ -193,7 +198,8 @@ class Writer:
         notes: list[str] = []
         if comes_to != trade:
             notes.append(
-                f"No name in your source tells some of the switches apart; as set, they have a peak of {format_bytes(trade.peak_nbytes)} "
+                "No name in your source tells some of the switches apart; as set, they have a peak of "
+                f"{format_bytes(trade.peak_nbytes)} "
                 f"and save {format_bytes(trade.saved_nbytes)}, and recompute {format_flops(trade.flops)}."
             )
         names = self._named(extents, moved)
@@ -204,15 +210,15 @@ class Writer:
             if code.is_as_planned or not self.go_on(regions):
                 return code
 
-    def _named(self, extents: Mapping[Extent, Sequence[Var]], moved: Collection[Extent]) -> list[Name]:
+    def _named(self, extents: Mapping[Extent, Sequence[Var]], moved: Collection[Extent]) -> list[WrittenName]:
         """Names for some expressions, of which some are moved to the host."""
         words, makers = Names(names_there(self.search.flat)), self.search.makers
-        return [Name(e, *words.of_extent(e, makers[vs[0]]), e in moved, vs) for e, vs in extents.items()]
+        return [WrittenName(e, *words.of_extent(e, makers[vs[0]]), e in moved, vs) for e, vs in extents.items()]
 
     def _not_written(self, trial: Trial, *why: str) -> Written:
         return Written((not_written(self.call.name, trial.trade, self.search), *why), None)
 
-    # --- ways ----------------------------------------------------------------------------------------------------------
+    # --- ways ---------------------------------------------------------------------------------------------------------
 
     def ways(self, region: Region) -> tuple[Way, ...]:
         """The edits for a region; none if it cannot be written."""
@@ -235,7 +241,8 @@ class Writer:
         return [(way_at_definition(call) or way_at_callee(call, stacks) or BY_HAND,)]
 
     def go_on(self, regions: Iterable[Region]) -> bool:
-        """Takes the next way for regions whose edits, by themselves, do not put a checkpoint around exactly the region. False if there are none."""
+        """Takes the next way for regions whose edits, by themselves,
+        do not put a checkpoint around exactly the region. False if there are none."""
         wrong = [r for r in regions if self.ways(r) and not self._holds(r)]
         for region in wrong:
             while self.ways(region) and not self._holds(region):
@@ -277,7 +284,10 @@ class Writer:
         # That of the function which scans; none for the function itself.
         code = region.code or (frames[-1][0] if frames else None)
         if code is not None and owner(code.co_filename) == "library":
-            why = f" It is inside {package(code.co_filename)}, and no line of your source is known that puts a checkpoint around it alone."
+            why = (
+                f" It is inside {package(code.co_filename)}, and no line of your source is known that puts a "
+                "checkpoint around it alone."
+            )
         option = option_of(region)
         own = f" The library has an option for it: {option}." if option else ""
         return f"No checkpoint can be written around {region.described} in your source.{why}{own}"
@@ -300,7 +310,7 @@ def _adapted(
     return [note(region) for region, some in changed.items() if some is None]
 
 
-# --- the closest plan with names in the source -------------------------------------------------------------------------
+# --- the closest plan with names in the source ------------------------------------------------------------------------
 
 
 def _is_as_good(trade: Trade, planned: Trade, limits: Limits) -> bool:
@@ -342,7 +352,7 @@ def _near(path: Sequence[Form], nbytes: int) -> Sequence[Form]:
     return [path[i] for i in sorted({0, *range(max(at - 2, 0), min(at + 2, len(path)))})]
 
 
-# --- what to write for one checkpoint ----------------------------------------------------------------------------------
+# --- what to write for one checkpoint ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,8 +369,8 @@ class Wrapped:
 
 
 def wrapped_at(search: Search, region: Region) -> tuple[Wrapped, Written] | None:
-    """What to write for a checkpoint around a region, at its first place, and the code for all of them; None if no edit of the user's source that
-    puts one there was found."""
+    """What to write for a checkpoint around a region, at its first place, and the code for all of them;
+    None if no edit of the user's source that puts one there was found."""
     writer = Writer(search, Call.known(search.derivation))
     writer.go_on([region])
     ways = writer.ways(region)

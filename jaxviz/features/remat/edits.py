@@ -50,8 +50,8 @@ class Edit:
 
     Args:
       start, end: the range; equal for an insertion.
-      partner: the position of the other bracket of a pair: at one position, closing brackets come before opening ones, and inner pairs are
-        nested in outer ones.
+      partner: the position of the other bracket of a pair: at one position, closing brackets come before opening ones,
+        and inner pairs are nested in outer ones.
       other: the text there. Two pairs around one expression are different, even if they have the same opening text.
     """
 
@@ -64,8 +64,8 @@ class Edit:
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """A sort key: by position; at one position closing brackets first, inner ones before outer ones, then opening ones, outer ones
-        first."""
+        """A sort key: by position; at one position closing brackets first, inner ones before outer ones,
+        then opening ones, outer ones first."""
         other = self.partner or self.start
         return (self.start, not self.closes, (-other[0], -other[1]))
 
@@ -87,7 +87,8 @@ class Way:
       imports: the names that the edits use, and how each is imported.
       call: the call that becomes one of a checkpoint, if that is the place.
       written: the checkpoint that is there, as an expression or a decorator; None for a new one.
-      result: the function that the expression in the checkpoint made, if this is not run again while the function is traced; None otherwise.
+      result: the function that the expression in the checkpoint made, if this is not run again while the function is
+        traced; None otherwise.
     """
 
     file: str
@@ -273,7 +274,10 @@ _END = re.compile(r"\r\n?|\n")
 
 
 def _with_ends(text: str) -> list[str]:
-    """The lines of a text with their ends. Unlike `str.splitlines`, it does not end lines at form feeds and the like, as Python does not."""
+    """The lines of a text with their ends.
+
+    Unlike `str.splitlines`, it does not end lines at form feeds and the like, as Python does not.
+    """
     return re.findall(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+\Z", text)
 
 
@@ -288,7 +292,8 @@ def source_file(file: str) -> EncodedSource:
 
 
 def unified(file: str, text: str) -> str:
-    """A diff from a file to a new text, with `\\n` at the ends of its lines, that `git apply` accepts; without the final newline."""
+    """A diff from a file to a new text, with `\\n` at the ends of its lines, that `git apply` accepts;
+    without the final newline."""
     now = source_file(file)
     if not _END.search(now.text[-1:]):
         text = text.removesuffix("\n")
@@ -325,7 +330,8 @@ _ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
 
 def _quoted(name: str) -> str:
-    """A file name in a diff: one with control characters, quotes or other bytes than UTF-8 is quoted as in C; a tab ends one with spaces."""
+    """A file name in a diff: one with control characters, quotes or other bytes than UTF-8 is quoted as in C;
+    a tab ends one with spaces."""
     if re.search(r'[\x00-\x1f"\\\x7f\udc80-\udcff]', name):
         escaped = (
             _ESCAPES.get(c) or (c if c.isprintable() else "".join(f"\\{b:03o}" for b in os.fsencode(c))) for c in name

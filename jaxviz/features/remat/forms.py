@@ -53,7 +53,8 @@ class Form:
 
     Args:
       chunk: how many iterations of the scan whose body is the region also form a checkpoint; 1 for none.
-      policy: the policy of JAX that chooses these values, by its name in `jax.checkpoint_policies`; '' if they are saved by name.
+      policy: the policy of JAX that chooses these values, by its name in `jax.checkpoint_policies`; '' if they are
+        saved by name.
     """
 
     regions: tuple[Region, ...]
@@ -82,7 +83,8 @@ class Form:
         return ((part, v) for part, choice in self.choices for v in choice.saved)
 
     def transcendentals(self) -> dict[str, int]:
-        """How often each function that XLA counts separately, such as `tanh`, is recomputed; the most frequent first."""
+        """How often each function that XLA counts separately, such as `tanh`, is recomputed;
+        the most frequent first."""
         counts: Counter[str] = Counter()
         for part, choice in self.choices:
             for primitive, n in part.graph.transcendentals(part.names_of(choice)).items():
@@ -90,8 +92,8 @@ class Form:
         return dict(counts.most_common())
 
     def within(self, spare: int) -> Form | None:
-        """The form with less work, for at most this many more bytes: one choice after the other is replaced by the one that gains most, as long
-        as the limit allows; None if there is none."""
+        """The form with less work, for at most this many more bytes: one choice after the other is replaced by the one
+        that gains most, as long as the limit allows; None if there is none."""
         choices = list(self.choices)
         total = lambda some: (sum(c.work for _, c in some), sum(c.nbytes for _, c in some))
         while True:
@@ -106,7 +108,8 @@ class Form:
         return replace(self, choices=tuple(choices), policy="") if tuple(choices) != self.choices else None
 
     def with_one_change(self) -> Iterator[Form]:
-        """The forms that save one value more, of the most expensive ones, or one less, or move one to the host, or back."""
+        """The forms that save one value more, of the most expensive ones, or one less, or move one to the host,
+        or back."""
         for i, (part, choice) in enumerate(self.choices):
             names, moved = set(part.names_of(choice)), set(part.moved_of(choice))
             settings = [

@@ -1,13 +1,14 @@
 """What a function could save, and what its backward pass needs: the constraints of every plan.
 
-What JAX recomputes in a checkpoint that saves values by name is decided on the program that JAX differentiates: the function with a name
-after each value that could be saved. A value is available in the backward pass if it is an input, or is saved by its name, or is recomputed
-from available operands. Each value that the linear program takes must be available. The cheapest choice is an integer program, solved by
-HiGHS.
+What JAX recomputes in a checkpoint that saves values by name is decided on the program that JAX differentiates: the
+function with a name after each value that could be saved. A value is available in the backward pass if it is an input,
+or is saved by its name, or is recomputed from available operands. Each value that the linear program takes must be
+available. The cheapest choice is an integer program, solved by HiGHS.
 
-Source: Jain et al., "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization" (MLSys 2020, arXiv:1910.02653), who
-formulate it as an integer program. Theirs chooses when each value is computed and freed; with `jax.checkpoint` only the saved values can be
-chosen.
+Source: Jain et al., "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization" (MLSys 2020,
+  arXiv:1910.02653), who
+formulate it as an integer program. Theirs chooses when each value is computed and freed; with `jax.checkpoint` only the
+saved values can be chosen.
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ class Saved:
 
     @property
     def repeats(self) -> tuple[str, str]:
-        """A key, the same for the values of one expression of a library in repeated layers: its module and the expression."""
+        """A key, the same for the values of one expression of a library in repeated layers:
+        its module and the expression."""
         module, _, expression = self.label.rpartition(" · ")
         return pattern(module), expression
 
@@ -157,7 +159,8 @@ class _Where:
     results: Mapping[Atom, Var] = field(default_factory=dict)
 
     def nbytes(self, v: Var) -> int:
-        """The bytes of a value as it leaves the `shard_map`: concatenated over devices if it varies, or as the result that it is."""
+        """The bytes of a value as it leaves the `shard_map`: concatenated over devices if it varies,
+        or as the result that it is."""
         if self.shard_map is None:
             return nbytes(v.aval)
         if v in self.results:
@@ -194,7 +197,8 @@ class Graph:
         self.is_nameless = makes_references(derivation.primal.equations) or not all(
             compat.is_askable(e.params) for _, e in derivation.primal.walk()
         )
-        """Whether JAX can save nothing by name in it, see `is_askable`, or has to run it as a whole, see `makes_references`."""
+        """Whether JAX can save nothing by name in it, see `is_askable`, or has to run it as a whole,
+        see `makes_references`."""
         residuals = self.sizes_of.residuals(derivation)
         self.all_nbytes = sum(residuals[a] for a in distinct(derivation.linearized.residuals))
         self.flat = numbers_in_place(derivation.primal)
@@ -205,7 +209,8 @@ class Graph:
         self._choose_from({f"{_PREFIX}{k}": (v,) for k, v in enumerate(worth_a_name(self.flat, inputs))})
 
     def restricted(self, candidates: Mapping[str, Sequence[Var]], recompute_collectives: bool) -> Graph:
-        """The same function where only these can be saved: by name, each with the values that get it, all saved or none.
+        """The same function where only these can be saved: by name, each with the values that get it,
+        all saved or none.
 
         Raises:
           ValueError: what devices exchange is not among them, and may not be exchanged again.
@@ -253,7 +258,8 @@ class Graph:
         self.problem = self._constraints()
 
     def _with_names(self, candidates: Mapping[Var, str], marked: dict[Equation, str]) -> Program:
-        """The function with names for some values; `marked` receives the equations that name them, with their candidates."""
+        """The function with names for some values; `marked` receives the equations that name them,
+        with their candidates."""
 
         def program(p: Program) -> Program:
             renamed: dict[Atom, Atom] = {}
@@ -341,7 +347,8 @@ class Graph:
         return nodes, seen.intersection(self.inputs)
 
     def _refuse_what_no_name_saves(self) -> None:
-        """Refuses, or allows, what must not be recomputed, but is even if all names are saved: where no value has a name, as inside of a cond.
+        """Refuses, or allows, what must not be recomputed, but is even if all names are saved:
+        where no value has a name, as inside of a cond.
 
         Raises:
           ValueError: devices would exchange values again.
@@ -351,14 +358,17 @@ class Graph:
             if self.fixed[i] and not self.nodes[i].name:
                 if not self.recompute_collectives and exchanges(self.nodes[i].equation):
                     raise ValueError(
-                        f"devices exchange values inside {describe_equation(self.nodes[i].equation)}, where no value can be "
-                        "saved by name, so a checkpoint would exchange them again; recompute_collectives=True allows that."
+                        f"devices exchange values inside {describe_equation(self.nodes[i].equation)}, where no value "
+                        "can be "
+                        "saved by name, so a checkpoint would exchange them again; recompute_collectives=True allows "
+                        "that."
                     )
                 self.fixed[i] = False
 
     def _constraints(self) -> Problem:
-        """The choices: each node recomputed or not; each name saved or not; each input kept or not; and what is available, by named value,
-        by input, by carry, and by result if an equation computes several from different operands.
+        """The choices: each node recomputed or not; each name saved or not; each input kept or not; and what is
+        available, by named value, by input, by carry, and by result if an equation computes several from different
+        operands.
 
         An available named value is recomputed or saved, and each saved value counts once.
         """
@@ -410,8 +420,8 @@ class Graph:
         return self.sizes_of.of(own.get(v, v))
 
     def transcendentals(self, saved: Sequence[str]) -> dict[str, int]:
-        """How often each function that XLA counts separately, such as `tanh`, is recomputed if these names are saved; the most frequent
-        first."""
+        """How often each function that XLA counts separately, such as `tanh`, is recomputed if these names are saved;
+        the most frequent first."""
         nodes, _ = self.reached(self.needed, frozenset(saved))
         counts: Counter[str] = Counter()
         for node in (self.nodes[i] for i in nodes & self.in_forward):
@@ -477,7 +487,8 @@ def best_trades(some: Iterable[T], size: Callable[[T], float], work: Callable[[T
 
 
 def worth_a_name(program: Program, available: Collection[Atom]) -> list[Var]:
-    """Values that could be saved: arrays that an equation computes and something reads, including those in bodies of scans.
+    """Values that could be saved: arrays that an equation computes and something reads,
+    including those in bodies of scans.
 
     Without those that can be recomputed for free from an available value with no more bytes. `available` are inputs.
     """
@@ -516,5 +527,6 @@ def _is_free(equation: Equation, available: Collection[Atom], known: dict[int, C
 
 
 def can_be_saved(aval: Any) -> bool:
-    """Whether it is an array of a type that JAX's checkpoint can save: it rounds saved values, which is impossible for complex ones."""
+    """Whether it is an array of a type that JAX's checkpoint can save: it rounds saved values,
+    which is impossible for complex ones."""
     return nbytes(aval) > 0 and hasattr(aval, "dtype") and not jax.dtypes.issubdtype(aval.dtype, np.complexfloating)

@@ -65,7 +65,8 @@ class Offload:
         elif not self.speed_is_given:
             speed += ", unless offload='50GB/s, 400TFLOP/s' gives another speed"
         return (
-            f"Moving a byte to the host and back counts as the {_count(self.flops_per_byte)} FLOPs that the device could do meanwhile at "
+            f"Moving a byte to the host and back counts as the {_count(self.flops_per_byte)} FLOPs that the device "
+            "could do meanwhile at "
             f"{speed}. The plan does not assume that the transfer overlaps with computation, which was not measured."
         )
 
@@ -119,7 +120,8 @@ def _measured() -> Offload:
     kinds = {m.kind for m in device.addressable_memories()}
     if HOST not in kinds:
         raise ValueError(
-            f"the device {device} has no {HOST} memory: give the bandwidth of the device that you plan for, such as offload='50GB/s'"
+            f"the device {device} has no {HOST} memory: give the bandwidth of the device that you plan for, such as "
+            "offload='50GB/s'"
         )
     there, here = (
         jax.sharding.SingleDeviceSharding(device, memory_kind=kind) for kind in (HOST, device.default_memory().kind)

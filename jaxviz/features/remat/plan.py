@@ -21,7 +21,7 @@ from jaxviz.features.remat.pasted import in_branches as put_in_branches
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.tuning import NEAR, WORTH
-from jaxviz.features.remat.verify import Compiled, Verification, figures_of
+from jaxviz.features.remat.verify import CompiledFigures, Verification, figures_of
 from jaxviz.features.remat.written import Written
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.stack import deep_stack
@@ -52,7 +52,8 @@ class RematPlan(Report, schema="plan_remat"):
     Args:
       function: its name.
       bound: the bound that was given, such as 'peak within 40.0 GiB'.
-      saved: the values that are saved by name; None for a plan that leaves the function without checkpoints, or as it is written.
+      saved: the values that are saved by name; None for a plan that leaves the function without checkpoints, or as it
+        is written.
       before: the figures of the function as written.
       after: its figures with the plan.
       everything: its figures without any checkpoint.
@@ -61,7 +62,8 @@ class RematPlan(Report, schema="plan_remat"):
       budget: bytes that the residuals may take; those that they do take if no bound was given for them.
       most_work: FLOPs that may be recomputed; None if no bound was given for them.
       most_peak: bytes of the modelled peak; None if no bound was given for it.
-      compiled: XLA's figures of the function as written and with the plan, if the bound is of the compiled peak; otherwise None.
+      compiled: XLA's figures of the function as written and with the plan, if the bound is of the compiled peak;
+        otherwise None.
       in_branches: whether these are those with each checkpoint in a branch; `apply` and `code` then do that by default.
     """
 
@@ -78,7 +80,7 @@ class RematPlan(Report, schema="plan_remat"):
     budget: int = 0
     most_work: int | None = None
     most_peak: int | None = None
-    compiled: tuple[Compiled, Compiled] | None = None
+    compiled: tuple[CompiledFigures, CompiledFigures] | None = None
     in_branches: bool = False
 
     @property
@@ -108,12 +110,14 @@ class RematPlan(Report, schema="plan_remat"):
 
     @property
     def chunk(self) -> int:
-        """The number of iterations of a scan in one checkpoint, as a scan of their own; 1 if each iteration has its own checkpoint."""
+        """The number of iterations of a scan in one checkpoint, as a scan of their own;
+        1 if each iteration has its own checkpoint."""
         return self.trial.form.chunk
 
     @property
     def policy(self) -> str:
-        """The policy of JAX that chooses the saved values, by its name in `jax.checkpoint_policies`; '' if they are saved by name."""
+        """The policy of JAX that chooses the saved values, by its name in `jax.checkpoint_policies`;
+        '' if they are saved by name."""
         return self.trial.form.policy
 
     @property
@@ -130,7 +134,8 @@ class RematPlan(Report, schema="plan_remat"):
     @cached_property
     @deep_stack
     def front(self) -> tuple[Trade, ...]:
-        """The best trade-offs between peak and work that were found, the lowest peak first; computed when first read."""
+        """The best trade-offs between peak and work that were found, the lowest peak first;
+        computed when first read."""
         self._search.samples()
         return self.outline
 
@@ -145,8 +150,8 @@ class RematPlan(Report, schema="plan_remat"):
 
         Args:
           f: the function that was planned.
-          in_branches: whether each checkpoint outside of a loop is in a branch of a `lax.cond` that is always taken. On some backends
-            XLA undoes the other ones. By default they are if `verify` has found that only this holds.
+          in_branches: whether each checkpoint outside of a loop is in a branch of a `lax.cond` that is always taken. On
+            some backends XLA undoes the other ones. By default they are if `verify` has found that only this holds.
 
         Raises:
           TypeError: when called with arguments of a different structure or type.
@@ -176,12 +181,13 @@ class RematPlan(Report, schema="plan_remat"):
         return planned
 
     def code(self, in_branches: bool | None = None) -> Diff:
-        """Returns the changes to make in your source: a diff for `git apply`, after comments with the resulting figures, which are measured by
-        deriving the function with the changes in place. It is a `str`, which a notebook shows as a diff.
+        """Returns the changes to make in your source: a diff for `git apply`, after comments
+        with the resulting figures, which are measured by deriving the function with the
+        changes in place. It is a `str`, which a notebook shows as a diff.
 
-        A name covers all values that its expression computes, and some values, such as those inside a library's function, have
-        no expression that can be named. So the code is the best plan that can be written in your source within the same bound; the
-        comments say where it differs.
+        A name covers all values that its expression computes, and some values, such as those inside a library's
+        function, have no expression that can be named. So the code is the best plan that can be written in your source
+        within the same bound; the comments say where it differs.
 
         Args:
           in_branches: see `apply`.
@@ -194,10 +200,11 @@ class RematPlan(Report, schema="plan_remat"):
         return Diff((self._in_branches if in_branches else self.written).text)
 
     def verify(self) -> Verification:
-        """Compiles the gradient for the default backend, as written and with the plan, and compares both with the model.
+        """Compiles the gradient for the default backend, as written and with the plan,
+        and compares both with the model.
 
-        If XLA does not follow the plan, `.beside` of the result shows the model beside the compiled program. If XLA undoes the plan, but
-        not with each checkpoint in a branch, `apply` and `code` do that from now on.
+        If XLA does not follow the plan, `.beside` of the result shows the model beside the compiled program. If XLA
+        undoes the plan, but not with each checkpoint in a branch, `apply` and `code` do that from now on.
 
         Raises:
           the errors of compiling.
@@ -236,7 +243,8 @@ class RematPlan(Report, schema="plan_remat"):
 
     @property
     def _at_calls(self) -> RematPlan | None:
-        """The best plan found with checkpoints around calls that has about the same peak, or the lowest; None if there is none."""
+        """The best plan found with checkpoints around calls that has about the same peak, or the lowest;
+        None if there is none."""
         search = self._search
         there = [t for regions in search.sets if search.whole not in regions for t in search.trials_around(regions)]
         low = [t for t in there if t.trade.peak_nbytes <= (1 + NEAR) * self.peak_nbytes]
@@ -247,7 +255,8 @@ class RematPlan(Report, schema="plan_remat"):
 
     @property
     def _holding(self) -> tuple[RematPlan, bool]:
-        """The plan in the form that XLA does not undo, as far as that is known, and whether this is the one with branches."""
+        """The plan in the form that XLA does not undo, as far as that is known,
+        and whether this is the one with branches."""
         verified = self.verified
         if self.compiled is not None or verified is None or not verified.holds_in_branches:
             return self, self.in_branches
@@ -271,7 +280,8 @@ class RematPlan(Report, schema="plan_remat"):
 
     @property
     def summary(self) -> str:
-        """plan for the gradient of `loss` in `params`, peak within 1.0 MiB: peak 4.2 MiB → 0.9 MiB, saves …, recomputes …."""
+        """plan for the gradient of `loss` in `params`, peak within 1.0 MiB: peak 4.2 MiB → 0.9 MiB, saves …,
+        recomputes …."""
         about = f"the {self._search.plain.about}{self.bound and f', {self.bound}'}"
         if self.compiled is not None:
             peak = _arrow(*(c.peak_nbytes for c in self.compiled))
@@ -283,9 +293,15 @@ class RematPlan(Report, schema="plan_remat"):
             return f"plan for {about}: peak {_arrow(self.before.peak_nbytes, self.after.peak_nbytes)}, {self._figures}"
         plan, in_branches = self._holding
         modelled = f"modelled {_arrow(plan.before.peak_nbytes, plan.after.peak_nbytes)}"
-        peak = f"compiled peak {_arrow(verified.before.peak_nbytes, verified.held.peak_nbytes)} ({modelled}), {plan._figures}"
+        peak = (
+            f"compiled peak {_arrow(verified.before.peak_nbytes, verified.held.peak_nbytes)} ({modelled}), "
+            f"{plan._figures}"
+        )
         if in_branches:
-            return f"plan for {about}, with each checkpoint in a branch, since XLA on {verified.backend} undoes it elsewhere: {peak}"
+            return (
+                f"plan for {about}, with each checkpoint in a branch, since XLA on {verified.backend} undoes it "
+                f"elsewhere: {peak}"
+            )
         undone = f", which XLA on {verified.backend} undoes" if verified.is_undone else ""
         return f"plan for {about}{undone}: {peak}"
 
@@ -330,7 +346,8 @@ class RematPlan(Report, schema="plan_remat"):
 
     @cached_property
     def transcendentals(self) -> Mapping[str, int]:
-        """The number of recomputed transcendentals, such as exponentials and sines, by primitive; XLA does not count them as FLOPs."""
+        """The number of recomputed transcendentals, such as exponentials and sines, by primitive;
+        XLA does not count them as FLOPs."""
         return self.trial.form.transcendentals()
 
     def _chart(self) -> TradeOff:
@@ -346,7 +363,8 @@ class RematPlan(Report, schema="plan_remat"):
         rows = [
             (
                 repeated(len(g), g[0].type), format_bytes(sum(s.nbytes for s in g)), short_location(g[0].location),
-                in_library(f"`{alike([s.label for s in g])}`", g[0].library), *(["the host" if g[0].offloaded else "the device"] if self.offloaded else []),
+                in_library(f"`{alike([s.label for s in g])}`", g[0].library),
+                *(["the host" if g[0].offloaded else "the device"] if self.offloaded else []),
             )
             for g in groups
         ]  # fmt: skip
@@ -396,8 +414,10 @@ class RematPlan(Report, schema="plan_remat"):
 
     _TRADE = ("peak_nbytes", "saved_nbytes", "nbytes", "flops", "offloaded")
     _data = (
-        "function", "bound", "peak_nbytes", "saved_nbytes", "nbytes", "flops", "offloaded", "transfer_seconds", "transcendentals", "notes",
-        ("saved", ("name", "expression", "label", "type", "nbytes", "location", "library", "offloaded")), "checkpoints=_checkpoints",
+        "function", "bound", "peak_nbytes", "saved_nbytes", "nbytes", "flops", "offloaded", "transfer_seconds",
+        "transcendentals", "notes",
+        ("saved", ("name", "expression", "label", "type", "nbytes", "location", "library", "offloaded")),
+        "checkpoints=_checkpoints",
         ("before", _TRADE), ("after", _TRADE), ("everything", _TRADE), "compiled",
     )  # fmt: skip
 

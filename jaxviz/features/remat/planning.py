@@ -1,4 +1,5 @@
-"""Chooses a plan: reads the bounds, selects among the plans that the search finds, and explains if none meets the bounds."""
+"""Chooses a plan: reads the bounds, selects among the plans that the search finds,
+and explains if none meets the bounds."""
 
 from __future__ import annotations
 
@@ -65,45 +66,49 @@ def plan_remat(
     has a higher peak than the function as written.
 
     A training step, which computes a gradient itself and returns more than one number, can be planned as a whole: the
-    checkpoints go into the function that it differentiates, the peak is that of the step, with the optimizer's state and update, and
-    `.apply` returns the step.
+    checkpoints go into the function that it differentiates, the peak is that of the step, with the optimizer's state
+    and update, and `.apply` returns the step.
 
     Args:
       f: a function of arrays, or pytrees of them; an argument that is not differentiated may be anything.
       *args, **kwargs: its arguments; arrays or ShapeDtypeStructs.
       memory: the largest modelled peak of the gradient (`jaxviz.memory`), including arguments and results, in bytes or
-        as text such as '40GiB' or '1.5GB'; or 'device' for the free memory of the default device plus what the arguments already
-        take there.
-      of: what `memory` bounds: 'modelled', or 'compiled' for the peak of the gradient as XLA compiles it for the default backend. For that
-        some plans are compiled, and the cheapest of them that fits is taken; a smaller budget never gets a higher peak.
+        as text such as '40GiB' or '1.5GB'; or 'device' for the free memory of the default device plus what the
+        arguments already take there.
+      of: what `memory` bounds: 'modelled', or 'compiled' for the peak of the gradient as XLA compiles it for the
+        default backend. For that some plans are compiled, and the cheapest of them that fits is taken; a smaller budget
+        never gets a higher peak.
       work: the FLOPs that may be recomputed, as a fraction of the gradient's FLOPs without checkpoints, such as 0.1 or
         '10%'; more than 100 % only as text, such as '150%'.
-      residuals: the bytes that the residuals may take in JAX, including arguments and constants; or a fraction of what they
-        take without checkpoints, such as 0.5 or '50%'.
+      residuals: the bytes that the residuals may take in JAX, including arguments and constants; or a fraction of what
+        they take without checkpoints, such as 0.5 or '50%'.
       budget: the same as `residuals`.
-      offload: allows offloading to the host's memory, and gives the bandwidth in bytes per second one way, such as '50GB/s',
-        or '50GB/s, 400TFLOP/s' with the speed of the device (100 TFLOP/s by default); or True to measure both on the default device.
-        The FLOPs that the device could do during a transfer count as work; the plan does not assume that the two overlap.
+      offload: allows offloading to the host's memory, and gives the bandwidth in bytes per second one way, such as
+        '50GB/s', or '50GB/s, 400TFLOP/s' with the speed of the device (100 TFLOP/s by default); or True to measure both
+        on the default device. The FLOPs that the device could do during a transfer count as work; the plan does not
+        assume that the two overlap.
       argnums: the positional arguments to differentiate with respect to.
       has_aux: whether the function returns a pair whose first element is differentiated, as for `jax.grad`.
       recompute_collectives: whether the backward pass may repeat exchanges between devices.
 
     Raises:
-      ValueError: the bound cannot be met; the message says which one can. Or more than one bound is given, or `of` is neither. Or an equation has an effect
-        that JAX does not allow in a checkpoint; the message names it. Or Python branches on a value. Or a bound is text that is not an
-        amount.
+      ValueError: the bound cannot be met; the message says which one can. Or more than one bound is given, or `of` is
+        neither. Or an equation has an effect that JAX does not allow in a checkpoint; the message names it. Or Python
+        branches on a value. Or a bound is text that is not an amount.
       TypeError: a bound or a bandwidth is neither a number nor text.
     """
     arguments = {"memory": memory, "work": work, "residuals": residuals, "budget": budget}
     bounds = {name: value for name, value in arguments.items() if value is not None}
     if len(bounds) > 1:
         raise ValueError(
-            f"a plan takes only one bound; got {' and '.join(f'{name}=' for name in bounds)}. If the function itself has an argument of "
+            f"a plan takes only one bound; got {' and '.join(f'{name}=' for name in bounds)}. If the function itself "
+            "has an argument of "
             "that name, fix it with functools.partial."
         )
     if of not in _PEAKS or (of == _PEAKS[1] and memory is None):
         raise ValueError(
-            f"of must be {' or '.join(map(repr, _PEAKS))}, the peak that memory= bounds; got {of!r} and memory={memory!r}"
+            f"of must be {' or '.join(map(repr, _PEAKS))}, the peak that memory= bounds; got {of!r} and "
+            f"memory={memory!r}"
         )
     limit = residuals if budget is None else budget
     room = _room(memory) if memory not in (None, "device") else None
@@ -159,7 +164,10 @@ def check_is_traced(primal: Program) -> None:
 
 _PEAKS = ("modelled", "compiled")
 
-_UNROLLED = "Outside of a loop XLA may follow a plan only in part: plan.verify() compiles the gradient with the plan and without."
+_UNROLLED = (
+    "Outside of a loop XLA may follow a plan only in part: plan.verify() compiles the gradient with the plan and "
+    "without."
+)
 
 
 class Planning:
@@ -180,7 +188,8 @@ class Planning:
             unrolled = (_UNROLLED,) if search.is_unrolled(trial.form.regions) else ()
             about += (*_outside(search), *_repeated_effects(search, trial.form.regions), *unrolled)
         return RematPlan(
-            self.call.name, bound, saved_by(search, trial.form) if planned else None, search.written, after, search.opened, about,
+            self.call.name, bound, saved_by(search, trial.form) if planned else None, search.written, after,
+            search.opened, about,
             search, self.call, trial, after.nbytes if budget is None else budget,
         )  # fmt: skip
 
@@ -190,7 +199,8 @@ class Planning:
         return self.plan("", self.search.as_they_are[-1])
 
     def lowest_peak(self, at_calls: bool = False) -> int:
-        """The lowest peak of the plans found so far and of those that save as little as possible; see `within_memory`."""
+        """The lowest peak of the plans found so far and of those that save as little as possible;
+        see `within_memory`."""
         search = self.search
         search.leanest()
         some = [t for t in search.trials.values() if not at_calls or search.whole not in t.form.regions]
@@ -235,12 +245,14 @@ class Planning:
         step = search.step
         owner = "its gradient" if step is None else f"the training step `{step.traced.name}`"
         return (
-            f"no plan was found for {self.call.name} that fits in {exactly(room)}: the lowest modelled peak of {owner} is "
+            f"no plan was found for {self.call.name} that fits in {exactly(room)}: the lowest modelled peak of {owner} "
+            "is "
             f"{exactly(least)}, {_peak_parts(search, lowest)}; as written it is {exactly(written)}{to_type}"
         )
 
     def _or_as_written(self, best: Trial, unplanned: Sequence[Trial]) -> Trial:
-        """A plan, or the function as written if that fits and the plan does little more than rewrite its checkpoints."""
+        """A plan, or the function as written if that fits and the plan does little more
+        than rewrite its checkpoints."""
         written = self.search.as_they_are[-1]
         is_worth_it = _lowers_the_peak(self.search, best) or _saves_work(self.search, best)
         return best if is_worth_it or written not in unplanned else written
@@ -270,7 +282,8 @@ class Planning:
         return replace(self._worthwhile(bound, best, unplanned, *self._how_good(best, least)), most_work=most)
 
     def within_residuals(self, limit: int, argument: str = "residuals") -> RematPlan:
-        """The plan with the least work whose residuals stay within a limit, which was given by an argument of this name."""
+        """The plan with the least work whose residuals stay within a limit,
+        which was given by an argument of this name."""
         search = self.search
         bound = f"residuals, with arguments, within {format_bytes(limit)}"
         highest = search.written.peak_nbytes
@@ -300,7 +313,10 @@ class Planning:
         around_all = [] if search.refused else [search.least]
         least, opened = min([*around_all, *(t.nbytes for t in search.measured_trades)]), search.opened.nbytes
         what = "a budget" if argument == "budget" else argument
-        text = f"{what} of {exactly(limit)} cannot be met for {self.call.name}: the minimum is {exactly(min(least, opened))}, "
+        text = (
+            f"{what} of {exactly(limit)} cannot be met for {self.call.name}: the minimum is "
+            f"{exactly(min(least, opened))}, "
+        )
         if least >= opened:
             return f"{text}which it saves without a plan; no plan saves less"
         return (
@@ -322,7 +338,8 @@ class Planning:
         return self._worthwhile("", best, search.as_they_are, *self._how_good(best, least))
 
     def _worthwhile(self, bound: str, best: Trial, unplanned: Sequence[Trial], *notes: str) -> RematPlan:
-        """A plan, or the function as it is if the plan changes its peak and its work little; with what determines the peak.
+        """A plan, or the function as it is if the plan changes its peak and its work little;
+        with what determines the peak.
 
         Args:
           bound: see `plan`.
@@ -338,7 +355,10 @@ class Planning:
         lowest = min([*search.samples(), *search.plans], key=by_peak) if not bound else None
         if lowest is not None and _lowers_the_peak(search, lowest):
             share = 100 * (lowest.trade.flops - search.written.flops) / max(search.plain_flops, 1)
-            why = f"A lower peak would cost too much work: {format_bytes(lowest.trade.peak_nbytes)} for {share:.2g} % more"
+            why = (
+                f"A lower peak would cost too much work: {format_bytes(lowest.trade.peak_nbytes)} for {share:.2g} % "
+                "more"
+            )
         else:
             why = "No plan that was tried lowers the peak by 1 % or more"
         return self.plan(bound, best, f"{why}: {_peak_parts(search)}.")
@@ -355,7 +375,8 @@ def best_of_all(search: Search) -> Trial:
     best = max(allowed, key=lambda t: fall(t, highest - lowest) - t.trade.work / max(most, 1))
     if _lowers_the_peak(search, best):
         return best
-    # With only two points, or nearly, this measure decides nothing; then a fraction of the peak counts as much as the same fraction of the
+    # With only two points, or nearly, this measure decides nothing; then a fraction of the peak counts as much as the
+    # same fraction of the
     # work.
     gain = lambda t: fall(t, highest) - (t.trade.work - search.written.work) / max(search.plain_flops, 1)
     other = max(allowed, key=gain)
@@ -372,8 +393,8 @@ def _saves_work(search: Search, trial: Trial) -> bool:
 
 
 def _peak_parts(search: Search, trial: Trial | None = None) -> str:
-    """What the peak consists of, with a plan or as written: `12.5 GiB are arguments, 12.5 GiB are results, the largest other value is exp
-    (model.py:12), 1.0 GiB`."""
+    """What the peak consists of, with a plan or as written: `12.5 GiB are arguments, 12.5 GiB are results,
+    the largest other value is exp (model.py:12), 1.0 GiB`."""
     timeline = search.modelled(trial)
     if not timeline.steps:
         return "there are no equations"
@@ -411,7 +432,8 @@ def _aside(f: Callable[..., Any]) -> Callable[..., Any]:
             what = jax.tree.map(lambda x: jax.typeof(x).str_short(short_dtypes=True), result)
             name = getattr(f, "__name__", "the function")
             raise TypeError(
-                f"with has_aux=True, {name} must return a pair, whose first element is differentiated; it returns {what}"
+                f"with has_aux=True, {name} must return a pair, whose first element is differentiated; it returns "
+                f"{what}"
             )
         out, aux = result
         return out, jax.tree.map(jax.lax.stop_gradient, aux)
@@ -434,7 +456,8 @@ _NOTHING = "so nothing around it can be planned; move it out of the function, or
 
 
 def check_references(search: Search) -> None:
-    """Raises an error if a checkpoint of a function must stay: without it, or in another one, references would be written otherwise."""
+    """Raises an error if a checkpoint of a function must stay: without it, or in another one,
+    references would be written otherwise."""
     for e in repeated_references(search.derivation.primal):
         raise ValueError(f"{describe_equation(e)} uses a mutable reference in both passes, {_NOTHING}")
 

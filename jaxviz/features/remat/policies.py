@@ -87,7 +87,8 @@ class Outcome(Data):
 
     @cached_property
     def decided(self) -> Mapping[Key, Counter[str]]:
-        """For the values of one line and operation, how many are saved, recomputed and so on; values that are not needed are left out."""
+        """For the values of one line and operation, how many are saved, recomputed and so on;
+        values that are not needed are left out."""
         decisions: dict[Key, Counter[str]] = {}
         for c in self.checkpoints:
             for v in c.values:
@@ -148,7 +149,8 @@ class PolicyDifference(Data):
 
     Args:
       key: the values.
-      decisions: for each policy, how many are saved, offloaded, recomputed or already an input; the others are not needed.
+      decisions: for each policy, how many are saved, offloaded, recomputed or already an input; the others are not
+        needed.
     """
 
     key: Key
@@ -238,8 +240,8 @@ class PolicyReport(Report, schema="policies"):
 
     @property
     def summary(self) -> str:
-        """policies of the gradient of `loss` in `params`: 12 checkpoints, 84 values saved 1.2 MiB, 456 recomputed 8.1 MiB; it saves 2.4 MiB
-        in all."""
+        """policies of the gradient of `loss` in `params`: 12 checkpoints, 84 values saved 1.2 MiB,
+        456 recomputed 8.1 MiB; it saves 2.4 MiB in all."""
         in_all = f"it saves {self.residuals.saved}"
         n = len(self.checkpoints)
         if not n:
@@ -255,7 +257,10 @@ class PolicyReport(Report, schema="policies"):
             for fate, of_fate in sizes.items()
             if of_fate
         ]
-        return f"policies of the {self.residuals.gradient}: {counted(n, 'checkpoint')}, {', '.join([*parts, in_all])} in all"
+        return (
+            f"policies of the {self.residuals.gradient}: {counted(n, 'checkpoint')}, {', '.join([*parts, in_all])} "
+            "in all"
+        )
 
     def _chart(self) -> Bars:
         rows = [
@@ -279,10 +284,11 @@ def policies(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> PolicyR
     """Reports what happens to each value of the checkpointed functions in a program, and which policy decided it.
 
     >>> print(jaxviz.policies(loss, params, x))
-    policies of the gradient of `loss` in `params`: 12 checkpoints, 84 values saved 1.2 MiB, 456 values recomputed 8.1 MiB, it saves ...
+    policies of the gradient of `loss` in `params`: 12 checkpoints, 84 values saved 1.2 MiB, 456 values recomputed 8.1
+    MiB, it saves ...
 
-    For a training step, which computes a gradient itself and returns more than one number, it is about the gradient that the step takes;
-    `derive(step, ...)` in its place is about that of the step.
+    For a training step, which computes a gradient itself and returns more than one number, it is about the gradient
+    that the step takes; `derive(step, ...)` in its place is about that of the step.
 
     Args:
       f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
@@ -310,14 +316,16 @@ def _about(derivation: Derivation, checkpoints: Sequence[CheckpointReport]) -> I
     if not has_checkpoints(primal):
         if not any(u.is_opaque for u in derivation.unopened):  # it may contain one
             yield (
-                f"{primal.name} has no checkpoint, so its gradient saves every value that the backward pass reads. Add one with jax.checkpoint(f, policy=...); "
+                f"{primal.name} has no checkpoint, so its gradient saves every value that the backward pass reads. Add "
+                "one with jax.checkpoint(f, policy=...); "
                 "jaxviz.compare_policies shows what each policy would save."
             )
     elif not checkpoints:
         yield "No tangent goes through its checkpoints."
     for inner, outer in dict.fromkeys(_nested(primal, None)):
         yield (
-            f"The checkpoint of {inner} is inside that of {outer}: the policy of {outer} decides what is saved between the two passes, "
+            f"The checkpoint of {inner} is inside that of {outer}: the policy of {outer} decides what is saved between "
+            "the two passes, "
             f"and that of {inner} what is saved while the backward pass recomputes its part of {outer}."
         )
 

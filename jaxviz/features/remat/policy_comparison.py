@@ -1,4 +1,5 @@
-"""Compares a function under several checkpoint policies: what it saves and recomputes, its memory over time, and plans beside them."""
+"""Compares a function under several checkpoint policies: what it saves and recomputes, its memory over time,
+and plans beside them."""
 
 from __future__ import annotations
 
@@ -129,8 +130,8 @@ class PolicyComparison(Report, schema="compare_policies"):
 
     @cached_property
     def best_plans(self) -> tuple[Trade, ...]:
-        """The best trade-offs between peak and work of all plans, the lowest peak first; empty if the function cannot be planned, or takes
-        long to plan."""
+        """The best trade-offs between peak and work of all plans, the lowest peak first;
+        empty if the function cannot be planned, or takes long to plan."""
         if sum(1 for _ in self.without.derivation.forward.walk()) > SMALL:  # planning takes more than some seconds
             return ()
         plan = self._planned(None)
@@ -144,8 +145,8 @@ class PolicyComparison(Report, schema="compare_policies"):
 
     @property
     def summary(self) -> str:
-        """policies of the gradient of `loss` in `params` on 12 checkpoints of layer (model.py:12); without checkpoints: saves 8.7 MiB in
-        463 values, …."""
+        """policies of the gradient of `loss` in `params` on 12 checkpoints of layer (model.py:12); without checkpoints:
+        saves 8.7 MiB in 463 values, …."""
         w = self.without
         return (
             f"policies of the {w.derivation.about} on {self.checkpoints}; without checkpoints: saves {w.saved}, "
@@ -208,7 +209,8 @@ class PolicyComparison(Report, schema="compare_policies"):
     def _values(self, label: Callable[[PolicyDifference], str]) -> list[tuple[str, ...]]:
         return [
             (
-                label(d), repeated(d.count, d.key.type), format_bytes(d.count * d.key.nbytes), short_location(d.key.location),
+                label(d), repeated(d.count, d.key.type), format_bytes(d.count * d.key.nbytes),
+                short_location(d.key.location),
                 *d.texts(),
             )
             for d in self._at_stake
@@ -241,7 +243,10 @@ class PolicyComparison(Report, schema="compare_policies"):
             parts.append(f"{o.name} {format_bytes(measured.temporaries)}")
             if measured.saves_nothing:
                 (undone if o.timeline.xla_undoes_checkpoints else spared).append(o.name)
-        text = f"Temporaries of the gradient compiled by XLA for {plain.backend}, measured, not modelled: {', '.join(parts)}."
+        text = (
+            f"Temporaries of the gradient compiled by XLA for {plain.backend}, measured, not modelled: "
+            f"{', '.join(parts)}."
+        )
         if undone:
             text += f" XLA undoes the checkpoints of {' and '.join(undone)}: they save next to nothing here."
         if spared:
@@ -258,7 +263,8 @@ class PolicyComparison(Report, schema="compare_policies"):
         """Plots the policies as points, residual bytes against FLOPs recomputed, and the best plans as a line.
 
         Args:
-          plans: whether to draw that line, for which some plans are computed; it is left out if the function cannot be planned.
+          plans: whether to draw that line, for which some plans are computed; it is left out if the function cannot be
+            planned.
           ax: the matplotlib axes to draw in; by default those of a new figure.
         """
         has_line = plans and any(self.plans)
@@ -280,7 +286,8 @@ class MemoryComparison(Report, schema="compare_policies.memory"):
 
     @property
     def summary(self) -> str:
-        """memory of the gradient of `loss` in `params` under 2 policies: nothing_saveable peaks 3.6 MiB (43%) below dots_saveable."""
+        """memory of the gradient of `loss` in `params` under 2 policies: nothing_saveable peaks 3.6 MiB (43%)
+        below dots_saveable."""
         outcomes = self.policies.outcomes
         head = f"memory of the {self.policies.without.derivation.about} under {self.policies.counted}"
         low, high = (pick(outcomes, key=lambda o: o.peak_nbytes) for pick in (min, max))
@@ -374,23 +381,25 @@ def compare_policies(
     xla: bool = False,
     **kwargs: Any,
 ) -> PolicyComparison:
-    """Compares checkpoint policies for a function's gradient: what it saves and recomputes under each of them, and its peak.
+    """Compares checkpoint policies for a function's gradient: what it saves and recomputes under each of them,
+    and its peak.
 
-    Each policy replaces the policies of all checkpoints in the function, including nested ones. A function without checkpoints
-    gets one around the whole function. The figures are those of JAX with the policy written there.
+    Each policy replaces the policies of all checkpoints in the function, including nested ones. A function without
+    checkpoints gets one around the whole function. The figures are those of JAX with the policy written there.
 
     >>> print(jaxviz.compare_policies(loss, params, x, policies=["as it is", "everything", "dots_saveable"]))
 
-    For a training step, which computes a gradient itself and returns more than one number, it is about the gradient that the step takes;
-    `derive(step, ...)` in its place is about that of the step.
+    For a training step, which computes a gradient itself and returns more than one number, it is about the gradient
+    that the step takes; `derive(step, ...)` in its place is about that of the step.
 
     Args:
       f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
       *args, **kwargs: its arguments, as for `derive`.
-      policies: names in `jax.checkpoint_policies`; policies; 'as it is' for the function's own policies; 'everything' for no checkpoints.
+      policies: names in `jax.checkpoint_policies`; policies; 'as it is' for the function's own policies; 'everything'
+        for no checkpoints.
       argnums: the positional arguments to differentiate with respect to.
-      xla: whether to compile the gradient under each policy, for XLA's figures; otherwise `PolicyComparison.xla` compiles them when it is
-        read.
+      xla: whether to compile the gradient under each policy, for XLA's figures; otherwise `PolicyComparison.xla`
+        compiles them when it is read.
 
     Raises:
       ValueError: no policy has this name; or JAX does not allow a checkpoint around the function; the message says why.

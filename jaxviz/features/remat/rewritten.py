@@ -1,11 +1,11 @@
 """Derives a function again as it would be with edited files, to measure what an edit does before its figures are shown.
 
-The edit is in place only while the function is traced. Functions, and what checkpoints made of them, stay the objects that they are and
-call edited copies of themselves for that time, wherever they are held. Of what a module does when it is imported, only assignments of
-checkpoints, policies and other names are run again; the names that an edit adds are variables of the copies, and not of the module. JAX's
-caches keep such a trace apart (`compat.traced_apart`), and calls of jaxviz in other threads wait (`jaxviz.ir.alone`). Other threads of the
-user's that call these functions in that moment run them with the edit, which changes no value. An edit that does not reach all that is run
-is not measured.
+The edit is in place only while the function is traced. Functions, and what checkpoints made of them, stay the objects
+that they are and call edited copies of themselves for that time, wherever they are held. Of what a module does when it
+is imported, only assignments of checkpoints, policies and other names are run again; the names that an edit adds are
+variables of the copies, and not of the module. JAX's caches keep such a trace apart (`compat.traced_apart`), and calls
+of jaxviz in other threads wait (`jaxviz.ir.alone`). Other threads of the user's that call these functions in that
+moment run them with the edit, which changes no value. An edit that does not reach all that is run is not measured.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ Place = tuple[str, int]
 """The name of some code, and the line on which it begins."""
 
 _HIGHER = 0.15
-"""The share by which a peak may be higher than expected. A checkpoint in another place recomputes everything at once."""
+"""The share by which a peak may be higher than expected.
+
+A checkpoint in another place recomputes everything at once.
+"""
 _FUTURE = functools.reduce(
     operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 )
@@ -237,7 +240,8 @@ class _Edit:
             if change.is_own and self.ran.isdisjoint((change.place, *(_place_of(was) for was, _ in change.outer))):
                 what = "the lambda" if name == "<lambda>" else f"`{name}`"
                 raise UnmeasuredError(
-                    f"{what} on line {line} of {file_label(self.file)} is not called as edited while the function is traced"
+                    f"{what} on line {line} of {file_label(self.file)} is not called as edited while the function is "
+                    "traced"
                 )
 
     # --- what changes -------------------------------------------------------------------------------------------------
@@ -266,7 +270,8 @@ class _Edit:
         return codes
 
     def _compiled(self, tree: ast.AST, kind: str = "exec") -> Any:
-        return compile(ast.fix_missing_locations(tree), self.file, kind, self.flags, dont_inherit=True)  # type: ignore[call-overload]
+        located = ast.fix_missing_locations(tree)
+        return compile(located, self.file, kind, self.flags, dont_inherit=True)  # type: ignore[call-overload]
 
     def _added(self, statements: Iterable[ast.stmt], names: Mapping[str, Any]) -> dict[str, Any]:
         new = [s for s in statements if _is_new(s, names)]
@@ -332,7 +337,7 @@ class _Edit:
             if was is not None and set(was.co_freevars) <= set(f.__code__.co_freevars):
                 _call_instead(f, _copy(f, was, {}), contextlib.ExitStack())
 
-    # --- what the module does when it is imported -----------------------------------------------------------------------
+    # --- what the module does when it is imported ---------------------------------------------------------------------
 
     def _on_import(self, line: int) -> UnmeasuredError:
         return UnmeasuredError(f"line {line} of {file_label(self.file)} is only run when it is imported")
@@ -424,7 +429,8 @@ def _scopes_in(node: ast.AST) -> Iterator[Any]:
 def _matched(
     old: ast.AST, new: ast.AST, outer: tuple[tuple[Any, Any], ...] = ()
 ) -> Iterator[tuple[Any, Any, tuple[tuple[Any, Any], ...]]]:
-    """The functions and classes in a node, each with the edited one and those around both, as far as it is certain which is which."""
+    """The functions and classes in a node, each with the edited one and those around both,
+    as far as it is certain which is which."""
     name_of = lambda scope: getattr(scope, "name", "")
     before, after = list(_scopes_in(old)), list(_scopes_in(new))
     for name in dict.fromkeys(map(name_of, before)):
@@ -453,8 +459,8 @@ def _is_new(statement: ast.stmt, names: Mapping[str, Any]) -> bool:
 
 
 def _only_wraps(node: ast.expr) -> bool:
-    """Whether an expression is a name, a function or a call, and calls nothing but what makes checkpoints, policies, partial and jitted functions,
-    which calls nothing itself."""
+    """Whether an expression is a name, a function or a call, and calls nothing but what makes checkpoints, policies,
+    partial and jitted functions, which calls nothing itself."""
     calls = (n for n in (node, *outside_of_functions(node)) if isinstance(n, ast.Call))
     return isinstance(node, ast.Name | ast.Attribute | ast.Lambda | ast.Call) and all(
         checkpoint_decorator(c)
@@ -477,7 +483,8 @@ def _place_of(scope: Any) -> Place:
 
 
 def _functions_of(file: str) -> list[types.FunctionType]:
-    """The functions of a file: those that the collector knows, and those of modules, which it does not know after `gc.freeze`."""
+    """The functions of a file: those that the collector knows, and those of modules,
+    which it does not know after `gc.freeze`."""
     named = [x for names in namespaces_of(file) for x in [*names.values()]]
     methods = [m for c in named if isinstance(c, type) for m in [*vars(c).values()]]
     functions = [x for some in (_functions(), named, methods) for x in some if type(x) is types.FunctionType]
@@ -485,8 +492,11 @@ def _functions_of(file: str) -> list[types.FunctionType]:
 
 
 def _functions() -> list[types.FunctionType]:
-    """Those that the collector knows. All refer to the built-in names: a list of all objects would hold tuples that other threads are making, which
-    then fails."""
+    """Those that the collector knows.
+
+    All refer to the built-in names: a list of all objects would hold tuples that other threads are making, which then
+    fails.
+    """
     return [x for x in gc.get_referrers(vars(builtins)) if type(x) is types.FunctionType]
 
 
@@ -514,7 +524,8 @@ def _copy(f: types.FunctionType, code: Code, more: Mapping[str, Any]) -> types.F
 
 
 def _call_instead(f: types.FunctionType, callee: Any, undo: contextlib.ExitStack) -> Code:
-    """Makes a function call something else, wherever it is held, by the code that is returned: it stays the same object."""
+    """Makes a function call something else, wherever it is held, by the code that is returned:
+    it stays the same object."""
     before = f.__code__
     call = _call(before.co_freevars)
     signature = inspect.signature(f)
@@ -529,7 +540,8 @@ def _call_instead(f: types.FunctionType, callee: Any, undo: contextlib.ExitStack
 
 
 def _call(free: Sequence[str]) -> Code:
-    """Code that calls "it", of a function that closes over these variables: Python reads them wherever somebody looks at its frame."""
+    """Code that calls "it", of a function that closes over these variables:
+    Python reads them wherever somebody looks at its frame."""
     names: dict[str, Any] = {}
     it = "_" * (1 + max(map(len, free), default=0))  # no variable is called that
     exec(

@@ -1,7 +1,7 @@
 """The plans of a function: which regions could get checkpoints, what these could save, and what that comes to.
 
-Estimates select the plans to try. The figures of a plan are measured: the planned function is derived, and its memory modelled as in
-`jaxviz.memory`.
+Estimates select the plans to try. The figures of a plan are measured: the planned function is derived, and its memory
+modelled as in `jaxviz.memory`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ class Search:
 
     @cached_property
     def as_they_are(self) -> list[Trial]:
-        """The function without its checkpoints, if that does not raise the peak, and as it is written: plans that put none anywhere."""
+        """The function without its checkpoints, if that does not raise the peak, and as it is written:
+        plans that put none anywhere."""
         written = Trial(Form((), ()), {}, self.derivation.primal, self.derivation, self.written)
         opened = Trial(Form((), ()), {}, self.flat, self.plain, self.opened)
         opens = self.context.written and self.opened.peak_nbytes <= self.written.peak_nbytes
@@ -123,7 +124,8 @@ class Search:
         return self.counted.fewest.nbytes
 
     def form_within(self, limit: int, part: Part | None = None) -> Form:
-        """One checkpoint around the function, with the fewest FLOPs within a limit of bytes of residuals, or else the fewest bytes.
+        """One checkpoint around the function, with the fewest FLOPs within a limit of bytes of residuals,
+        or else the fewest bytes.
 
         Args:
           limit: bytes, including arguments.
@@ -152,7 +154,8 @@ class Search:
         residuals = distinct(derivation.linearized.residuals)
         sizes = self.context.sizes
         if sizes.is_per_device and (is_final or self._lowered <= SMALL):
-            # Of 30 plans, if they are small enough; otherwise the shardings without checkpoints are used until a plan is chosen.
+            # Of 30 plans, if they are small enough; otherwise the shardings without checkpoints are used until a plan
+            # is chosen.
             self._lowered += max(sum(1 for _ in derivation.primal.walk()), SMALL // 30)
             layouts_and_parts = self._layouts(derivation)
             if layouts_and_parts is not None:
@@ -167,7 +170,8 @@ class Search:
         return Trade(peak_of(derivation, sizes.layouts), nbytes, more, moved, transfer, saved)
 
     def _layouts(self, opened: Derivation) -> tuple[Layouts, Sequence[int]] | None:
-        """The shardings of the gradient, within its step, and over how many devices each input of the function is sharded."""
+        """The shardings of the gradient, within its step, and over how many devices each
+        input of the function is sharded."""
         if self.step is None:
             layouts = find_layouts(opened)
             return None if layouts is None else (layouts, layouts.arguments)
@@ -264,7 +268,8 @@ class Search:
             try:
                 self._parts[region] = list(map(part, region.alike))
             except Exception:
-                # An axis is bound outside, an effect must not be repeated, or a custom rule rejects what no tangent reaches.
+                # An axis is bound outside, an effect must not be repeated, or a custom rule rejects what no tangent
+                # reaches.
                 self._parts[region] = None
         return self._parts[region]
 
@@ -272,8 +277,8 @@ class Search:
         return sum(part.opened_nbytes - part.fewest.nbytes for part in self.parts(region) or ())
 
     def estimate(self, regions: Sequence[Region]) -> int:
-        """An estimate of the peak with checkpoints around some regions that save nothing: what is kept, plus the largest region while it is
-        recomputed."""
+        """An estimate of the peak with checkpoints around some regions that save nothing: what is kept,
+        plus the largest region while it is recomputed."""
         parts = [part for r in regions for part in self.parts(r) or ()]
         largest = max((part.opened_nbytes // part.times_here for part in parts), default=0)
         return self.opened.nbytes - sum(map(self._taken_away, regions)) + largest
@@ -302,7 +307,8 @@ class Search:
 
     @cached_property
     def nested(self) -> list[tuple[Region, ...]]:
-        """Sets with a checkpoint around a region and around regions inside it, which then save nothing beyond the outer one."""
+        """Sets with a checkpoint around a region and around regions inside it,
+        which then save nothing beyond the outer one."""
         pairs: list[tuple[Region, ...]] = [
             (outer, inner) for outer in self.regions for inner in self.regions if inner.is_inside(outer)
         ]
@@ -316,7 +322,8 @@ class Search:
         return named_values(self.flat)
 
     def path(self, regions: Sequence[Region], candidates: Mapping[str, Sequence[Var]] | None = None) -> list[Form]:
-        """What a checkpoint around these could save, from the fewest bytes to the fewest FLOPs, the most valuable steps first.
+        """What a checkpoint around these could save, from the fewest bytes to the fewest FLOPs,
+        the most valuable steps first.
 
         Args:
           regions: the regions.
@@ -391,7 +398,8 @@ class Search:
         return (t for key, t in self.trials.items() if key == t.form.key)
 
     def chunks_of(self, regions: Sequence[Region]) -> list[int]:
-        """Possible chunk lengths, if the body of one scan is among some regions and its carries take enough memory to matter."""
+        """Possible chunk lengths, if the body of one scan is among some regions and its
+        carries take enough memory to matter."""
         inside = [r for r in regions if r.is_body]
         if len(inside) != 1 or len(list(inside[0].spots)) != 1:
             return []

@@ -58,7 +58,8 @@ def setting(policy: Any) -> Setting:
     """Reads a policy: a name in `jax.checkpoint_policies`, a policy, 'as it is', or 'everything'; or a Setting.
 
     Raises:
-      ValueError: no policy has that name, or the function with that name makes policies; the message says what to write.
+      ValueError: no policy has that name, or the function with that name makes policies; the message says what to
+        write.
       TypeError: it is not a policy.
     """
     if isinstance(policy, Setting):
@@ -107,8 +108,8 @@ def _no_such_policy(name: str) -> str:
 def derive_under(derivation: Derivation, to: Setting) -> Derivation:
     """The function derived as if each of its checkpoints, including nested ones, had been written with this policy.
 
-    If it has none, one is added around the whole function. Without checkpoints ('everything'), numbers that JAX would keep as arrays
-    because of a checkpoint stay literals, a few bytes each.
+    If it has none, one is added around the whole function. Without checkpoints ('everything'), numbers that JAX would
+    keep as arrays because of a checkpoint stay literals, a few bytes each.
 
     Raises:
       ValueError: there is no checkpoint, and JAX would not accept one around the function; the message says why.
@@ -158,20 +159,23 @@ def _checkpointed(program: Program, policy: Any) -> Program:
     if program.is_path:
         at = next((b.location for b in program.branches if b.location is not None), None)
         raise ValueError(
-            f"{program.name} has no checkpoint, and JAX does not allow one around it, because Python reads a value{f' at {at}' if at else ''}. "
+            f"{program.name} has no checkpoint, and JAX does not allow one around it, because Python reads a "
+            f"value{f' at {at}' if at else ''}. "
             "Put jax.checkpoint around the other parts."
         )
     why = refused_in_checkpoint(program.equations)
     if why:
         raise ValueError(
-            f"{program.name} has no checkpoint, and none can be put around it: {why}. Put jax.checkpoint around the other parts."
+            f"{program.name} has no checkpoint, and none can be put around it: {why}. Put jax.checkpoint around the "
+            "other parts."
         )
     checkpoint = apply_remat(remat_template(), numbers_in_place(program), True, policy=policy)
     return replace(checkpoint, debug_info=program.debug_info)
 
 
 def trials_under_policies(search: Search) -> Iterator[Trial]:
-    """The function under each policy, derived and measured as `compare_policies` does; those that JAX refuses are left out."""
+    """The function under each policy, derived and measured as `compare_policies` does;
+    those that JAX refuses are left out."""
     if not search.recompute_collectives and any(map(exchanges, search.flat.equations)):
         return  # no policy of JAX saves what devices exchange
     places: list[tuple[Derivation, tuple[Region, ...]]] = []

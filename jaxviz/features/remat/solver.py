@@ -43,8 +43,9 @@ class Relaxation:
 class Problem:
     """Choices x of 0 or 1 with `matrix x <= 0` and `lower <= x <= upper`.
 
-    Each row of the matrix is a difference of two choices, or has an additional choice that occurs in no other row. The vertices of such a
-    problem are integral, so without a limit no integrality constraints are needed: it is a minimum cut.
+    Each row of the matrix is a difference of two choices, or has an additional choice that occurs in no other row. The
+    vertices of such a problem are integral, so without a limit no integrality constraints are needed: it is a minimum
+    cut.
 
     Args:
       matrix, lower, upper: as above.
@@ -98,7 +99,8 @@ class Problem:
         return self.settled(chosen, cost).least(second + 1e-6 * cost)
 
     def within(self, cost: np.ndarray, weight: np.ndarray, limit: float) -> np.ndarray:
-        """The choices with the least cost whose weight stays within a limit; optimal to a tenth of a percent if the problem is small.
+        """The choices with the least cost whose weight stays within a limit;
+        optimal to a tenth of a percent if the problem is small.
 
         Raises:
           ValueError: there are none.
@@ -137,7 +139,8 @@ class Problem:
             return np.asarray(np.round(relaxed.x))
         if len(cost) <= SMALL and (x := self._integral(cost, weight, limit).x) is not None:
             return np.asarray(np.round(x))
-        # The relaxed solution mixes two integral ones, of slightly more and slightly less weight, that are optimal at the price of weight
+        # The relaxed solution mixes two integral ones, of slightly more and slightly less weight, that are optimal at
+        # the price of weight
         # here. Where they agree their choice is kept; the rest is solved exactly.
         light = self.least(cost + 1.1 * relaxed.price * weight)
         heavy = self.least(cost + relaxed.price / 1.1 * weight)
@@ -166,7 +169,8 @@ class Problem:
         return Relaxation(result.x, float(result.fun), 0.0 if weight is None else -float(result.ineqlin.marginals[-1]))
 
     def _integral(self, cost: np.ndarray, weight: np.ndarray, limit: float) -> Any:
-        """The solver's result with integrality constraints: `x`, None if none is found in time, and `mip_dual_bound`."""
+        """The solver's result with integrality constraints: `x`, None if none is found in time,
+        and `mip_dual_bound`."""
         numbers = (cost, self.lower, self.upper, weight, limit)
         return self._remembered("integral", numbers, lambda: self._solve_integral(cost, weight, limit))
 

@@ -184,7 +184,8 @@ def names_bound(node: ast.AST) -> set[str]:
 
 
 def alias_of(file: str, module: str, line: int) -> str | None:
-    """The name that a module has on a line of a file, by an import there or in a function around it; line 0 is before all functions."""
+    """The name that a module has on a line of a file, by an import there or in a function around it;
+    line 0 is before all functions."""
     return next((name for name, imported in _imports(file, line) if imported == module), None)
 
 
@@ -203,7 +204,8 @@ def value_of(file: str, node: ast.expr, names: Mapping[str, Any]) -> Any:
 
 
 def _module_of(path: str) -> tuple[Any, list[str]]:
-    """The innermost module of a dotted path, of those that have been imported, and the rest of the path; None if there is none."""
+    """The innermost module of a dotted path, of those that have been imported, and the rest of the path;
+    None if there is none."""
     parts = path.split(".")
     cuts = (n for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in sys.modules)
     n = next(cuts, 0)
@@ -221,7 +223,8 @@ def _imports(file: str, line: int) -> Iterator[tuple[str, str]]:
 
 
 def _module_named(file: str, node: ast.ImportFrom) -> str:
-    """The module that a statement imports from, as `sys.modules` names it; with its dots where the package is not known."""
+    """The module that a statement imports from, as `sys.modules` names it;
+    with its dots where the package is not known."""
     name = "." * node.level + (node.module or "")
     packages = (names.get("__package__") for names in namespaces_of(file))
     with contextlib.suppress(ImportError):  # not in a package
@@ -231,7 +234,8 @@ def _module_named(file: str, node: ast.ImportFrom) -> str:
 
 def globals_of(code: Any) -> dict[str, Any]:
     """The globals of the module that contains some code; empty if it is not found."""
-    # Code objects do not refer to their module. Searching all objects of the process always works, but takes a second after a large
+    # Code objects do not refer to their module. Searching all objects of the process always works, but takes a second
+    # after a large
     # derivation.
     outermost = str(code.co_qualname).partition(".")[0]
     for names in namespaces_of(code.co_filename):

@@ -37,7 +37,7 @@ MOST = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled(Data):
+class CompiledFigures(Data):
     """XLA's figures for a compiled gradient, on one device.
 
     Args:
@@ -65,20 +65,21 @@ class Verification(Report, schema="plan_remat.verify"):
       before, after: the compiled gradient as written, and with the plan.
       modelled: the same in the model.
       is_unrolled: whether the plan's checkpoints are around calls outside of any loop.
-      in_branches: if XLA undoes these, the gradient with each in a branch of a `lax.cond` that is always taken; otherwise None.
-      beside: if XLA does not follow the plan, or differs much from the model, the model of the gradient with the plan next to the compiled
-        program; otherwise None.
-      instead: if XLA undoes a checkpoint around the whole function, the plan with checkpoints around calls that `in_branches` is about;
+      in_branches: if XLA undoes these, the gradient with each in a branch of a `lax.cond` that is always taken;
         otherwise None.
+      beside: if XLA does not follow the plan, or differs much from the model, the model of the gradient with the plan
+        next to the compiled program; otherwise None.
+      instead: if XLA undoes a checkpoint around the whole function, the plan with checkpoints around calls that
+        `in_branches` is about; otherwise None.
     """
 
     function: str
     backend: str
-    before: Compiled
-    after: Compiled
+    before: CompiledFigures
+    after: CompiledFigures
     modelled: tuple[Trade, Trade]
     is_unrolled: bool = False
-    in_branches: Compiled | None = None
+    in_branches: CompiledFigures | None = None
     beside: MemoryBeside | None = None
     instead: RematPlan | None = None
 
@@ -89,13 +90,14 @@ class Verification(Report, schema="plan_remat.verify"):
         return not self.happened and branched is not None and self._falls_enough(branched)
 
     @property
-    def held(self) -> Compiled:
+    def held(self) -> CompiledFigures:
         """The figures of the form in which the plan holds, or else of the plan as it is."""
         return self.in_branches if self.in_branches is not None and self.holds_in_branches else self.after
 
     @property
     def differs(self) -> str:
-        """A sentence on how far XLA's peak is from the modelled one, and why; '' if they differ by less than a fifth."""
+        """A sentence on how far XLA's peak is from the modelled one, and why;
+        '' if they differ by less than a fifth."""
         pairs = [(self.before.peak_nbytes, self.modelled[0].peak_nbytes, "as written")]
         if self.after is not self.before:
             pairs.append((self.after.peak_nbytes, self.modelled[1].peak_nbytes, "with the plan"))
@@ -116,13 +118,14 @@ class Verification(Report, schema="plan_remat.verify"):
 
     @property
     def happened(self) -> bool:
-        """Whether the temporaries fall as the model says; where the model sees no lower peak, whether they do not grow."""
+        """Whether the temporaries fall as the model says; where the model sees no lower peak,
+        whether they do not grow."""
         if not self.offloads:
             return False
         falls = self.modelled[1].peak_nbytes < _UNDONE * self.modelled[0].peak_nbytes
         return self._falls_enough(self.after) if falls else self.after.temporaries <= self.before.temporaries
 
-    def _falls_enough(self, after: Compiled) -> bool:
+    def _falls_enough(self, after: CompiledFigures) -> bool:
         """Whether a compiled gradient's temporaries fall about as much as the model predicts."""
         share = 1 - self.modelled[1].peak_nbytes / max(self.modelled[0].peak_nbytes, 1)
         fallen = self.before.temporaries - after.temporaries
@@ -150,7 +153,8 @@ class Verification(Report, schema="plan_remat.verify"):
             figures += f", {format_bytes(self.after.on_host)} in the host's memory"
         if not self.offloads:
             return (
-                f"Nothing is offloaded: XLA on {self.backend} keeps the {format_bytes(self.modelled[1].offloaded)} on the "
+                f"Nothing is offloaded: XLA on {self.backend} keeps the {format_bytes(self.modelled[1].offloaded)} on "
+                "the "
                 f"device that the plan for `{self.function}` moves to the host: {figures}"
             )
         if self.happened:
@@ -160,7 +164,10 @@ class Verification(Report, schema="plan_remat.verify"):
         is_little = after.temporaries <= _UNDONE * before.temporaries
         effect = "Little effect" if is_little else "No effect"
         if self.is_undone:
-            return f"{effect}: XLA on {self.backend} undoes {'most of ' if is_little else ''}the plan for `{self.function}`: {figures}"
+            return (
+                f"{effect}: XLA on {self.backend} undoes {'most of ' if is_little else ''}the plan for "
+                f"`{self.function}`: {figures}"
+            )
         return f"{effect}: `{self.function}` as written takes less on {self.backend} than the model says: {figures}"
 
     @property
@@ -189,8 +196,10 @@ class Verification(Report, schema="plan_remat.verify"):
             return (f"{why} {loop}",)
         around = f" around {self.instead.around}" if self.instead is not None else ""
         instead = (
-            f"plan.apply(f) and plan.code() now put each checkpoint{around} into a branch of a jax.lax.cond that is always taken, which XLA "
-            f"does not undo: temporaries {format_bytes(self.before.temporaries)} → {format_bytes(self.held.temporaries)}."
+            f"plan.apply(f) and plan.code() now put each checkpoint{around} into a branch of a jax.lax.cond that is "
+            "always taken, which XLA "
+            f"does not undo: temporaries {format_bytes(self.before.temporaries)} → "
+            f"{format_bytes(self.held.temporaries)}."
         )
         return (f"{why} {instead} {loop}",)
 
@@ -235,8 +244,9 @@ class Verification(Report, schema="plan_remat.verify"):
 
 
 @usual_stack
-def figures_of(search: Search, program: Program, in_branches: bool = False) -> Compiled:
-    """A program of a search, as written or planned, compiled once for the default backend: its value and gradient, or the training step.
+def figures_of(search: Search, program: Program, in_branches: bool = False) -> CompiledFigures:
+    """A program of a search, as written or planned, compiled once for the default backend: its value and gradient,
+    or the training step.
 
     Raises:
       the errors of compiling.
@@ -251,7 +261,7 @@ def figures_of(search: Search, program: Program, in_branches: bool = False) -> C
             donated = tuple(i for i, d in enumerate(donated_by(step.traced)) if d)
             compiled = _compiled(step_function(step, program), step.types, donated)
         search.compiled[key] = compiled
-    figures: Compiled = search.compiled[key]
+    figures: CompiledFigures = search.compiled[key]
     return figures
 
 
@@ -273,7 +283,7 @@ def _gradient(program: Program, nonzeros: Sequence[bool]) -> Callable[..., Any]:
     return gradient
 
 
-def _compiled(function: Callable[..., Any], types: Sequence[Any], donated: tuple[int, ...] = ()) -> Compiled:
+def _compiled(function: Callable[..., Any], types: Sequence[Any], donated: tuple[int, ...] = ()) -> CompiledFigures:
     compiled = compiled_by_jax(jax.jit(function, donate_argnums=donated).lower(*types))
     memory = compiled.memory_analysis()
     cost = compiled.cost_analysis() or {}
@@ -281,6 +291,7 @@ def _compiled(function: Callable[..., Any], types: Sequence[Any], donated: tuple
     on_host = int(memory.host_temp_size_in_bytes)
     # Host memory is memory space 5 in layouts, on every backend.
     moves = bool(on_host) or bool(re.search(r"\bS\(5\)", compiled.as_text() or ""))
-    return Compiled(
-        int(sum(taken) - memory.alias_size_in_bytes), int(memory.temp_size_in_bytes), int(cost.get("flops", 0)), on_host, moves,
+    return CompiledFigures(
+        int(sum(taken) - memory.alias_size_in_bytes), int(memory.temp_size_in_bytes), int(cost.get("flops", 0)),
+        on_host, moves,
     )  # fmt: skip

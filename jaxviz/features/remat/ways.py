@@ -1,5 +1,6 @@
-"""How a checkpoint around a region is written in the user's source: at its calls, at its scan, as a decorator, around what is given to a library or made
-by it, in place of a class or a function of the library, or at the definition of the whole function.
+"""How a checkpoint around a region is written in the user's source: at its calls, at its
+scan, as a decorator, around what is given to a library or made by it, in place of a class
+or a function of the library, or at the definition of the whole function.
 
 Whether one of them does what it should is measured before it is shown; see `rewritten.py`.
 """
@@ -62,7 +63,8 @@ Frames = Sequence[Frame]
 
 
 def ways_of(region: Region, written: Sequence[Region]) -> list[tuple[Way, ...]]:
-    """How to write a checkpoint at each place of a region, those that change less first; empty if one of them is not in the user's source.
+    """How to write a checkpoint at each place of a region, those that change less first;
+    empty if one of them is not in the user's source.
 
     Args:
       written: the existing checkpoints; one around the same equations gets another policy.
@@ -100,7 +102,8 @@ def _elsewhere(region: Region) -> Iterator[tuple[Way, ...]]:
     frames = next(iter(region.stacks.values()), ())
     if not region.is_body:
         kinds = kinds_of(region.code, frames)
-        yield from _of_all(region, [lambda frames, kind=kind: _at_callee(region, frames, kind) for kind in kinds])  # type: ignore[misc]
+        ways = [lambda frames, kind=kind: _at_callee(region, frames, kind) for kind in kinds]  # type: ignore[misc]
+        yield from _of_all(region, ways)
     for function in _given_functions(region, frames):
         around_it = [] if library_of(function) in CHECKPOINTS else list(_around_given(function, frames, region.is_body))
         # What is only run on import cannot be measured.
@@ -161,11 +164,15 @@ def _in_linen(alias: str, code: Any, frame: Frame, call: ast.Call) -> Way | None
     name = code.co_qualname.split(".")[-2]
     makes_it = lambda n: isinstance(n, ast.Call) and last_name(n.func) == name
     makers = [call.func] if makes_it(call.func) else [*filter(makes_it, ast.walk(tree_of(frame[0].co_filename)))]
-    return wrapped(frame[0], makers[0].func, f"{alias}.remat(", "{policy})", call=call) if len(makers) == 1 else None  # type: ignore[attr-defined]
+    if len(makers) != 1:
+        return None
+    maker = makers[0].func  # type: ignore[attr-defined]
+    return wrapped(frame[0], maker, f"{alias}.remat(", "{policy})", call=call)
 
 
 def _in_penzais_model(cls: Any, frame: Frame, call: ast.Call) -> Way:
-    """A module that a library's code calls, in a model that the user's line calls: in penzai, modules are replaced in the model."""
+    """A module that a library's code calls, in a model that the user's line calls: in penzai,
+    modules are replaced in the model."""
     file = frame[0].co_filename
     pz = alias_of(file, "penzai.pz", 0) or "pz"
     name = alias_of(file, f"{cls.__module__}.{cls.__name__}", 0) or cls.__name__
@@ -178,7 +185,8 @@ def _in_penzais_model(cls: Any, frame: Frame, call: ast.Call) -> Way:
 
 
 def _at_callee(region: Region, frames: Frames, library: str) -> Way | None:
-    """A checkpoint around what the user's line calls, without the arguments that JAX would trace and that Python may branch on."""
+    """A checkpoint around what the user's line calls, without the arguments that JAX
+    would trace and that Python may branch on."""
     called = _called(_codes(region), frames)
     if called is None or called[2]:
         return None
@@ -248,7 +256,7 @@ def _scan_made_by(file: str, call: ast.expr, alias: str) -> ast.Call | None:
     return _scan_made_by(file, values[0], alias) if len(values) == 1 and isinstance(values[0], ast.Call) else None
 
 
-# --- where a library calls what the user has written -------------------------------------------------------------------
+# --- where a library calls what the user has written ------------------------------------------------------------------
 
 
 def _inside(region: Region, outer: Frames) -> Iterator[list[Any]]:
@@ -268,8 +276,10 @@ def _given_functions(region: Region, outer: Frames) -> list[Any]:
 
 
 def _decorated(code: Any, frames: Frames, in_loop: bool) -> Iterator[Way]:
-    """A decorator of a function. With Flax it stands above the others, and leaves the names of modules, and with them the parameters, as they
-    are."""
+    """A decorator of a function.
+
+    With Flax it stands above the others, and leaves the names of modules, and with them the parameters, as they are.
+    """
     file = code.co_filename
     node = definition_of(file, code.co_firstlineno, code.co_name)
     for library in kinds_of(code, frames) if isinstance(node, ast.FunctionDef) else ():
@@ -300,8 +310,8 @@ def _is_function(node: ast.expr, code: types.CodeType, file: str) -> bool:
 
 
 def _around_made(region: Region, frames: Frames) -> Iterator[Way]:
-    """A checkpoint where the user calls a function of a library that makes what is run: around the call, or what is made from an argument, around
-    that."""
+    """A checkpoint where the user calls a function of a library that makes what is run: around the call,
+    or what is made from an argument, around that."""
     tail = f"{', prevent_cse=False' * region.is_body}{{policy}})"
     codes = [*(c for c, _ in frames), *itertools.chain(*_inside(region, frames))] if region.is_body else _codes(region)
     callers = {c.co_filename: c for c, _ in frames if owner(c.co_filename) == "user"}
@@ -369,7 +379,8 @@ def _replaced(code: Any, frames: Frames) -> Way | None:
 
 
 def _static_flags(code: types.CodeType, library: str) -> str:
-    """`, static_argnums=(2,)` for parameters such as `train=True`, which Python branches on; '' if there are none, or the library sees to it."""
+    """`, static_argnums=(2,)` for parameters such as `train=True`, which Python branches on; '' if there are none,
+    or the library sees to it."""
     if library == "equinox":
         return ""
     function = next((f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)), None)
@@ -379,11 +390,12 @@ def _static_flags(code: types.CodeType, library: str) -> str:
     return f", static_argnums=({', '.join(flags)},)" if flags else ""
 
 
-# --- at the definition of the whole function -----------------------------------------------------------------------------
+# --- at the definition of the whole function --------------------------------------------------------------------------
 
 
 def way_at_definition(call: Call) -> Way | None:
-    """A decorator, or a checkpoint around a lambda; None if there is no such place, or JAX would trace an argument that is not an array."""
+    """A decorator, or a checkpoint around a lambda; None if there is no such place,
+    or JAX would trace an argument that is not an array."""
     static = _static_arguments(call)
     function, before = _plain(call.function)
     code = getattr(function, "__code__", None)
@@ -410,7 +422,8 @@ def ways_in_step(name: str, stacks: Iterable[Sequence[Frame]]) -> Iterator[Way]:
 
 
 def way_at_callee(call: Call, stacks: Iterable[Sequence[Frame]]) -> Way | None:
-    """A decorator for the function that does all the work of a lambda; None if its arguments are not exactly those of the lambda."""
+    """A decorator for the function that does all the work of a lambda;
+    None if its arguments are not exactly those of the lambda."""
     static = _static_arguments(call)
     own = getattr(call.function, "__code__", None)
     node = definition_of(own.co_filename, own.co_firstlineno, own.co_name) if own is not None else None
@@ -451,7 +464,8 @@ def _around(code: Any, node: Function | ast.Lambda | None, numbers: tuple[int, .
 
 
 def _plain(f: Any) -> tuple[Any, tuple[Any, ...] | None]:
-    """A function without `functools.partial`, `jax.jit` and method binding, with its bound leading arguments; None if it has other ones."""
+    """A function without `functools.partial`, `jax.jit` and method binding, with its bound leading arguments;
+    None if it has other ones."""
     before: tuple[Any, ...] = ()
     while True:
         if isinstance(f, partial):

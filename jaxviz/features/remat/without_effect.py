@@ -1,4 +1,5 @@
-"""Which checkpoints, policies and names have no effect, and why: for `policies`, `lint` and the first view of the explorer."""
+"""Which checkpoints, policies and names have no effect, and why: for `policies`,
+`lint` and the first view of the explorer."""
 
 from __future__ import annotations
 
@@ -22,7 +23,10 @@ from jaxviz.transforms.inline import inlined_where
 
 
 def without_effect(derivation: Derivation) -> Iterator[NoEffect]:
-    """The names, policies and checkpoints of a function that have no effect. It derives the function without each of its checkpoints."""
+    """The names, policies and checkpoints of a function that have no effect.
+
+    It derives the function without each of its checkpoints.
+    """
     yield from names_without_effect(derivation.residuals.checkpoints, derivation.primal)
     yield from checkpoints_without_effect(derivation)
 
@@ -55,8 +59,10 @@ def _saves_nothing(residuals: ResidualSet, chosen: list[Equation], more: int, at
         else "and recomputes nothing either"
     )
     return NoEffect(
-        "checkpoint-without-effect", f"The checkpoint of {name}, with the policy {policy}, {keeps}, {work}{' each time' * (len(chosen) > 1)}.",
-        f"the checkpoint of `{name}` {keeps}", "remove the checkpoint, put more into its function, or choose a policy that saves fewer values.", at,
+        "checkpoint-without-effect", f"The checkpoint of {name}, with the policy {policy}, {keeps}, "
+                                     f"{work}{' each time' * (len(chosen) > 1)}.",
+        f"the checkpoint of `{name}` {keeps}", "remove the checkpoint, put more into its function, or choose a policy "
+                                               "that saves fewer values.", at,
         more, len(chosen),
     )  # fmt: skip
 
@@ -76,11 +82,14 @@ def _around_a_loop(
     fix = (
         "remove it: there is one inside of its loop."
         if inside
-        else "put it around the body of the loop, as jax.checkpoint(body, prevent_cse=False): then one iteration at a time is run again."
+        else "put it around the body of the loop, as jax.checkpoint(body, prevent_cse=False): then one iteration at a "
+        "time is run again."
     )
     yield NoEffect(
-        "checkpoint-without-effect", f"The checkpoint of {name} saves {format_bytes(saved)} less between the passes, but {change}: {format_bytes(peak)} with it, "
-        f"and {format_bytes(before)} without (modelled). The backward pass first runs its whole loop again, and then holds what all iterations save.",
+        "checkpoint-without-effect", f"The checkpoint of {name} saves {format_bytes(saved)} less between the passes, "
+                                     f"but {change}: {format_bytes(peak)} with it, "
+        f"and {format_bytes(before)} without (modelled). The backward pass first runs its whole loop again, and then "
+        "holds what all iterations save.",
         f"the checkpoint of `{name}` {change}", fix, at, 0, len(chosen),
     )  # fmt: skip
 

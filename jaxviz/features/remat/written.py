@@ -18,7 +18,7 @@ from jaxviz.features.remat.existing import removed
 from jaxviz.features.remat.forms import Trade, Trial
 from jaxviz.features.remat.layers import Layers
 from jaxviz.features.remat.libraries import CHECKPOINTS
-from jaxviz.features.remat.names import Name, Names
+from jaxviz.features.remat.names import Names, WrittenName
 from jaxviz.features.remat.offload import DEVICE, HOST, offloads
 from jaxviz.features.remat.pasted import PASTED
 from jaxviz.features.remat.regions import Region
@@ -40,8 +40,8 @@ class Written:
 
     Args:
       notes: sentences: its figures, or why there is no code, and remarks.
-      trade: the figures of the function with the code, measured on the edited function; those of the plan if a part is to be written by hand;
-        None if there is no code, or it could not be measured.
+      trade: the figures of the function with the code, measured on the edited function; those of the plan if a part is
+        to be written by hand; None if there is no code, or it could not be measured.
       diffs: the diff of each changed file.
       files: each changed file with its new text.
       is_as_planned: whether they are those that the edits were expected to have.
@@ -71,7 +71,7 @@ class Written:
 
 
 def write(
-    search: Search, call: Call, trade: Trade, ways: Mapping[Region, Sequence[Way]], names: Sequence[Name],
+    search: Search, call: Call, trade: Trade, ways: Mapping[Region, Sequence[Way]], names: Sequence[WrittenName],
     notes: list[str], layers: Layers | None = None, is_plan: bool = True, builtin: str = "",
 ) -> Written:  # fmt: skip
     """The comments and the diff; a remark if there is no diff."""
@@ -138,7 +138,7 @@ def _measured(
     return measured_with(search, texts, wrappings)
 
 
-def _policy(taken: Names, names: Sequence[Name], policies: dict[str, str]) -> str:
+def _policy(taken: Names, names: Sequence[WrittenName], policies: dict[str, str]) -> str:
     """A policy for some names, recorded with its lines; '' for none."""
     if not names:
         return ""
@@ -167,7 +167,8 @@ def _policy_text(variable: str, saved: Sequence[str], offloaded: Sequence[str]) 
 
 
 def _by_hand(call: Call, policy: str, is_step: bool) -> str:
-    """What to write by hand if a function is not defined in a file, or has a decorator, or arguments that are not arrays."""
+    """What to write by hand if a function is not defined in a file, or has a decorator,
+    or arguments that are not arrays."""
     name = call.name if call.name.isidentifier() else "f"
     is_step = is_step or call.function is None
     policy = f", policy={' '.join(policy.split()).partition(' = ')[2]}" if policy else ""
@@ -210,14 +211,15 @@ def _is_in_brackets(file: str, span: Span) -> bool:
 
 
 def not_written(function: str, trade: Trade, search: Search) -> str:
-    return f"The plan cannot be written in your source; plan.apply puts its checkpoints in place. {_comes_to(function, trade, search)}"
+    return (
+        "The plan cannot be written in your source; plan.apply puts its checkpoints in place. "
+        f"{_comes_to(function, trade, search)}"
+    )
 
 
 def _comes_to(function: str, trade: Trade, search: Search) -> str:
-    moves = ""
-    if trade.offloaded:
-        moves = f", {search.offload.described(trade.offloaded) if search.offload is not None else offloads(trade.offloaded)}"
-    return (
-        f"{function}: peak {format_bytes(search.written.peak_nbytes)} → {format_bytes(trade.peak_nbytes)} as modelled, saves "
-        f"{format_bytes(search.written.saved_nbytes)} → {format_bytes(trade.saved_nbytes)}, recomputes {format_flops(trade.flops)}{moves}"
-    )
+    described = offloads if search.offload is None else search.offload.described
+    moves = f", {described(trade.offloaded)}" if trade.offloaded else ""
+    peak = f"peak {format_bytes(search.written.peak_nbytes)} → {format_bytes(trade.peak_nbytes)} as modelled"
+    saves = f"saves {format_bytes(search.written.saved_nbytes)} → {format_bytes(trade.saved_nbytes)}"
+    return f"{function}: {peak}, {saves}, recomputes {format_flops(trade.flops)}{moves}"
