@@ -117,8 +117,8 @@ MAIN = {
 
 
 @pytest.mark.parametrize(("width", "height"), [(880, 620), (1500, 900)])
-def test_the_main_pane_of_each_question_has_most_of_the_area(same_tab, versions, width, height):
-    page = same_tab.page
+def test_the_main_pane_of_each_question_has_most_of_the_area(tab, versions, width, height):
+    page = tab.page
     page.set_viewport_size({"width": width, "height": height})
     page.goto(versions)
     for view, names in MAIN.items():

@@ -31,7 +31,6 @@ import type { Model } from "../model/model";
 import { inSlices } from "../model/slices";
 import type { Switches } from "../model/switches";
 import { CardsPane } from "../panes/cards";
-import { CostsPane } from "../panes/costs";
 import { InspectorPane } from "../panes/inspector";
 import { MEANINGS } from "../panes/meanings";
 import { MemoryPane } from "../panes/memory";
@@ -84,7 +83,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const large = isLarge(state.model);
   const seenIn = (...views: View[]) => ({ isSeen: () => views.includes(state.view), isLarge: large });
   const residuals = guarded("residuals", () => new ResidualsPane(state), seenIn("kept"));
-  const costs = guarded("costs", () => new CostsPane(state), seenIn("cost"));
+  const costs = parts.costs(seenIn("cost").isSeen);
   const memory = guarded("memory", () => new MemoryPane(state, root), seenIn("cost", "what-if"));
   const whatIf = parts.whatIf(seenIn("what-if").isSeen);
   const changes = state.other && changesOf(widget);

@@ -105,6 +105,15 @@ export class Parts {
     return later("what-if", load, isSeen);
   }
 
+  /** What the gradient costs. */
+  costs(isSeen: () => boolean): Pane {
+    const load = async () => {
+      const { CostsPane } = await this.load<typeof import("../host/parts/costs")>("costs");
+      return () => new CostsPane(this.state);
+    };
+    return later("costs", load, isSeen);
+  }
+
   /** Stages as a graph. */
   graph(stages: readonly number[], side: Side): Pane {
     const { root, state, widget } = this;
