@@ -287,7 +287,7 @@ def loss(ws, x):
     y, means = lax.scan(step, x, ws)
     return jnp.sum(y) + jnp.sum(means**2)
 """, ("scan_in_chunks(lax.scan, 6)(",), bounded(work="90%"),
-        lambda m: (jax.random.normal(jax.random.key(0), (36, 16, 16)) / 8, jnp.linspace(0.0, 1.0, 128 * 16).reshape(128, 16))),
+        lambda m: (jax.random.normal(jax.random.key(0), (36, 16, 16)) / 32, jnp.linspace(0.0, 1.0, 128 * 16).reshape(128, 16))),
     "offloaded": Source(PLAIN["no import of jax"], ("save_and_offload_only_these_names(",), bounded(work="1%", offload=FAST), offload=FAST),
 }  # fmt: skip
 EXPRESSIONS = """
