@@ -89,6 +89,9 @@ def fastest(search: Search, room: Room) -> tuple[Trial | None, Bound | None]:
     if best is None:
         search.leanest()
         best = _lowered(search, room)
+        if best is not None and search.own_names:  # now it is known how much work is too much
+            limit = _work(best)
+            best = _least(best, *(_fastest_by_names(search, regions, room, limit) for regions in search.sets))
     return _least(best, search.measured_within(room)), bound
 
 
