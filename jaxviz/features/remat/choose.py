@@ -86,12 +86,14 @@ def fastest(search: Search, room: Room) -> tuple[Trial | None, Bound | None]:
         named = _fastest_around(search, here, room, policy.trade.work)
         best = policy if named is None or search.is_little(policy.trade.work - named.trade.work) else named
         bound = _least_work(search, [*search.sets, here], room)
-    if best is None:
+    is_written = room(search.written) >= 0 and 0 < search.written.work <= _work(best)
+    if best is None or is_written:  # nothing is better than the checkpoints that are there
         search.leanest()
-        best = _lowered(search, room)
-        if best is not None and search.own_names:  # now it is known how much work is too much
-            limit = _work(best)
-            best = _least(best, *(_fastest_by_names(search, regions, room, limit) for regions in search.sets))
+        lower = _least(best, _lowered(search, room))
+        if lower is not None and search.own_names:  # now it is known how much work is too much
+            limit = _work(lower)
+            lower = _least(lower, *(_fastest_by_names(search, regions, room, limit) for regions in search.sets))
+        best, bound = lower, bound if lower is best else None
     return _least(best, search.measured_within(room)), bound
 
 
@@ -102,7 +104,7 @@ def fastest_at_calls(search: Search, room: Room) -> tuple[Trial | None, Bound | 
         for regions in sets:
             best = _least(best, _fastest_around(search, regions, room, _work(best)))
         in_chunks = _fastest_in_chunks(search, sets, room, best)
-        if in_chunks is not None:
+        if _work(in_chunks) < _work(best):
             return in_chunks, None
         if best is not None:
             return best, _least_work(search, sets, room)
@@ -215,7 +217,7 @@ def _lowered(search: Search, room: Room) -> Trial | None:
     least work.
     """
     left = DERIVED // max(sum(1 for _ in search.flat.walk()), 1)
-    lowest = lambda regions: min(t.trade.peak_nbytes for t in search.trials_around(regions))
+    lowest = lambda regions: min((t.trade.peak_nbytes for t in search.trials_around(regions)), default=inf)
     for regions in sorted(search.sets, key=lowest):
         parts = search.outer_parts(regions)
         best = search.trial(Form(regions, tuple((part, part.choice(part.products)) for part in parts)))

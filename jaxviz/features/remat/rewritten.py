@@ -249,11 +249,11 @@ class _Edit:
     def _changes(self) -> Iterator[_Change]:
         """The functions that the edit changes, as far as it is certain which is which."""
         before, after = self._codes(self.old, []), self._codes(self.new, sorted(set().union(*self.added.values())))
-        alone = lambda codes: codes[0] if len(codes) == 1 else None
+        only = lambda codes: codes[0] if len(codes) == 1 else None
         for was, now, outer in _matched(self.old, self.new):
             if not isinstance(was, ast.ClassDef) and ast.dump(was) != ast.dump(now):
                 place = _place_of(was)
-                yield _Change(was, now, place, alone(before[place]), alone(after[_place_of(now)]), outer)
+                yield _Change(was, now, place, only(before[place]), only(after[_place_of(now)]), outer)
 
     def _codes(self, tree: ast.Module, added: Sequence[str]) -> dict[Place, list[Code]]:
         """The code of a module's functions, for which some names are variables of a function around them."""

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 import jaxviz
 from jaxviz.derivation import derive
@@ -171,3 +172,21 @@ def test_a_plan_that_changes_nothing_has_nothing_to_be_verified():
     found = jaxviz.plan_remat(lambda w, x: jnp.sum(x @ w), jnp.eye(8), jnp.ones((16, 8)), memory="1GiB").verify()
     assert found.summary.startswith("The plan does not change `<lambda>`: XLA on cpu has temporaries of ")
     assert "→" not in found.summary
+
+
+def test_a_larger_bound_never_takes_more_work_where_names_are_saved_already():
+    """The set of names that is there takes as much work as the function as written, and is no answer."""
+
+    def named(x):
+        for _ in range(4):
+            x = checkpoint_name(jnp.tanh(x @ jnp.eye(16)), "h")
+            x = jnp.sin(x @ jnp.eye(16))
+        return jnp.sum(x)
+
+    f = jax.checkpoint(named, policy=jax.checkpoint_policies.save_only_these_names("h"))
+    x = jnp.ones((8, 16))
+    work = [jaxviz.plan_remat(f, x, residuals=n).flops for n in (3600, 4300, 5200, 6200)]
+    peak = jaxviz.memory(f, x).peak_nbytes
+    work += [jaxviz.plan_remat(f, x, memory=n).flops for n in (peak, peak * 6 // 5)]
+    assert set(work) == {min(work)}
+    assert min(work) < jaxviz.plan_remat(f, x).before.flops / 2
