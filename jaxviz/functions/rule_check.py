@@ -225,7 +225,8 @@ def _checked(
     first, notes = _check_point(fun, point, inputs, outputs, tol)
     second, no_second = _check_twice(fun, point, inputs, first, tol)
     lost: tuple[Lost, ...] = ()
-    with contextlib.suppress(EquationError, NotImplementedError, TypeError):  # operations without a forward mode
+    # What the function itself raises, or an operation without a forward mode, leaves the verdict as it is.
+    with contextlib.suppress(EquationError, NotImplementedError, TypeError, ValueError, LookupError, RuntimeError):
         if not has_rule and any(x.verdict == "wrong" and x.kind != "result" for x in first):
             lost = lost_in(trace(fun)(*point), point, _compiled)
         elif derivative is not None and any(x.verdict == "wrong" for x in second):
