@@ -42,14 +42,16 @@ export function showSheet(
   const before = focused(within) as HTMLElement | null;
   const root = within.closest<HTMLElement>(".jaxviz") ?? within;
   const onKey = (event: KeyboardEvent) => {
-    if (event.key !== "Escape") return;
-    event.stopPropagation();
-    close();
+    if (!sheet.isConnected) close();
+    else if (event.key === "Escape") {
+      event.stopPropagation();
+      close();
+    }
   };
   const close = () => {
+    root.removeEventListener("keydown", onKey, true); // also if the page has dropped the dialog
     if (!sheet.isConnected) return;
     sheet.close();
-    root.removeEventListener("keydown", onKey, true);
     sheet.remove();
     before?.focus({ preventScroll: true });
   };

@@ -5,10 +5,10 @@ import type { Host, WidgetModel } from "../host/model";
 import { button, h } from "../ui/dom";
 import { keepFocus } from "./focus";
 
-/** The least height of a widget, and what it leaves of the notebook's, in pixels. */
-const [LEAST, LEFT] = [520, 24];
+/** The least height of a widget, what it leaves of the notebook's, and its height in a frame, which may be as high as its contents; in pixels. */
+const [LEAST, LEFT, FRAMED] = [520, 24, 620];
 
-/** A part of a page that scrolls is the notebook if it is at least this high without the widget, in pixels. */
+/** A part of a page that scrolls is the notebook if it is at least this high, with the widget and without, in pixels. */
 const NOTEBOOK = 300;
 
 /** The root element of a widget, attached to the page, and a function to remove it. */
@@ -37,8 +37,8 @@ function keepHeight(root: HTMLElement, model: WidgetModel): () => void {
   let set = 0;
   let seen: Element | null | undefined;
   const fit = () => {
-    const visible = (seen?.clientHeight || window.innerHeight) - LEFT;
-    set = asked() || Math.max(LEAST, visible);
+    const page = window.parent === window ? window.innerHeight - LEFT : FRAMED;
+    set = asked() || Math.max(LEAST, seen ? seen.clientHeight - LEFT : page);
     root.style.height = `${set}px`;
   };
   const observer = new ResizeObserver(([entry]) => {
@@ -69,17 +69,21 @@ function keepHeight(root: HTMLElement, model: WidgetModel): () => void {
   };
 }
 
-/** The part of the page that scrolls and holds the notebook; null for the page itself. */
+/** The part of the page that scrolls and holds the notebook, whose height does not depend on the widget; null for the page itself. */
 function notebookOf(element: HTMLElement): Element | null {
-  // The output of a cell may scroll too, but is only as high as its contents.
-  element.style.display = "none";
   const root = element.getRootNode();
-  let found = element.parentElement ?? (root instanceof ShadowRoot ? root.host : null);
-  const holds = (each: Element) =>
-    ["auto", "scroll"].includes(getComputedStyle(each).overflowY) && each.clientHeight >= NOTEBOOK;
-  while (found !== null && !holds(found)) found = found.parentElement;
+  const around: [Element, height: number, top: number][] = [];
+  let each = element.parentElement ?? (root instanceof ShadowRoot ? root.host : null);
+  for (; each !== null && each !== document.body; each = each.parentElement)
+    if (["auto", "scroll"].includes(getComputedStyle(each).overflowY))
+      around.push([each, each.clientHeight, each.scrollTop]);
+  element.style.display = "none";
+  const holds = ([each, height]: [Element, number, number]) =>
+    height >= NOTEBOOK && each.clientHeight === height;
+  const [found] = around.find(holds) ?? [null];
   element.style.display = "";
-  return found === document.body || found === document.documentElement ? null : found;
+  for (const [each, , top] of around) if (each.scrollTop !== top) each.scrollTop = top;
+  return found;
 }
 
 /** A message in place of the content. */

@@ -37,7 +37,7 @@ export class Parts {
   /** The rewrite player; `codeOf` shows a stage as code. */
   player(codeOf: (stage: number, side: Side) => Pane): Pane & { toggle(): void } {
     const { root, state } = this;
-    const element = h("div", { class: "jv-guard" });
+    const element = h("div", { class: "jv-guard jv-at-player" });
     const canPlay = transformsOf(state.model).length > 0;
     let opened: PlayerPane | null = null;
     let pane: Pane | null = null;

@@ -3,7 +3,7 @@
 import { FIGURES, type Figure, type Figures, formatFigure } from "../model/figures";
 import { lineOf, overviewOf, type Scope } from "../model/overview";
 import type { Place } from "../model/records";
-import type { Change, State } from "../state/state";
+import type { Change, Selection, State } from "../state/state";
 import { h, onRowKey, section } from "../ui/dom";
 import { formatFlops, percent } from "../ui/format";
 import { Heads, sortedBy } from "../ui/sorting";
@@ -38,6 +38,10 @@ export class CostsPane {
   private readonly total = h("span", { class: "jv-dim jv-cut" });
   private readonly heads = new Heads(HEADS, "work", ["work", ...FIGURES], () => this.fill());
   private readonly by: HTMLSelectElement;
+  /** Whether what is shown is of a model that has changed since. */
+  private isStale = false;
+  /** The function that was chosen last, and the selection that this made. */
+  private chosen: { what: string; selection: Selection } | null = null;
 
   constructor(private readonly state: State) {
     this.by = h(
@@ -51,7 +55,7 @@ export class CostsPane {
         onkeydown: (event: KeyboardEvent) => event.stopPropagation(),
       },
       h("option", { value: "line" }, "by line"),
-      h("option", { value: "function" }, "by function"),
+      h("option", { value: "function" }, "by function, with what it calls"),
     );
     const table = h(
       "table",
@@ -68,11 +72,13 @@ export class CostsPane {
   }
 
   update(change: Change): void {
-    if (change === "groups" || change === "memory" || change === "whole") this.fill();
+    if (change === "groups" || change === "memory" || change === "whole") this.isStale = true;
+    if (this.isStale && this.state.view === "cost") this.fill();
     if (change === "selection") this.light();
   }
 
   private fill(): void {
+    this.isStale = false;
     const { model } = this.state;
     const { total } = model.lines;
     const again = total.recomputed > 0 ? `, of which ${formatFlops(total.recomputed)} recomputed` : "";
@@ -90,7 +96,7 @@ export class CostsPane {
     const sorted = sortedBy(
       rows,
       (row) => value(row, key),
-      (row) => rows.indexOf(row),
+      (row) => row.place?.line ?? 0,
       descending,
     );
     const most = Math.max(1, ...rows.map(workOf));
@@ -101,10 +107,14 @@ export class CostsPane {
 
   private row(row: Row, i: number, most: number, all: number): HTMLElement {
     const { model } = this.state;
-    const choose = () =>
-      row.place === null
-        ? this.state.selectRows(row.rows())
-        : this.state.selectLine(row.place.file, row.place.line);
+    const choose = () => {
+      if (row.place !== null) this.state.selectLine(row.place.file, row.place.line);
+      else {
+        this.state.selectRows(row.rows());
+        this.chosen = { what: row.what, selection: this.state.selection };
+        this.light();
+      }
+    };
     const figure = (name: Figure) =>
       h("td", { class: "jv-col-figure" }, row.figures[name] > 0 ? formatFigure(name, row.figures[name]) : "");
     const work = workOf(row);
@@ -113,7 +123,7 @@ export class CostsPane {
       "tr",
       {
         tabindex: i === 0 ? 0 : -1,
-        "data-line": row.place === null ? "" : `${row.place.file}:${row.place.line}`,
+        "data-of": row.place === null ? row.what : `${row.place.file}:${row.place.line}`,
         "data-testid": "cost",
         onclick: choose,
         onkeydown: (event: KeyboardEvent) => onRowKey(event, this.body, "tr", choose),
@@ -137,8 +147,10 @@ export class CostsPane {
 
   private light(): void {
     const { file, line } = this.state.selection;
+    const own = this.chosen?.selection === this.state.selection ? this.chosen.what : null;
+    const selected = line >= 0 ? `${file}:${line}` : own;
     for (const tr of this.body.children as HTMLCollectionOf<HTMLElement>) {
-      const isSelected = line >= 0 && tr.dataset["line"] === `${file}:${line}`;
+      const isSelected = tr.dataset["of"] === selected;
       tr.classList.toggle("is-selected", isSelected);
       tr.ariaCurrent = isSelected ? "true" : null;
     }
@@ -158,7 +170,8 @@ function functionsOf({ model }: State): Row[] {
   const overview = overviewOf(model);
   const named = new Map<string, Scope[]>();
   for (const scope of overview.scopes) {
-    if (scope.kind === "line" || scope.kind === "rest") continue;
+    // A sequence that repeats without a loop has no name; what it repeats has.
+    if (scope.kind === "line" || scope.kind === "rest" || scope.name === "") continue;
     const same = named.get(scope.name);
     if (same) same.push(scope);
     else named.set(scope.name, [scope]);
@@ -168,24 +181,19 @@ function functionsOf({ model }: State): Row[] {
     const outermost = scopes.filter((scope) => !isInside(overview.scopes, scope, inside));
     const work = (isBackward: boolean) =>
       outermost.filter((s) => s.isBackward === isBackward).reduce((sum, s) => sum + s.flops, 0);
-    const rows = () => [...new Set(outermost.flatMap((scope) => overview.rowsOf(scope)))];
-    const again = () => rows().filter((row) => model.role(row) === "recomputation");
-    const kept = () => {
-      // What it computes; of what it only reads, the bytes are those of another function.
-      const own = rows().flatMap((row) =>
-        (model.residualsOfRow.get(row) ?? [])
-          .map((i) => model.residuals[i]!)
-          .filter((r) => r.producer === row),
-      );
-      return own.filter(isSaved).reduce((sum, r) => sum + r.nbytes, 0);
-    };
+    const rows = [...new Set(outermost.flatMap((scope) => overview.rowsOf(scope)))];
+    const again = rows.filter((row) => model.role(row) === "recomputation");
+    // What it computes; of what it only reads, the bytes are those of another function.
+    const own = rows.flatMap((row) =>
+      (model.residualsOfRow.get(row) ?? []).map((i) => model.residuals[i]!).filter((r) => r.producer === row),
+    );
     const figures = {
       forward: work(false),
       backward: work(true),
-      recomputed: again().reduce((sum, row) => sum + model.work(row), 0),
-      kept: kept(),
+      recomputed: again.reduce((sum, row) => sum + model.work(row), 0),
+      kept: own.filter(isSaved).reduce((sum, r) => sum + r.nbytes, 0),
     };
-    return { what, place: null, figures, rows };
+    return { what, place: null, figures, rows: () => rows };
   });
 }
 

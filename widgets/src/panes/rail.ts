@@ -74,7 +74,7 @@ const VIEWS: [View, string, string][] = [
   [
     "cost",
     "What does it |cost",
-    "The work and the saved bytes of each line, ranked, and the memory over time",
+    "The work and the saved bytes of each line or function, ranked, and the memory over time",
   ],
   ["what-if", "What if", "Checkpoints and what they save, switched on and off"],
 ];

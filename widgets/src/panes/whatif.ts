@@ -65,12 +65,18 @@ export class WhatIfPane {
   }
 
   destroy(): void {
+    this.board?.closeCode();
+    this.stopWaiting();
+  }
+
+  private stopWaiting(): void {
     this.waiting?.destroy();
     this.waiting = null;
   }
 
   private fill(): void {
     const { settings, error, isUnderWay, source } = this.state.switches;
+    if (this.board?.settings !== settings) this.board?.closeCode();
     if (settings === null && isUnderWay) {
       this.board = null;
       if (this.waiting !== null) this.waiting.update();
@@ -83,7 +89,7 @@ export class WhatIfPane {
       }
       return;
     }
-    this.destroy();
+    this.stopWaiting();
     if (settings === null) {
       this.board = null;
       this.content.replaceChildren(h("p", { class: "jv-message", role: "status" }, error));
@@ -354,12 +360,13 @@ class Board {
     this.tell();
     this.switches.code((code) => {
       this.isCopying = false;
+      const panes = this.element.closest<HTMLElement>(".jv-main");
+      if (this.state.view !== "what-if" || panes === null) return; // the user has gone on
       const told = h("span", { class: "jv-dim", role: "status" });
       const tell = (text: string) => {
         told.textContent = text;
       };
       const text = code.split("\n").flatMap((line) => [lineOf(line), "\n"]);
-      const panes = this.element.closest<HTMLElement>(".jv-main");
       const sheet = { id: "what-if-sheet", label: "The switches as code", text, note: told };
       this.sheet = { ...showSheet(sheet, this.element, panes), key: this.switches.key };
       const hint = () => tell("select it to copy");

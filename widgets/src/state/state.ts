@@ -251,8 +251,8 @@ export class State {
     return keys.includes("forward") && keys.includes("backward") && view.no_memory === "";
   }
 
-  /** Arranges the panes for a question. */
-  arrange(view: View): void {
+  /** Arranges the panes for a question; it `begins` with the largest value, if nothing is selected. */
+  arrange(view: View, begins = true): void {
     if (view === "diff") this.compare(true);
     else if (this.compared && !["overview", "motion", "lines"].includes(view)) this.compare(false);
     if (WHOLE.includes(view)) {
@@ -271,7 +271,7 @@ export class State {
     this.form = { left: "code", right: "code" };
     if (shown.left.length > 0) this.show(shown, view);
     else this.look(view);
-    if ((view === "kept" || view === "derived") && this.selection === NOTHING) this.selectLargest();
+    if (begins && ["kept", "derived"].includes(view) && this.selection === NOTHING) this.selectLargest();
   }
 
   /** Selects the expression with the most saved bytes, so that a question begins with an answer. */
@@ -300,7 +300,7 @@ export class State {
 
   /** Shows where some residuals are saved and read: forward beside backward. */
   openResiduals(indices: readonly number[]): void {
-    this.arrange("kept");
+    this.arrange("kept", false);
     this.selectResiduals(indices);
   }
 
@@ -321,7 +321,7 @@ export class State {
 
   /** Leaves a view that hides the stages' panes. */
   openStages(): void {
-    if (!this.showsStages) this.arrange(this.hasOverview ? "kept" : "");
+    if (!this.showsStages) this.arrange(this.hasOverview ? "kept" : "", false);
   }
 
   private look(view: View): void {
@@ -406,7 +406,7 @@ export class State {
   compare(isOn: boolean): void {
     if (this.other === null || isOn === this.compared) return;
     this.compared = isOn;
-    if (!isOn && this.view === "diff") this.leave();
+    if (isOn ? ["cost", "what-if"].includes(this.view) : this.view === "diff") this.leave();
     this.tell("shown");
   }
 
@@ -464,7 +464,7 @@ export class State {
     else {
       const program = this.model.boundBy(variable);
       const stage = program < 0 ? -1 : this.model.column("program_stage")[program]!;
-      if (stage >= 0 && !this.isShown(stage)) this.showStages([stage]);
+      if (stage >= 0 && this.showsStages && !this.isShown(stage)) this.showStages([stage]);
     }
     this.variable = variable;
     this.tell("variable");

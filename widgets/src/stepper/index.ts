@@ -189,12 +189,7 @@ function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textV
     source.update();
     tell();
   };
-  const { height } = root.style;
-  const fold = () => {
-    const isFolded = model.get("folded") === true;
-    root.classList.toggle("is-folded", isFolded);
-    root.style.height = isFolded ? "auto" : height;
-  };
+  const fold = () => root.classList.toggle("is-folded", model.get("folded") === true);
   model.on("change:folded", fold);
   fold();
   const unkey = onKeys(root, act);

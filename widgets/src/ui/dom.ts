@@ -80,21 +80,6 @@ export function onResize(
   return () => observer.disconnect();
 }
 
-/** Calls back with the first match of a selector, now or when it appears. */
-export function whenThere(within: HTMLElement, selector: string, then: (found: HTMLElement) => void): void {
-  const found = within.querySelector<HTMLElement>(selector);
-  if (found) {
-    then(found);
-    return;
-  }
-  const observer = new MutationObserver(() => {
-    if (!within.querySelector(selector)) return;
-    observer.disconnect();
-    whenThere(within, selector, then);
-  });
-  observer.observe(within, { childList: true, subtree: true });
-}
-
 /**
  * Scrolls a child into view, without scrolling anything else on the page.
  * @param covered the height at the top that something else covers.

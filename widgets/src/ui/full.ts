@@ -35,7 +35,9 @@ export class FullScreen {
 
   get isOn(): boolean {
     const { root } = this;
-    return document.fullscreenElement === root || root.classList.contains(FILLS);
+    // Outside of a shadow tree its host is in its place.
+    const tree = root.getRootNode() as Document | ShadowRoot;
+    return tree.fullscreenElement === root || root.classList.contains(FILLS);
   }
 
   readonly toggle = (): void => {
@@ -52,8 +54,9 @@ export class FullScreen {
   };
 
   private leave(): void {
+    const isOn = this.isOn && !this.root.classList.contains(FILLS);
     this.root.classList.remove(FILLS);
-    if (document.fullscreenElement === this.root) void document.exitFullscreen();
+    if (isOn) void document.exitFullscreen();
     this.show();
   }
 
@@ -61,6 +64,7 @@ export class FullScreen {
 
   private readonly onKey = (event: KeyboardEvent): void => {
     if (event.key !== "Escape" || !this.root.classList.contains(FILLS)) return;
+    if (this.root.querySelector("dialog[open]")) return; // which the key closes first
     event.stopPropagation();
     this.leave();
   };
