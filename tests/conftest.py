@@ -48,6 +48,23 @@ def pytest_configure(config):
         settings.load_profile("fixed")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable():
+    """Escapes names of files that are not in UTF-8: a worker that cannot send a failure stops, and does not say why."""
+    return _sendable((yield))
+
+
+def _sendable(value):
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode("utf-8")
+        case dict():
+            return {k: _sendable(v) for k, v in value.items()}
+        case list() | tuple():
+            return type(value)(map(_sendable, value))
+    return value
+
+
 def pytest_ignore_collect(collection_path, config):
     """Does not import a file whose tests are all deselected by their mark: importing some libraries takes seconds."""
     chosen = config.getoption("markexpr")
