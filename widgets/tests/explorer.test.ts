@@ -377,10 +377,11 @@ test("F focuses the filter, whose keys do nothing else; Esc clears it, and then 
   expect(outside).not.toHaveBeenCalled();
 });
 
-test("M leads to the memory over time, in whichever question has it", () => {
+test("M leads to the memory over time, in whichever question has it", async () => {
   const { find, key } = show();
   const isAt = (view: string) => find("explorer")[0]!.classList.contains(`is-${view}`);
   key("m");
+  await isThere(find, "timeline");
   expect([isAt("cost"), document.activeElement]).toEqual([true, find("timeline")[0]]);
   key("f");
   expect([isAt("kept"), document.activeElement]).toEqual([true, find("filter")[0]]);
@@ -865,13 +866,13 @@ function withHeader(changes: Record<string, unknown>): DataView {
   return new DataView(made.buffer);
 }
 
-test("data omitted at first arrives without changing the selection", () => {
+test("data omitted at first arrives without changing the selection", async () => {
   layOut(800, 300);
   const first = { has_groups: false, has_memory: false, is_whole: false, check: null, notes: [] };
   const { model, find, el } = show({ payload: withHeader(first) }, "view-kept", "view-cost");
   expect(model.sent).toContain("rest");
   expect(find("badge")).toHaveLength(0);
-  expect(find("memory")[0]!.textContent).toContain("Computing");
+  await soon(() => expect(find("memory")[0]!.textContent).toContain("Computing"));
   find("stage-backward")[0]!.click();
   find("residual-row")[0]!.click();
   // The other blocks contain only what is new: no strings, and here no columns.

@@ -33,7 +33,6 @@ import type { Switches } from "../model/switches";
 import { CardsPane } from "../panes/cards";
 import { InspectorPane } from "../panes/inspector";
 import { MEANINGS } from "../panes/meanings";
-import { MemoryPane } from "../panes/memory";
 import { OverviewPane } from "../panes/overview";
 import { guarded, type Listing, later, type Pane, reasonOf } from "../panes/pane";
 import { KEYS, Rail } from "../panes/rail";
@@ -84,7 +83,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const seenIn = (...views: View[]) => ({ isSeen: () => views.includes(state.view), isLarge: large });
   const residuals = guarded("residuals", () => new ResidualsPane(state), seenIn("kept"));
   const costs = parts.costs(seenIn("cost").isSeen);
-  const memory = guarded("memory", () => new MemoryPane(state, root), seenIn("cost", "what-if"));
+  const memory = parts.memory(seenIn("cost", "what-if").isSeen);
   const whatIf = parts.whatIf(seenIn("what-if").isSeen);
   const changes = state.other && changesOf(widget);
   const diff = state.other && changes && parts.diff(state.other, changes);
@@ -175,12 +174,13 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     if (key === "i") state.open("details");
     if (["h", "w", "i"].includes(key)) return true;
     // These keys are the overview's.
-    if (state.view === "overview" && ["f", "m", "r", "ArrowDown", "ArrowUp"].includes(event.key))
-      state.show({});
+    if (state.view === "overview" && ["f", "r", "ArrowDown", "ArrowUp"].includes(event.key)) state.show({});
     if (event.key === "/") rail.focus?.();
     else if (event.key.toLowerCase() === "f") residuals.focus?.();
-    else if (event.key.toLowerCase() === "m") memory.focus?.();
-    else if (event.key.toLowerCase() === "r") player.toggle();
+    else if (event.key.toLowerCase() === "m") {
+      if (state.view !== "what-if") state.arrange("cost");
+      memory.focus?.();
+    } else if (event.key.toLowerCase() === "r") player.toggle();
     else return actOn(event, state, keys.sheet, keys.toggle, step);
     return true;
   };

@@ -105,6 +105,15 @@ export class Parts {
     return later("what-if", load, isSeen);
   }
 
+  /** The memory over time. */
+  memory(isSeen: () => boolean): Pane {
+    const load = async () => {
+      const { MemoryPane } = await this.load<typeof import("../host/parts/time")>("time");
+      return () => new MemoryPane(this.state, this.root);
+    };
+    return later("memory", load, isSeen);
+  }
+
   /** What the gradient costs. */
   costs(isSeen: () => boolean): Pane {
     const load = async () => {

@@ -49,6 +49,11 @@ export interface Totals {
   turn: number;
 }
 
+/** The most bytes in memory at any step. */
+export function peakOf({ total, peak }: Totals): number {
+  return peak < 0 ? 0 : total[peak]!;
+}
+
 const summed = new WeakMap<Timeline, Totals>();
 
 /** The totals of a timeline; cached. */

@@ -1,6 +1,6 @@
 /** The chart of memory over time: areas stacked by kind, sizes on the left, the peak, the start of the backward pass, and highlights. */
 
-import { columnOf, columnsOf, type Totals, ticks } from "../model/timeline";
+import { columnOf, columnsOf, peakOf, type Totals, ticks } from "../model/timeline";
 import { svg } from "../ui/dom";
 import { formatBytes, plural } from "../ui/format";
 import { STACKED } from "../wire/schema";
@@ -217,10 +217,6 @@ export class Chart {
     const d = Array.from(places, (x) => `M${x} ${from}V${this.bottom + LANE}`).join("");
     return [svg("path", { class: `jv-mark-step ${className}`, d })];
   }
-}
-
-export function peakOf({ total, peak }: Totals): number {
-  return peak < 0 ? 0 : total[peak]!;
 }
 
 const round = (value: number) => Math.round(value * 100) / 100;

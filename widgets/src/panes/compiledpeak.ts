@@ -1,13 +1,13 @@
 /** The compiled program's memory over its schedule, with the modelled memory as a line, and what is alive at the peak. */
 
-import { type Totals, totalsOf } from "../model/timeline";
+import { peakOf, type Totals, totalsOf } from "../model/timeline";
 import type { State } from "../state/state";
 import { h, onResize, svg } from "../ui/dom";
 import { formatBytes, plural } from "../ui/format";
 import { marked } from "../ui/marked";
 import type { CompiledExchanges, CompiledPeak } from "../wire/explorer.generated";
 import { PLURALS } from "../wire/schema";
-import { Chart, peakOf } from "./chart";
+import { Chart } from "./chart";
 
 const NAMES: Record<CompiledPeak["kinds"][number], string> = { ...PLURALS, own: "XLA's own" };
 

@@ -7,6 +7,7 @@ import {
   aliveAt,
   type Buffer,
   type MemoryKind,
+  peakOf,
   type Step,
   type Timeline,
   type Totals,
@@ -18,7 +19,7 @@ import { formatBytes, formatCount, plural } from "../ui/format";
 import { marked } from "../ui/marked";
 import type { CompiledLine } from "../wire/explorer.generated";
 import { PLURALS, STACKED } from "../wire/schema";
-import { Chart, peakOf } from "./chart";
+import { Chart } from "./chart";
 
 /** How many values are named at a step. */
 const NAMED = 6;
@@ -150,7 +151,6 @@ export class MemoryPane {
 
   /** Focuses the chart. */
   focus(): void {
-    if (this.state.view !== "what-if") this.state.arrange("cost");
     this.plot.focus();
   }
 

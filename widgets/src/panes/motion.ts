@@ -3,11 +3,12 @@
 import { Waiting } from "../main/waiting";
 import { type Motion, motionOf, type Shelf } from "../model/motion";
 import { lineOf } from "../model/overview";
+import { peakOf } from "../model/timeline";
 import type { Change, State } from "../state/state";
 import { button, h, onResize, reveal, svg } from "../ui/dom";
 import { formatBytes, formatCount } from "../ui/format";
 import { marked } from "../ui/marked";
-import { Chart, peakOf } from "./chart";
+import { Chart } from "./chart";
 import { played } from "./playbar";
 
 /** How long a step that saves or reads something is shown at speed 1, at most and at least, and any other step; in milliseconds. */

@@ -13,13 +13,12 @@ import {
   type Scope,
 } from "../model/overview";
 import type { Place } from "../model/records";
-import { type Timeline, type Totals, totalsOf } from "../model/timeline";
+import { peakOf, type Timeline, type Totals, totalsOf } from "../model/timeline";
 import type { Change, State } from "../state/state";
 import { button, h, onResize, svg } from "../ui/dom";
 import { formatBytes, formatCount, formatFlops, percent, plural } from "../ui/format";
 import { marked } from "../ui/marked";
 import { PLURALS, STACKED } from "../wire/schema";
-import { peakOf } from "./chart";
 import { areas, band, type Columns, columnsFor } from "./overviewdraw";
 
 /**
