@@ -157,7 +157,7 @@ BUDGETS = {
     "functions": 2_250,
     "higher_order": 3_230,
     "ir": 3_750,
-    "ir/compat": 3_760,
+    "ir/compat": 3_780,
     "notebook": 950,
     "page": 1_140,
     "report": 2_290,

@@ -22,7 +22,7 @@ def test_the_program_says_that_it_is_one_path(case):
 
 @pytest.mark.parametrize("fun", dict.fromkeys(c.fun for c in LOOK_AT_VALUES if c.fun is not branching_backward))
 def test_a_rule_that_looks_at_values_is_on_the_path(fun):
-    derivation = jaxviz.derive(fun, jnp.array(0.7))
+    derivation = jaxviz.derive(fun, jnp.float32(0.7))
     assert derivation.primal.is_path
     assert derivation.check().agrees, derivation.check()
 

@@ -15,7 +15,7 @@ import jax
 from jax.extend.core import ClosedJaxpr
 
 from jaxviz.ir.compat.checks import _is_nonzero, is_float0, zeros
-from jaxviz.ir.compat.private import _ad, _ad_util, _batching, _core, _lu, api_util
+from jaxviz.ir.compat.private import _ad, _ad_util, _batching, _core, _lu, _source, api_util
 from jaxviz.ir.syntax import Equation
 
 _rules: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
@@ -185,7 +185,7 @@ class _TakenRule:
             for t, carries in zip(args[n + self.n_consts :], self.carries, strict=True)
             if carries
         ]
-        outs = _core.eval_jaxpr(self.traced.jaxpr.jaxpr, args[: self.n_consts], *args[self.n_consts : n], *tangents)
+        outs = self._evaluate(*args[:n], *tangents)
         tangents_ = iter(outs[len(self.nonzeros_out) :])
         results = outs[: len(self.nonzeros_out)]
         zero = lambda x: _ad_util.SymbolicZero(_core.typeof(x).to_tangent_aval())
@@ -198,7 +198,27 @@ class _TakenRule:
         for store, value in self._stored:
             store.reset()
             store.store(value)
-        outs: list[Any] = _core.eval_jaxpr(self.traced.jaxpr.jaxpr, args[: self.n_consts], *args[self.n_consts :])
+        return self._evaluate(*args)
+
+    def _evaluate(self, *args: Any) -> list[Any]:
+        """Maps closed-over values and operands to results. What linearize keeps as an array stays one in a trace that
+        records it."""
+        jaxpr, trace = self.traced.jaxpr.jaxpr, _core.trace_ctx.trace
+        constvars: list[Any] = []
+        consts: list[Any] = []
+        held = {id(a) for a in self.traced.held} if hasattr(trace, "hold") else ()
+
+        def variables(atoms: Sequence[Any]) -> list[Any]:
+            variables = [_core.Var(a.aval) if id(a) in held else a for a in atoms]
+            new = [(v, a) for v, a in zip(variables, atoms, strict=True) if v is not a]
+            constvars.extend(v for v, _ in new)
+            consts.extend(trace.new_const(a.val, _source.current(), a.aval) for _, a in new)
+            return variables
+
+        eqns = [e.replace(invars=variables(e.invars)) for e in jaxpr.eqns] if held else jaxpr.eqns
+        outvars = variables(jaxpr.outvars)
+        jaxpr = jaxpr.replace(constvars=[*jaxpr.constvars, *constvars], eqns=eqns, outvars=outvars)
+        outs: list[Any] = _core.eval_jaxpr(jaxpr, [*args[: self.n_consts], *consts], *args[self.n_consts :])
         return outs
 
 
