@@ -3,7 +3,6 @@
 import importlib.util
 import itertools
 import linecache
-import os
 import re
 import sys
 import types
@@ -300,7 +299,6 @@ ODD_FILES = {
     "tab": ("my\tmodel.py", TEXT, "utf-8"),
     "line break": ("my\n+model.py", TEXT, "utf-8"),
     "quote": ('my"model\\.py', TEXT, "utf-8"),
-    "not in utf-8": (os.fsdecode(b"mod\xe8le.py"), TEXT, "utf-8"),
 }
 
 
