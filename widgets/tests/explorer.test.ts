@@ -9,6 +9,7 @@ import { GONE, NO_ANSWER } from "../src/main/waiting";
 import { InspectorPane } from "../src/panes/inspector";
 import { PlayerPane } from "../src/panes/player";
 import { ResidualsPane } from "../src/panes/residuals";
+import { fromTo } from "../src/panes/switcheffects";
 import { pointedPlaces, residualLitAs, type Side, State } from "../src/state/state";
 import { breakable, h } from "../src/ui/dom";
 import { formatBytes, formatFlops } from "../src/ui/format";
@@ -661,8 +662,8 @@ test("a checkpoint is switched on first, and then what it saves", async () => {
   const trades = ofTried.trades as unknown as Record<string, number[]>;
   expect(find("what-if-region").length).toBe(3);
   expect(find("what-if-row").length).toBe(0);
-  const difference = trades["0||"]![0]! - trades[""]![0]!;
-  expect(find("what-if-region")[0]!.textContent).toContain(`−${formatBytes(-difference)}`);
+  const [before, after] = fromTo(trades[""]![0]!, trades["0||"]![0]!);
+  expect(find("what-if-region")[0]!.textContent).toContain(`if switched on: ${before} → ${after}`);
   switchOf(find("what-if-region")[0]!).click();
   expect(switchOf(find("what-if-region")[0]!).getAttribute("aria-checked")).toBe("true");
   const [peak, nbytes, flops] = trades["0||"]!;
@@ -672,6 +673,7 @@ test("a checkpoint is switched on first, and then what it saves", async () => {
     expect.stringContaining(formatFlops(flops!)),
   ]);
   expect(model.values["switches"]).toBe("0||");
+  expect(find("what-if-region")[0]!.textContent).toContain("if switched off: ");
   const row = () => find("what-if-row").find((r) => r.textContent!.includes("x @ w"))!;
   switchOf(row()).click();
   const key = String(model.values["switches"]);

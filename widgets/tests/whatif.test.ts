@@ -6,9 +6,8 @@ import { NOTHING, Settings } from "../src/model/settings";
 import { Switches } from "../src/model/switches";
 import { differenceOf, rowsOf, sortedRows, unfolded } from "../src/model/switchrows";
 import { totalsOf } from "../src/model/timeline";
-import { signed } from "../src/panes/whatif";
-import { formatBytes } from "../src/ui/format";
-import type { DrawnMemory, SwitchTable, TriedSettings } from "../src/wire/explorer.generated";
+import { effectOf, fromTo } from "../src/panes/switcheffects";
+import type { DrawnMemory, SwitchTable, TriedSettings, TriedTrade } from "../src/wire/explorer.generated";
 import { host } from "./host";
 
 interface Program {
@@ -68,11 +67,21 @@ test("rows with unknown effects are last, in either order", () => {
   }
   expect(differenceOf(null, [1, 2, 3, 0])).toBeNull();
   expect(differenceOf([1, 2, 3, 0], [4, 4, 4, 5])).toEqual([3, 2, 1, 5]);
-  expect([signed(-2048, formatBytes), signed(0, formatBytes), signed(3, formatBytes)]).toEqual([
-    "−2.0 KiB",
-    "0",
-    "+3 B",
-  ]);
+});
+
+test("a switch says what it would change", () => {
+  const [now, next]: [TriedTrade, TriedTrade] = [
+    [64.6 * 2 ** 20, 39 * 2 ** 20, 0, 0],
+    [32.1 * 2 ** 20, 6.6 * 2 ** 20, 13, 0],
+  ];
+  expect(effectOf("if switched on", now, next, 1000)).toBe(
+    "if switched on: peak 64.6 → 32.1 MiB, saved 39.0 → 6.6 MiB, 1.3 % more work (13 FLOP)",
+  );
+  expect(effectOf("if switched off", next, now, 1000)).toContain("1.3 % less work");
+  expect(effectOf("if saved", now, now, 0)).toBe(
+    "if saved: peak 64.6 MiB as now, saved 39.0 MiB as now, no more work",
+  );
+  expect(fromTo(2 ** 20, 1023)).toEqual(["1.0 MiB", "1023 B"]);
 });
 
 test("overlapping regions exclude each other, and the change is reported", () => {

@@ -235,13 +235,13 @@ class Explorer(Bundled):
         """
         view = self.view if source else fit_to_show(view_of(self.derivation, source=False))
         state = {name: getattr(self, name) for name in sorted(self.from_page - {"switches"})}
+        first, end = view.stages[0].equations
+        if end - first <= _ADVISED:
+            self._fill_advice()
         try:
             state |= saved_switches(self._switches, self.switches, source) | {"tried": self._tried()}
         except Exception as error:
             state["what_if"] = json.dumps({"error": first_line(error)})
-        first, end = view.stages[0].equations
-        if end - first <= _ADVISED:
-            self._fill_advice()
         state["advice"] = self.advice if source else ""
         left_out = {STEPPER} if graphviz else {STEPPER, GRAPHVIZ}
         parts = {name: packed(name) for name in part_names() if name not in left_out}
@@ -466,7 +466,9 @@ class Explorer(Bundled):
         try:
             from jaxviz.features.explorer.advice import advice_of
 
-            self.advice = as_json(fit(advice_of(self.derivation.residuals, self._switches)))
+            advice = as_json(fit(advice_of(self.derivation.residuals, self._switches)))
+            with self.hold_sync():
+                self.tried, self.advice = self._tried(), advice
         except Exception as error:
             self.advice = as_json(PeakAdvice(sentence="", setting="", cards=[], error=first_line(error)))
 

@@ -76,7 +76,7 @@ export function differenceOf(now: TriedTrade | null, next: TriedTrade | null): D
   return now && next && [next[0] - now[0], next[1] - now[1], next[2] - now[2], next[3] - now[3]];
 }
 
-export type SortKey = "saved" | "what" | "type" | "nbytes" | "peak" | "kept" | "work" | "row";
+export type SortKey = "saved" | "what" | "nbytes" | "peak" | "kept" | "work";
 
 const ORDER: Partial<Record<SortKey, number>> = { peak: 0, kept: 1, work: 2 };
 

@@ -1,5 +1,6 @@
 /** The figures of the current switches, in words. */
 
+import type { Residual } from "../model/records";
 import type { Switches } from "../model/switches";
 import { formatBytes, formatFlops } from "../ui/format";
 
@@ -28,4 +29,11 @@ export function figuresOf(
   const [again, was] = figure(2, formatFlops);
   const moved = now?.[3] || (isSet && before?.[3]) ? figure(3, formatBytes) : null;
   return { peak: figure(0, formatBytes), kept: figure(1, formatBytes), again: [again + share, was], moved };
+}
+
+/** Why a residual cannot be saved or recomputed by a switch. */
+export function withoutSwitch(r: Residual): string {
+  return r.kind === "intermediate"
+    ? `${r.name} has no switch here: it is in no checkpoint that is on, or it is recomputed from saved values`
+    : `${r.name} has no switch: it is in memory anyway`;
 }

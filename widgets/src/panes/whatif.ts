@@ -4,9 +4,8 @@ import { showSheet } from "../code/copying";
 import { coloured } from "../code/python";
 import { focused } from "../main/focus";
 import { NO_ANSWER, Waiting } from "../main/waiting";
-import type { Residual } from "../model/records";
 import { NOTHING, type Setting, type Settings } from "../model/settings";
-import type { Switches } from "../model/switches";
+import { AS_WRITTEN, type Switches } from "../model/switches";
 import {
   type Difference,
   differenceOf,
@@ -18,9 +17,13 @@ import {
 } from "../model/switchrows";
 import type { Change, State } from "../state/state";
 import { button, foldButton, h, onRowKey, reveal, section } from "../ui/dom";
-import { formatBytes, formatFlops, plural } from "../ui/format";
+import { formatBytes, plural } from "../ui/format";
 import { Heads } from "../ui/sorting";
-import { figuresOf, shareOf } from "./switchfigures";
+import { effectCells, fromTo } from "./switcheffects";
+import { figuresOf, withoutSwitch } from "./switchfigures";
+
+/** Instead of the key of a plan that is not known yet. */
+const UNKNOWN = "?";
 
 /** How many rows are shown before `more`. */
 const SHOWN_AT_FIRST = 200;
@@ -32,8 +35,6 @@ const HEADS: [SortKey, string, string][] = [
   ["kept", "kept", "saved"],
   ["work", "work", "work"],
   ["nbytes", "nbytes", "bytes"],
-  ["type", "type", "type"],
-  ["row", "line", "line"],
 ];
 
 export class WhatIfPane {
@@ -130,7 +131,7 @@ class Board {
   });
   private readonly scroller: HTMLElement;
   private readonly tools: Record<
-    "undo" | "redo" | "reset" | "plan" | "nothing" | "copy" | "compile",
+    "undo" | "redo" | "reset" | "nothing" | "copy" | "compile",
     HTMLButtonElement
   >;
   private about = "";
@@ -154,12 +155,6 @@ class Board {
       ),
       reset: tool("As written", "the function's own checkpoints, or none", "what-if-reset", () =>
         switches.choose(null, "All switches as the function is written."),
-      ),
-      plan: tool(
-        "Plan",
-        "jaxviz.plan_remat: the plan that lowers the peak most for the least work; sets all switches",
-        "what-if-plan",
-        () => switches.plan(),
       ),
       copy: tool(
         "Copy the code",
@@ -195,7 +190,7 @@ class Board {
         this.body,
       ),
     );
-    const { plan, nothing, copy, compile, undo, redo, reset } = this.tools;
+    const { nothing, copy, compile, undo, redo, reset } = this.tools;
     this.element = h(
       "div",
       { class: "jv-board" },
@@ -203,7 +198,7 @@ class Board {
         "div",
         { class: "jv-board-head" },
         this.head,
-        h("div", { class: "jv-controls" }, plan, nothing, copy, compile, undo, redo, reset),
+        h("div", { class: "jv-controls" }, nothing, copy, compile, undo, redo, reset),
         this.said,
       ),
       this.scroller,
@@ -270,10 +265,10 @@ class Board {
       ...keysOf((row) => row.next),
       ...keysOf((row) => row.nextOnHost),
     ];
-    const around = regions.map(({ i, key }) => this.region(i, key, differenceOf(now, switches.trade(key))));
-    const lines = shown.map((row) => this.line(row, difference(row)));
+    const around = regions.map(({ i, key }) => this.region(i, key));
+    const lines = shown.map((row) => this.line(row));
     this.shown = [...around, ...lines];
-    this.around.replaceChildren(...around.map(({ tr }) => tr));
+    this.around.replaceChildren(this.plan(), ...around.map(({ tr }) => tr));
     this.body.replaceChildren(this.headOf(setting, groups.length), ...lines.map(({ tr }) => tr));
     if (rows.length > this.limit) this.body.append(this.more(rows.length));
     this.scroller
@@ -284,7 +279,6 @@ class Board {
     this.tools.redo.disabled = !switches.canRedo;
     this.tools.reset.disabled = switches.chosen === null;
     this.tools.nothing.disabled = setting.regions.size === 0;
-    this.tools.plan.disabled = switches.isPlanning || (!switches.canAsk && switches.planned === null);
     this.tools.copy.disabled = !switches.canCode;
     this.tools.compile.disabled = !switches.canAsk || switches.isCompiling || switches.line !== null;
     this.tell();
@@ -408,29 +402,47 @@ class Board {
   }
 
   /** The effect of a switch, in three cells. */
-  private cells(key: string, difference: Difference): HTMLElement[] {
+  private cells(key: string, lead: string): HTMLElement[] {
     const { switches, settings } = this;
+    const [written, now, next] = [switches.trade(""), switches.trade(), switches.trade(key)];
     const reason = switches.reason(key);
-    const unknown = reason ? "none" : switches.canAsk ? "…" : "—";
-    const texts = difference && [
-      signed(difference[0], formatBytes),
-      signed(difference[1], formatBytes),
-      workOf(difference[2], settings.table.work),
-    ];
-    return [0, 1, 2].map((i) => {
-      const n = difference?.[i] ?? 0;
-      const how = n < 0 ? "jv-less" : n > 0 ? "jv-more" : "jv-dim";
-      const title = reason || (difference && i === 2 ? signed(n, formatFlops) : "");
-      const name = HEADS[i + 2]!;
-      return h(
-        "td",
-        { class: `jv-col-${name[1]} ${how}`, title, "data-head": name[2] },
-        texts?.[i] ?? unknown,
-      );
-    });
+    const none = { said: reason ? "not possible" : switches.canAsk ? "…" : "not computed", title: reason };
+    const most = Math.max(written?.[0] ?? 0, now?.[0] ?? 0);
+    return effectCells(lead, now, next ?? none, settings.table.work, most);
   }
 
-  private region(i: number, key: string, difference: Difference): { tr: HTMLElement; rows: number[] } {
+  /** The switch of the best plan, which sets all others. */
+  private plan(): HTMLElement {
+    const { switches } = this;
+    const { planned } = switches;
+    const isOn = Boolean(planned) && planned === switches.key;
+    const flip = () =>
+      isOn ? switches.choose(null, "All switches as the function is written.") : switches.plan();
+    const what =
+      "jaxviz.plan_remat: the plan that lowers the peak most for the least work; sets all switches";
+    const toggle = this.switch(
+      isOn ? "on" : "off",
+      String(isOn) as "true" | "false",
+      planned ?? UNKNOWN,
+      "the plan",
+      what,
+      flip,
+      (event) => onRowKey(event, this.around, ".jv-switch", flip),
+    );
+    toggle.dataset["testid"] = "what-if-plan";
+    return h(
+      "tr",
+      { class: isOn ? "" : "jv-faded", "data-key": "plan" },
+      h("td", { class: "jv-col-switch" }, toggle),
+      h("td", { class: "jv-col-name", title: what }, h("strong", {}, "the plan"), " for the lowest peak"),
+      ...(planned === null
+        ? this.cells(UNKNOWN, "if switched on")
+        : this.cells(isOn ? AS_WRITTEN : planned, isOn ? "if switched off" : "if switched on")),
+      h("td", { class: "jv-col-nbytes" }),
+    );
+  }
+
+  private region(i: number, key: string): { tr: HTMLElement; rows: number[] } {
     const { name, line, row, isWritten } = this.settings.table.regions[i]!;
     const isOn = this.switches.setting.regions.has(i);
     const n = this.settings.valuesOf[i]!.length;
@@ -457,11 +469,14 @@ class Board {
           (event) => onRowKey(event, this.around, ".jv-switch", flip),
         ),
       ),
-      h("td", { class: "jv-col-name", title: `${plural(n, "value")} that it recomputes, or saves` }, name),
-      ...this.cells(key, difference),
+      h(
+        "td",
+        { class: "jv-col-name", title: `${plural(n, "value")} that it recomputes, or saves` },
+        name,
+        line && !name.endsWith(line) && h("span", { class: "jv-dim" }, ` ${line}`),
+      ),
+      ...this.cells(key, isOn ? "if switched off" : "if switched on"),
       h("td", { class: "jv-col-nbytes" }),
-      h("td", { class: "jv-col-type" }),
-      h("td", { class: "jv-col-line" }, line),
     );
     return { tr, rows };
   }
@@ -477,7 +492,7 @@ class Board {
     return h("tr", { class: "jv-wide" }, h("td", { colspan: HEADS.length, class: "jv-dim" }, text));
   }
 
-  private line(row: Row, difference: Difference): { tr: HTMLElement; rows: number[] } {
+  private line(row: Row): { tr: HTMLElement; rows: number[] } {
     const { values, group, saved, offloaded, what, type, nbytes, isInside, next } = row;
     const { model } = this.state;
     const many = values.length > 1;
@@ -505,7 +520,7 @@ class Board {
         "td",
         { class: "jv-col-switch" },
         this.switch(
-          isAll ? (offloaded === saved ? "on host" : "saved") : saved > 0 ? `${saved} saved` : "again",
+          isAll ? (offloaded === saved ? "on host" : "saved") : saved > 0 ? `${saved} saved` : "recomputed",
           isAll ? "true" : saved > 0 ? "mixed" : "false",
           key,
           many ? `save all ${values.length} of ${what}` : `save ${what}`,
@@ -526,11 +541,15 @@ class Board {
         isInside &&
           made.length > 0 &&
           h("code", { class: "jv-dim" }, ` ${model.atomText(model.outputs(made[0]!)[0]!)}`),
+        h(
+          "div",
+          { class: "jv-dim", title: model.placeTitle(place) },
+          h("code", {}, type),
+          ` ${model.placeText(place)}`,
+        ),
       ),
-      ...this.cells(key, difference),
-      h("td", { class: "jv-col-nbytes" }, formatBytes(nbytes)),
-      h("td", { class: "jv-col-type" }, h("code", {}, type)),
-      h("td", { class: "jv-col-line", title: model.placeTitle(place) }, model.placeText(place)),
+      ...this.cells(key, isAll ? "if recomputed" : saved > 0 ? "if all saved" : "if saved"),
+      h("td", { class: "jv-col-nbytes", "data-head": "bytes" }, formatBytes(nbytes)),
     );
     return { tr, rows: made };
   }
@@ -541,10 +560,9 @@ class Board {
     const key = settings.key(nextOnHost);
     if (!switches.canAsk && !switches.isKnown(key)) return null;
     const isOn = offloaded === values.length;
-    const difference = differenceOf(switches.trade(), switches.trade(key));
-    const changes = difference
-      ? `peak ${signed(difference[0], formatBytes)}, offloaded ${signed(difference[3], formatBytes)}`
-      : switches.reason(key) || "not computed yet";
+    const [now, next] = [switches.trade(), switches.trade(key)];
+    const [peak, moved] = [0, 3].map((i) => now && next && fromTo(now[i]!, next[i]!).join(" → "));
+    const changes = peak ? `peak ${peak}, offloaded ${moved}` : switches.reason(key) || "not computed yet";
     return button(
       "host",
       (event: MouseEvent) => {
@@ -574,22 +592,4 @@ class Board {
 function lineOf(line: string): HTMLElement {
   const how = /^\+(?!\+\+ )/.test(line) ? "jv-less" : /^-(?!-- )/.test(line) ? "jv-more" : "";
   return h("span", { class: how }, ...(how ? [line] : coloured(line)));
-}
-
-/** `−3.2 MiB`, `+1.0 KiB`, `0`. */
-export function signed(n: number, format: (n: number) => string): string {
-  return n === 0 ? "0" : `${n < 0 ? "−" : "+"}${format(Math.abs(n))}`;
-}
-
-/** FLOPs as a fraction of the gradient's work. */
-function workOf(flops: number, work: number): string {
-  if (flops === 0 || work === 0) return signed(flops, formatFlops);
-  return signed(flops, (n) => shareOf(n, work));
-}
-
-/** Why a residual cannot be saved or recomputed by a switch. */
-function withoutSwitch(r: Residual): string {
-  return r.kind === "intermediate"
-    ? `${r.name} has no switch here: it is in no checkpoint that is on, or it is recomputed from saved values`
-    : `${r.name} has no switch: it is in memory anyway`;
 }
