@@ -95,6 +95,8 @@ def test_a_page_holds_what_is_shown_and_what_is_selected(explorer, tmp_path):
     state = json.loads(packed(explorer.save_html(tmp_path / "loss.html"), "state"))
     assert (state["stage"], state["beside"], state["selected"]) == ("forward", "linear+backward", "forward:0")
     assert json.loads(state["what_if"])["function"] == "loss"
+    tried = json.loads(state["tried"])
+    assert tried["plan"] in tried["trades"]  # the advice is of this plan, and its switch says what it would change
 
 
 def test_the_page_of_a_large_function_does_not_wait_for_advice(explorer, tmp_path, monkeypatch):
