@@ -22,7 +22,7 @@ import jaxviz
 from jaxviz.derivation import STAGES, type_name
 from jaxviz.higher_order.typecheck import check_program
 from jaxviz.ir.convert import read_jaxpr, write_program
-from jaxviz.ir.origin import ancestors
+from jaxviz.ir.origin import ancestors, own_line
 
 # --- what they compare ------------------------------------------------------------------------------------------------
 
@@ -323,6 +323,23 @@ def every_derived_equation_leads_back_to_the_function(case):
 
     for stage in STAGES[1:]:
         check(getattr(d, stage), False)
+
+
+def reasons_name_the_lines_that_read_a_value_again(case):
+    """Those of the function's own equations from which the readers in the backward program come, and no others."""
+
+    def line_of(reader):
+        """That of the function's equation, and not a rule's, nor what jit compiled for another line."""
+        first = ([e, *ancestors(e)][-1] for e in (reader.equation, *reversed(reader.within)))
+        return next(at.line for e in first if (at := own_line(e.source)) is not None)
+
+    for r in derived(case).residuals:
+        assert r.why in r.reason
+        assert ("nothing reads it again" in r.why) == (not r.backward)
+        if r.decision == "saved" and r.backward:
+            said = r.why.partition("; ")[0]  # without the dummies of other branches
+            lines, read = {int(n) for n in re.findall(r"line (\d+)", said)}, set(map(line_of, r.backward))
+            assert lines <= read if "more place" in said else lines == read, said
 
 
 def reads_as_jax_prints_it(case):

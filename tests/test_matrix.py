@@ -108,6 +108,7 @@ CELLS = [
     (laws.residuals, [*CASES, *DEVICES, *nested_devices(), *nested_residuals(), *[c for c, _ in PRIMITIVES]], False),
     (laws.well_typed_and_linear, [*CASES, *DEVICES], False),
     (laws.every_derived_equation_leads_back_to_the_function, CASES, False),
+    (laws.reasons_name_the_lines_that_read_a_value_again, CASES, False),
     (laws.reads_as_jax_prints_it, CASES, False),
     (laws.written_losslessly, marked(CASES, third=0), False),
     (laws.derived_from_a_program_or_a_jaxpr, marked(CASES, third=2, each=2), False),

@@ -32,6 +32,7 @@ class Plain:
       passes_on: the operands that make the result non-finite if they are.
       grows: how a result of finite operands becomes infinite; a sum of such results may also be NaN.
       word: what people call its result, if not by its name.
+      operation: what they call the operation, if not by its name.
     """
 
     kind: str = ""
@@ -40,6 +41,7 @@ class Plain:
     passes_on: Literal["", "first", "all"] = ""
     grows: Literal["", "sum", "product", "exponential"] = ""
     word: str = ""
+    operation: str = ""
 
     @property
     def keeps_numbers(self) -> bool:
@@ -49,8 +51,9 @@ class Plain:
 
 ROWS = (
     ("add add_any sub", Plain("elementwise", passes_on="all", grows="sum")),
-    ("mul square", Plain("elementwise", passes_on="all", grows="product")),
-    ("div", Plain("elementwise", passes_on="first", grows="product")),
+    ("mul", Plain("elementwise", passes_on="all", grows="product", operation="product")),
+    ("square", Plain("elementwise", passes_on="all", grows="product")),
+    ("div", Plain("elementwise", passes_on="first", grows="product", operation="division")),
     ("neg abs", Plain("elementwise", passes_on="all")), ("reduce_precision", Plain("elementwise", same="rounded")),
     ("rem max min sign floor ceil round is_finite clamp eq_to lt_to le_to and or xor not shift_left "
      "shift_right_logical "
@@ -65,25 +68,25 @@ ROWS = (
     ("one_minus_square nextafter logistic asin acos atanh erfc erf_inv lgamma digamma bessel_i0e bessel_i1e",
      Plain("lowered")),
     ("igamma igammac igamma_grad_a zeta polygamma regularized_incomplete_beta", Plain("series")),
-    ("select_n", Plain("selection", word="selected")),
-    ("integer_pow", Plain("power", passes_on="first", grows="product", word="power")),
-    ("dot_general", Plain("product", passes_on="all", grows="sum", word="product")),
-    ("conv_general_dilated", Plain("convolution", grows="sum", word="convolution")),
+    ("select_n", Plain("selection", word="selected", operation="selection")),
+    ("integer_pow", Plain("power", passes_on="first", grows="product", word="power", operation="power")),
+    ("dot_general", Plain("product", passes_on="all", grows="sum", word="product", operation="matrix product")),
+    ("conv_general_dilated", Plain("convolution", grows="sum", word="convolution", operation="convolution")),
     ("reduce_sum", Plain("reduction", passes_on="all", grows="sum")),
-    ("reduce_prod", Plain("reduction", passes_on="all", grows="product")),
+    ("reduce_prod", Plain("reduction", passes_on="all", grows="product", operation="product")),
     ("reduce_max reduce_min reduce_and reduce_or reduce_xor", Plain("reduction")), ("argmax argmin", Plain("position")),
     ("cumsum", Plain("cumulative", passes_on="all", grows="sum")),
     ("cumprod", Plain("cumulative", passes_on="all", grows="product")),
     ("cummax cummin", Plain("cumulative")), ("cumlogsumexp", Plain("cumulative logsumexp")),
     ("reduce_window_sum", Plain("window", grows="sum")), ("reduce_window_max reduce_window_min", Plain("window")),
     ("select_and_scatter_add", Plain("window gradient", grows="sum")),
-    ("slice dynamic_slice", Plain("part")), ("gather", Plain("indexing")),
+    ("slice dynamic_slice", Plain("part", operation="slice")), ("gather", Plain("indexing", operation="indexing")),
     ("dynamic_update_slice", Plain("update")), ("scatter", Plain("scattering")),
     ("scatter-add scatter-sub", Plain("scattered arithmetic", passes_on="first", grows="sum")),
     ("scatter-mul", Plain("scattered arithmetic", passes_on="first", grows="product")),
     ("scatter-min scatter-max", Plain("scattered arithmetic")), ("sort", Plain("sorting")),
     ("fft", Plain("transform", grows="sum")),
-    ("cholesky", Plain("factorization")), ("triangular_solve", Plain("solving")),
+    ("cholesky", Plain("factorization")), ("triangular_solve", Plain("solving", operation="triangular solve")),
     ("reshape squeeze", Plain("movement", "view")), ("bitcast_convert_type", Plain("movement", "bits")),
     ("transpose", Plain("movement", "layout", is_free=True)), ("iota empty", Plain("movement", is_free=True)),
     ("broadcast_in_dim", Plain("movement", "layout", is_free=True, word="broadcast")),

@@ -358,8 +358,7 @@ class _Case:
     def _why_kept(self, value: Value) -> str:
         found = sorted(self.kept[value], key=lambda r: -r.nbytes)
         size = format_bytes(sum(r.nbytes for r in found))
-        # The other names in the reason are the forward program's, which has not been shown here.
-        because = found[0].reason.partition(" is saved because ")[2].partition("; ")[0]
+        because = found[0].why.partition("; ")[0]
         times = f", {' × '.join(f'{n:,}' for n in found[0].lengths)} of them" if found[0].lengths else ""
         what = _listed([self.shown[r] for r in found]) + ", " if value.kind == "slope" else ""
         return f"{what}{size}{times}{': ' + because if because else ''}."

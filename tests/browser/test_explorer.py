@@ -58,7 +58,7 @@ def test_the_first_notebook_shows_the_explorer(in_lab):
     expect(badge).to_contain_text(re.compile(r"residuals as in JAX [\d.]+: (\d+) of \1"))
     rows = explorer.get_by_test_id("residual-row")
     expect(rows).to_have_count(int(ask_kernel(in_lab.page, "len(derivation.residuals.groups)")))
-    expect(explorer.get_by_test_id("residuals")).to_contain_text("tanh's derivative multiplies the tangent by it")
+    expect(explorer.get_by_test_id("residuals")).to_contain_text("gradient (tanh)")
     expect(explorer.get_by_test_id("source")).to_contain_text("x = jnp.tanh(x @ w + b)")
     expect(explorer.get_by_test_id("code-left").locator(".cm-line", has_text="tanh").first).to_be_visible()
     in_lab.screenshot("notebook")

@@ -19,7 +19,7 @@ MOST_SECONDS = 60
 SHOWN = {
     "00_first_look": [
         "the gradient of `loss` in `params` saves ",
-        "tanh's derivative multiplies the tangent by it",
+        "gradient (tanh)",
         "residuals as in JAX",
         "lambda",
         "forward:",

@@ -87,9 +87,9 @@ def _card(switches: Switches, residuals: Iterable[int], expression: SavedExpress
     if not effects:
         planned = _planned(switches, expression)
         return (
-            f"Recomputing it alone does not lower the peak; {planned}."
+            f"Recomputing this value alone would not lower the peak; {planned}."
             if planned
-            else "Recomputing it does not lower the peak."
+            else "Recomputing this value would not lower the peak."
         )
     _, best, said = max(effects, key=lambda f: (f[0], _worth(switches, f[1])))
     return (
@@ -99,8 +99,8 @@ def _card(switches: Switches, residuals: Iterable[int], expression: SavedExpress
 
 
 def _planned(switches: Switches, expression: SavedExpression) -> str:
-    """``with the checkpoints suggested above, its line saves 1.0 KiB instead of 2.0 KiB``; '' if there are none, or if
-    they change nothing there."""
+    """``with the checkpoints that are suggested for the whole function, its line saves 1.0 KiB instead of 2.0 KiB``;
+    '' if there are none, or if they change nothing there."""
     key = switches.plan()
     trade = switches.trade(key)
     if not key or not isinstance(trade, Trade) or not _lowers(switches.search.written, trade):
@@ -109,7 +109,7 @@ def _planned(switches: Switches, expression: SavedExpression) -> str:
     if after >= before:
         return ""
     now = f"{format_bytes(after)} instead of {format_bytes(before)}" if after else "nothing"
-    return f"with the checkpoints suggested above, its line saves {now}"
+    return f"with the checkpoints that are suggested for the whole function, its line saves {now}"
 
 
 def _of_line(residuals: ResidualSet, location: Location) -> int:

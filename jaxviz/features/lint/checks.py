@@ -185,8 +185,7 @@ def _recompute(
         text += "values that are saved anyway."
     if c.saving.unread:
         text += (
-            f" The backward pass does not read {format_bytes(c.saving.unread)} of it; these bytes are not counted, "
-            "since XLA drops them."
+            f" Nothing reads {format_bytes(c.saving.unread)} of that again: XLA drops it, so it is not counted here."
         )
     fix = f"{_how(c, call, lines)} {_effect(search, trade)}"
     less = search.written.saved_nbytes - trade.saved_nbytes

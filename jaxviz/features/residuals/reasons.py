@@ -11,8 +11,9 @@ from jaxviz.higher_order import of
 from jaxviz.higher_order.custom_jvp import CUSTOM_JVP
 from jaxviz.higher_order.custom_vjp import is_backward_rule
 from jaxviz.ir.origin import Location, ancestors
+from jaxviz.ir.primitives import plain
 from jaxviz.ir.syntax import Equation, Var
-from jaxviz.report.tables import line_beside
+from jaxviz.report.tables import counted, line_beside, listed, together
 
 if TYPE_CHECKING:
     from jaxviz.features.residuals.residual import Residual
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _USES = {
     "mul": "multiplies the tangent by it",
     "div": "divides the tangent by it",
-    "dot_general": "contracts the tangent with it",
+    "dot_general": "multiplies the tangent by it, as a matrix",
     "conv_general_dilated": "convolves the tangent with it",
     "select_n": "uses it to choose which tangent passes",
     "gather": "gathers the tangent at these indices",
@@ -36,8 +37,8 @@ _USES = {
 """What a linear equation does with a residual, by primitive."""
 
 _USES_OF_OPERAND = {
-    ("select_n", 1): "fills in with it where the tangent is not selected",
-    ("select_n", 2): "fills in with it where the tangent is not selected",
+    ("select_n", 1): "takes it where the tangent is not selected",
+    ("select_n", 2): "takes it where the tangent is not selected",
     ("scatter", 0): "scatters the tangent into it",
     ("scatter", 2): "writes it into the tangent",
     ("scatter-add", 0): "adds the tangent to it",
@@ -49,8 +50,8 @@ _USES_OF_OPERAND = {
 
 
 def explain(residual: Residual) -> tuple[str, str]:
-    """Why a residual is saved: as a sentence, and as the text beside its name in a table."""
-    kind, location, linear = residual.source_kind, residual.location, residual.linear
+    """Why a residual is saved: in a sentence with its rule, and in short, as beside its name in a table."""
+    kind, location = residual.source_kind, residual.location
     what = {
         "argument": f"the argument `{residual.expression}`",
         "constant": f"the {residual.expression}, closed over,",
@@ -58,37 +59,95 @@ def explain(residual: Residual) -> tuple[str, str]:
     }.get(kind, f"`{residual.expression}` from line {location.line}")
     if residual.lengths:
         what += f", once for each of {' × '.join(f'{n:,}' for n in residual.lengths)} iterations,"
-    branches = [d.branch for d in residual.dummies]
+    short = needed([residual])
+    if not residual.is_read or not residual.linear:
+        return f"{what} is saved, though {short}", short
+    read_by = _read_by(residual.backward, location, residual.site)
+    return f"{what} is {short}: {_rule(residual.linear[0])}{read_by}", short
+
+
+def needed(residuals: Sequence[Residual]) -> str:
+    """``needed again in line 12's gradient (matrix product)``: what reads the values of one expression again."""
+    first = residuals[0]
+    branches = dict.fromkeys(d.branch for r in residuals for d in r.dummies)
     filled = f"; {' and '.join(branches)} fill{'s' if len(branches) == 1 else ''} its place with a dummy"
-    filled = filled if branches else ""
-    if not linear:
-        why = f"no equation of the linear program reads it{filled}"
-        return f"{what} is saved, though {why}", why
-    first = linear[0]
-    more = len({r.equation for r in linear}) - 1
-    because = _because(first, kind, location)
-    others = f" (and {more} other use{'s' if more > 1 else ''})" if more else ""
-    why = f"{because}{others}{_read_by(residual.backward, location, residual.site)}{filled}"
-    return f"{what} is saved because {why}", why
+    return f"{_needed(residuals, first)}{filled if branches else ''}"
 
 
-def _because(reader: Reader, kind: str, location: Location) -> str:
-    derived = next((e for e in reader.within if of(e).has_custom_rule), reader.equation)
+def _needed(residuals: Sequence[Residual], first: Residual) -> str:
+    readers = [reader for r in residuals for reader in (r.linear if r.backward is None else r.backward)]
+    if not readers:
+        dropped = "" if first.kind == "argument" else ", so a compiled gradient drops it"
+        return f"nothing reads it again{dropped}"
+    if first.decision == "offloaded":
+        return "offloaded by the checkpoint policy, and brought back for the backward pass"
+    shown = first.location
+    uses: dict[tuple[bool, str, int, bool], tuple[str, dict[str, None]]] = {}
+    for reader in readers:
+        again, at = _is_recomputed(reader), _line_of(reader)
+        place = (False, "", 0) if at is None else (at.file != shown.file, at.file, at.line)
+        line = line_beside(at, shown) if at is not None else ""
+        uses.setdefault((*place, not again), (line, {}))[1][_operation(reader)] = None
+    lines: dict[tuple[bool, str], list[str]] = {}
+    for use in sorted(uses)[:_SHOWN]:
+        line, operations = uses[use]
+        lines.setdefault((not use[-1], listed(operations)), []).append(line)
+    parts = [_use(*use, where) for use, where in lines.items()]
+    if len(uses) > _SHOWN:
+        parts.append(f"in {counted(len(uses) - _SHOWN, 'more place')}")
+    return f"needed again {together(parts)}"
+
+
+_SHOWN = 2
+"""How many lines that need a value one reason names."""
+
+
+def _use(again: bool, operations: str, lines: Sequence[str]) -> str:
+    if "" in lines:  # which has no source
+        return f"to recompute {operations}" if again else f"in the gradient of {operations}"
+    if again:
+        return f"to recompute {together(lines)} ({operations})"
+    whose = together(f"{line}'s" for line in lines)
+    return f"in {whose} gradient{'s' * (len(lines) > 1)} ({operations})"
+
+
+def _is_recomputed(reader: Reader) -> bool:
+    return any(e.origin is not None and e.origin.role == "recomputation" for e in (reader.equation, *reader.within))
+
+
+def _line_of(reader: Reader) -> Location | None:
+    """The line of the program whose gradient a reader is part of, and not that of a custom rule."""
+    inside = tuple(map(primal_equation, reader.within))
+    return location_of(primal_equation(reader.equation), inside) or location_of(reader.equation, reader.within)
+
+
+def _operation(reader: Reader) -> str:
+    """What people call the operation whose derivative, or second computation, a reader is part of."""
+    source = primal_equation(_with_rule(reader))
+    if of(source).has_custom_rule and source.programs and (name := source.programs[0][1].name).isidentifier():
+        return name
+    return plain(source.primitive.name).operation or source.primitive.name
+
+
+def _with_rule(reader: Reader) -> Equation:
+    """A reader, or the equation with a custom rule that contains it."""
+    return next((e for e in reader.within if of(e).has_custom_rule), reader.equation)
+
+
+def _rule(reader: Reader) -> str:
+    """What the rule of an operation does with a value that it reads."""
+    derived = _with_rule(reader)
     origin, primitive = derived.origin, reader.equation.primitive
     if is_backward_rule(reader.equation) and origin is not None:
         return f"the {origin.rule} passes it to its backward function"
     if origin is not None and origin.rule.startswith("brought back"):
-        return f"the checkpoint policy offloads it; it is {origin.rule}"
+        return f"it is {origin.rule}"
     source = primal_equation(derived)
-    at = location_of(reader.equation, reader.within)
-    line = f" at {line_beside(at, location)}" if at is not None else ""
-    if at is not None and kind == "intermediate" and (at.file, at.line) == (location.file, location.line):
-        line = ""
-    if origin is not None and origin.role == "recomputation":
-        return f"`{primitive.name}`{line} is recomputed from it in the backward pass"
+    if _is_recomputed(reader):
+        return f"`{primitive.name}` is recomputed from it in the backward pass"
     name = primitive.name
     use = _USES_OF_OPERAND.get((name, reader.operand)) or _USES.get(name, f"reads it in `{name}`")
-    return f"{_derivative(derived, source)}{line} {use}"
+    return f"{_derivative(derived, source)} {use}"
 
 
 def _derivative(equation: Equation, source: Equation) -> str:
@@ -108,9 +167,7 @@ def _read_by(backward: Sequence[Reader] | None, location: Location, site: Site) 
         return "; no equation of the backward program reads it"
     equation = backward[0].equation
     whose = _cotangent_of(backward[0], location, site)
-    more = len({r.equation for r in backward}) - 1
-    others = f" and by {more} more" if more else ""
-    return f"; read by the `{equation.primitive.name}` that forms {whose}{others}"
+    return f"; read by the `{equation.primitive.name}` that forms {whose}"
 
 
 def _cotangent_of(reader: Reader, location: Location, site: Site) -> str:

@@ -7,7 +7,6 @@ few expressions.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,12 +15,12 @@ from typing import Any, TypeVar
 from typing import Literal as OneOf
 
 from jaxviz.analysis.checkpoints import moved_or_rounded
-from jaxviz.analysis.grouping import alike, grouped, most_alike, pattern, repetition
+from jaxviz.analysis.grouping import alike, grouped, pattern, repetition
 from jaxviz.analysis.modules import module_of, scopes_of
 from jaxviz.analysis.naming import written_at
 from jaxviz.analysis.site import Site, call_name
 from jaxviz.analysis.walk import Reader, Source, library_of, primal_equation
-from jaxviz.features.residuals.reasons import explain
+from jaxviz.features.residuals.reasons import explain, needed
 from jaxviz.features.residuals.totals import merged_paths, per_device
 from jaxviz.higher_order import is_loop
 from jaxviz.ir.expressions import assignment, shows_source, source_shown_as
@@ -29,9 +28,11 @@ from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Literal, Origin, Program, Var
 from jaxviz.report.data import Data
-from jaxviz.report.tables import format_bytes, listed, repeated, type_text
+from jaxviz.report.tables import format_bytes, repeated, type_text
 
 T = TypeVar("T")
+CARRIED = ", from the previous iteration"
+"""Follows the expression of a loop's carry."""
 Kind = OneOf["argument", "constant", "literal", "intermediate", "dummy", "unread"]
 
 
@@ -133,6 +134,8 @@ class Residual(Data):
         source, naming = self.sources[0], self.site.naming
         # In a cond, one position may hold a residual of either branch.
         text = " or ".join(dict.fromkeys(_expression(s, self.site) for s in self.sources))
+        if any(s.carry is not None for s in self.sources):
+            text += CARRIED
         if source.equation is None and source.passed_by is None:
             text = self.site.operand(source.atom if isinstance(source.atom, Literal) else self.atom)
         if self.source_kind == "constant" and self.linear:
@@ -147,12 +150,12 @@ class Residual(Data):
 
     @property
     def reason(self) -> str:
-        """Why it is saved, in a sentence."""
+        """Why it is saved, in a sentence with the rule that asks for it."""
         return self._reasons[0]
 
     @property
     def why(self) -> str:
-        """The reason alone, without the residual's name."""
+        """Which lines need it again: `needed again in line 12's gradient (matrix product)`."""
         return self._reasons[1]
 
     @_text
@@ -297,19 +300,10 @@ class ResidualGroup(Data):
 
     @property
     def why(self) -> str:
-        """Why they are saved."""
-        reasons = [r.why for r in self.residuals]
-        if self.count == 1:
-            return reasons[0]
-        # The cotangents that they are read for differ, so each member states its own.
-        return most_alike(list(map(without_readers, reasons)))
+        """Which lines need them again."""
+        return self.residuals[0].why if self.count == 1 else needed(self.residuals)
 
     _data = ("label", "type", "count", "nbytes", "nbytes_per_device", "kind", "rule", "location", "library", "why")
-
-
-def without_readers(reason: str) -> str:
-    """A reason without the equations of the backward program that read the residual."""
-    return reason.partition("; read by the ")[0]
 
 
 def _expression(source: Source, site: Site) -> str:
@@ -317,7 +311,7 @@ def _expression(source: Source, site: Site) -> str:
     expression = site.expression(replace(source, equation=computed_by) if computed_by is not None else source)
     if source.equation is None and source.passed_by is not None:
         expression += f", copied by {call_name(source.passed_by)}"
-    return f"{expression}, carried" if source.carry is not None else expression
+    return expression
 
 
 # --- by the user's expressions ----------------------------------------------------------------------------------------
@@ -374,21 +368,8 @@ class SavedExpression:
 
     @property
     def reason(self) -> str:
-        """`tanh's derivative multiplies the tangent by it (12.0 MiB);
-        the rest is saved for the derivatives of mul and exp.`"""
-        why = {g: _ASIDE.sub("", without_readers(g.residuals[0].why)) for g in self.groups}
-        size = lambda same: sum(g.nbytes for g in same)
-        first, *rest = sorted(grouped(self.groups, why.__getitem__), key=lambda same: -size(same))
-        reason = why[first[0]]
-        if not rest:
-            return f"{reason}."
-        rules = dict.fromkeys(g.rule for same in rest for g in same)
-        others = listed(rule.rpartition(" of ")[2] for rule in rules if rule and rule != first[0].rule)
-        by = f"for the derivative{'s' * (len(rules) > 1)} of {others}" if others else "for the same derivative"
-        return f"{reason} ({format_bytes(size(first))}); the rest is saved {by}."
-
-
-_ASIDE = re.compile(r" \(and \d+ other uses?\)")
+        """`needed again in line 12's gradient (tanh) and in line 13's gradient (product).`"""
+        return f"{needed(self.residuals)}."
 
 
 def saved_expressions(groups: Sequence[ResidualGroup]) -> tuple[SavedExpression, ...]:

@@ -33,7 +33,6 @@ from jaxviz.features.residuals.residual import (
     ResidualGroup,
     SavedExpression,
     saved_expressions,
-    without_readers,
 )
 from jaxviz.features.residuals.saved_bytes import SavedBytes, saved_bytes
 from jaxviz.features.residuals.totals import NO_SCOPE, Total, path_totals, per_device, totals
@@ -144,7 +143,7 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
         They are the rows of the table, and of the explorer's.
         """
         # Those of the first value, since the words for thousands of values take long.
-        words = lambda r: (r.label, r.library, r.type, r.kind, r.location, without_readers(r.why))
+        words = lambda r: (r.label, r.library, r.type, r.kind, r.location, r.why)
         rows = rows_of(self.items, lambda r: r.repeats, lambda same: words(same[0]))
         return tuple(sorted(map(ResidualGroup, rows), key=lambda g: -g.nbytes))
 

@@ -74,7 +74,7 @@ def test_where_nothing_helps_it_says_so():
     derivation = derive(f, *args)
     advice = advice_of(derivation.residuals, Switches(derivation))
     assert (advice["sentence"], advice["setting"]) == ("no checkpoint lowers the peak by much", "")
-    assert set(advice["cards"]) == {"Recomputing it does not lower the peak."}
+    assert set(advice["cards"]) == {"Recomputing this value would not lower the peak."}
 
 
 def test_a_card_is_not_for_what_a_checkpoint_does_that_saves_its_values():
@@ -99,9 +99,9 @@ def test_a_card_is_not_for_what_a_checkpoint_does_that_saves_its_values():
         for found in (switches.derivation.residuals, planned)
     )
     assert advice["cards"] == [
-        "Recomputing it alone does not lower the peak; with the checkpoints suggested above, its line saves "
-        f"{after} instead of {before}.",
-        "Recomputing it does not lower the peak.",
+        "Recomputing this value alone would not lower the peak; with the checkpoints that are suggested for the whole "
+        f"function, its line saves {after} instead of {before}.",
+        "Recomputing this value would not lower the peak.",
     ]
 
 

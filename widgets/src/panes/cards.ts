@@ -29,7 +29,7 @@ export class CardsPane {
     const { model } = this.state;
     const share = percent((100 * kept.nbytes) / Math.max(1, total));
     const values = plural(kept.values, "value");
-    const times = kept.times > 1 ? `${values}, ${formatCount(kept.times)} times` : values;
+    const times = kept.times > 1 ? `${formatCount(kept.times)} × ${values}` : values;
     const advice = this.state.advised?.cards[kept.index] ?? "";
     const name = button(h("code", {}, kept.label), () => this.state.openResiduals(kept.residuals), {
       class: "jv-card-name",

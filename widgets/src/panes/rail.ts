@@ -115,7 +115,7 @@ export class Rail {
           "data-testid": `stage-${stage.key}`,
         },
       );
-      const split = button("◫ beside", () => state.toggleBeside(i), {
+      const split = button("◫", () => state.toggleBeside(i), {
         class: "jv-beside",
         title: `${stage.label} in a second pane (Shift + ${i + 1})`,
         "aria-label": `show ${stage.label} beside`,
@@ -125,7 +125,7 @@ export class Rail {
       this.beside.push(split);
       return h("span", { class: "jv-stage-group" }, own, split);
     });
-    this.pair = button("jvp ∥ linearize", () => state.compareWithJvp(), {
+    this.pair = button("compare jvp with linearize", () => state.compareWithJvp(), {
       title: "JVP beside forward and linear, the two programs of linearize (L)",
       "data-testid": "linearize-vs-jvp",
     });
