@@ -119,7 +119,7 @@ docs-links: $(STAMPS)/install-docs jaxviz/static/explorer.js
 	JAXVIZ_DOCS_RUN=0 $(SPHINX) -b linkcheck docs docs/_build/linkcheck
 
 screenshots: $(STAMPS)/install-test jaxviz/static/explorer.js browser
-	$(BIN)/python docs/screenshots.py
+	PYTHONPATH=$(CURDIR):$(CURDIR)/docs:$(CURDIR)/tests $(BIN)/python docs/screenshots.py
 
 lint: $(STAMPS)/install-test
 	$(BIN)/ruff check .

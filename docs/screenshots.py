@@ -1,132 +1,57 @@
-"""Screenshots of each pane for four programs, in both themes and at two widths:
-`make screenshots` writes them to artifacts/screenshots.
+"""Pictures of each question for ten programs, and of each pane for some, in both themes: in JupyterLab at 1280 pixels
+with the file browser open, and as saved pages of 1600, 900 and 390 pixels. `make screenshots` writes them to
+artifacts/screenshots.
 
-Names select some: `docs/screenshots.py rnn` takes all of that program, `rnn-memory` one pane of it, `versions` the two
-versions. With `--docs` it takes those that the README shows, small, in docs/.
+Names select some: `docs/screenshots.py rnn` takes all of that program, `rnn-memory` one question of it, `390` the
+narrow ones, `lab` those in JupyterLab. With `--docs` it takes those that the README shows, small, in docs/.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
+import json
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
+import pictured
+from jupyter_lab import KERNEL_IDLE, Tab, running_browser, running_lab
 from PIL import Image
-from playwright.sync_api import Error, Page, sync_playwright
+from playwright.sync_api import Browser, Error, Page
 
 import jaxviz
+from benchmarks import models
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "artifacts" / "screenshots"
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-SIZES = {"1280": (1280, 800), "900": (900, 800)}
+SIZES = {"1600": (1600, 1000), "900": (900, 800), "390": (390, 760)}
+IN_LAB = (1280, 800)
+THEMES = ("light", "dark")
+STEPPERS = {"step in a loop", "step backward", "step in a layer"}
+DETAILED = ("mlp", "transformer", "linen", "rnn")
+"""Programs of which each pane is taken, and that are saved with their compiled program."""
 SMALL_PICTURE_COLOURS = 96
 
-MODEL = """
-import jax
-import jax.numpy as jnp
 
-
-def predict(params, x):
-    for w, b in params[:-1]:
-        x = jnp.tanh(x @ w + b)
-    w, b = params[-1]
-    return x @ w + b
-
-
-@jax.jit
-def distance(a, b):
-    return jnp.sqrt(jnp.sum((a - b) ** 2))
-
-
-def loss(params, x, y):
-    error = predict(params, x)
-    return distance(error, y) + 0.5 * jnp.sum(params[0][0] ** 2)
-
-
-def leaner_loss(params, x, y):
-    error = jax.checkpoint(predict)(params, x)
-    return distance(error, y) + 0.5 * jnp.sum(jnp.abs(params[0][0]))
-
-
-@jax.checkpoint
-def cell(params, h, x):
-    h = jnp.tanh(params["w"] @ h + params["u"] @ x)
-    return jax.lax.cond(h[0] > 0, jnp.cos, jnp.sin, h)
-
-
-def rnn_loss(params, xs, ys):
-    def step(h, x):
-        h = cell(params, h, x)
-        return h, params["v"] @ h
-
-    _, outs = jax.lax.scan(step, jnp.zeros(64), xs)
-    return jnp.mean((outs - ys) ** 2)
-"""
-
-FLAX_MODEL = """
-import flax.linen as nn
-import jax.numpy as jnp
-
-
-class Block(nn.Module):
-    width: int
-
-    @nn.compact
-    def __call__(self, x):
-        h = nn.gelu(nn.Dense(4 * self.width)(nn.LayerNorm()(x)))
-        return x + nn.Dense(self.width)(h)
-
-
-class Net(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-        for _ in range(4):
-            x = Block(64)(x)
-        return nn.Dense(10)(x)
-
-
-def flax_loss(variables, x, labels):
-    log_p = nn.log_softmax(Net().apply(variables, x))
-    return -jnp.take_along_axis(log_p, labels[:, None], 1).mean()
-"""
-
-
-def saved_pages(folder: Path) -> dict[str, Path]:
-    """Saved pages of the four programs, and of the versions and settings that some pictures need."""
-    sys.path[:0] = [str(folder), str(ROOT)]
-    (folder / "model.py").write_text(MODEL.lstrip())
-    (folder / "flax_model.py").write_text(FLAX_MODEL.lstrip())
-    import flax_model  # type: ignore[import-not-found]
-    import model  # type: ignore[import-not-found]
-
-    from benchmarks import models
-
-    keys = jax.random.split(jax.random.key(0), 3)
-    shapes = [(4, 16), (16, 16), (16, 2)]
-    params = [(0.3 * jax.random.normal(k, s), jnp.zeros(s[1])) for k, s in zip(keys, shapes, strict=True)]
-    args = params, jnp.ones((8, 4)), jnp.zeros((8, 2))
-    transformer, inputs = models.transformer(12)
-    small, small_inputs = models.transformer(3)
-    x = jnp.ones((128, 64))
-    variables = flax_model.Net().init(keys[0], x)
-    found = {
-        "mlp": jaxviz.explore(model.loss, *args),
-        "transformer": jaxviz.explore(transformer, *inputs),
-        "flax": jaxviz.explore(flax_model.flax_loss, variables, x, jnp.zeros(128, jnp.int32)),
-        "rnn": jaxviz.explore(model.rnn_loss, *rnn_inputs()),
-        "versions": jaxviz.explore(jaxviz.compare(model.loss, model.leaner_loss, *args)),
-        "transformer of 3": planned(jaxviz.explore(small, *small_inputs)),
+def saved_pages(folder: Path, names: Collection[str]) -> dict[str, Path]:
+    """Saved pages of the programs, and of the versions, settings and steppers that some pictures need."""
+    made: dict[str, Callable[[], Any]] = {
+        name: lambda make=make: explored(*make()) for name, make in pictured.PROGRAMS.items()
     }
-    pages = {name: e.save_html(folder / f"{name}.html", compiled=name in PROGRAMS) for name, e in found.items()}
-    return {**pages, **steppers(folder, model.rnn_loss, models.transformer(1))}
+    made["versions"] = lambda: jaxviz.explore(jaxviz.compare(pictured.loss, pictured.leaner_loss, *pictured.mlp()[1]))
+    made["transformer of 3"] = lambda: planned(explored(*models.transformer(3)))
+    pages = {}
+    for name, make in made.items():
+        if name in names:
+            pages[name] = make().save_html(folder / f"{name}.html", compiled=name in DETAILED)
+    return pages | (steppers(folder, pictured.rnn(), models.transformer(1)) if STEPPERS & set(names) else {})
+
+
+def explored(f: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    return jaxviz.explore(f, *args)
 
 
 def planned(explorer: Any) -> Any:
@@ -137,21 +62,14 @@ def planned(explorer: Any) -> Any:
     return explorer
 
 
-def rnn_inputs() -> tuple[Any, ...]:
-    shapes = {"w": (64, 64), "u": (64, 8), "v": (3, 64)}
-    keys = dict(zip(shapes, jax.random.split(jax.random.key(1), 3), strict=True))
-    params = {name: 0.25 * jax.random.normal(keys[name], shape) for name, shape in shapes.items()}
-    return params, jax.random.normal(jax.random.key(2), (32, 8)), jnp.zeros((32, 3))
-
-
-def steppers(folder: Path, rnn_loss: Any, layer: tuple[Any, Any]) -> dict[str, Path]:
+def steppers(folder: Path, rnn: pictured.Program, layer: pictured.Program) -> dict[str, Path]:
     """Saved pages of steppers: in a loop, at a breakpoint of a layer, and in the backward pass of the loop."""
 
     def saved(name: str, stepper: jaxviz.Stepper) -> Path:
         path: Path = stepper.widget().save_html(folder / f"{name}.html")
         return path
 
-    in_loop = jaxviz.step(rnn_loss, *rnn_inputs())
+    in_loop = jaxviz.step(rnn[0], *rnn[1])
     in_loop.break_at(primitive="cond")
     in_loop.break_at(when=_large)
 
@@ -238,17 +156,20 @@ def stepper(page: str, size: tuple[int, int] | None = None) -> Shot:
     return Shot(page, with_kernel, "[data-testid=stepper]", size, "[data-testid=equation]")
 
 
-PROGRAMS = ("mlp", "transformer", "flax", "rnn")
-
-PANES: Mapping[str, Callable[[Page], Any]] = {
+QUESTIONS: Mapping[str, Callable[[Page], Any]] = {
     "overview": lambda page: None,
-    "kept": LARGEST,
+    "why": click("[data-testid=view-kept]"),
     "derived": click("[data-testid=view-derived]"),
     "cost": click("[data-testid=view-cost]"),
     "what-if": WHAT_IF,
+    "lines": click("[data-testid=view-lines]"),
+    "motion": click("[data-testid=view-motion]"),
+}
+"""The actions on the page of each program, which opens on the overview."""
+
+PANES: Mapping[str, Callable[[Page], Any]] = {
     "memory": both(LARGEST, keys("m", "ArrowRight", "ArrowRight", "ArrowRight")),
-    "lines": both(click("[data-testid=view-lines]"), click("[data-testid=source-line][aria-expanded]")),
-    "motion": both(click("[data-testid=view-motion]"), keys(*["ArrowDown"] * 12)),
+    "line": both(click("[data-testid=view-lines]"), click("[data-testid=source-line][aria-expanded]")),
     "graph": both(stages("3"), keys("g")),
     "graphs": both(FORWARD_AND_BACKWARD, click("[data-testid=as-graph-left]"), click("[data-testid=as-graph-right]")),
     "linearize": keys("l"),
@@ -258,10 +179,10 @@ PANES: Mapping[str, Callable[[Page], Any]] = {
     "card": both(LARGEST, hover("[data-testid=code-left] .cm-line[data-row] .jv-variable")),
     "help": keys("?"),
 }
-"""The actions on the page of each program, which opens on the overview."""
 
 SHOTS: Mapping[str, Shot] = {
-    **{f"{program}-{pane}": Shot(program, act) for program in PROGRAMS for pane, act in PANES.items()},
+    **{f"{program}-{name}": Shot(program, act) for program in pictured.PROGRAMS for name, act in QUESTIONS.items()},
+    **{f"{program}-{name}": Shot(program, act) for program in DETAILED for name, act in PANES.items()},
     "planned": Shot("transformer of 3", WHAT_IF),
     "versions": Shot("versions"),
     "what-differs": Shot("versions", both(click("[data-testid=view-diff]"), click("[data-testid=diff-forward]"))),
@@ -272,9 +193,7 @@ SHOTS: Mapping[str, Shot] = {
 
 FOR_README: Mapping[str, Shot] = {
     "explorer": Shot("transformer", size=(1280, 750)),
-    "residual": Shot(
-        "mlp", both(click("[data-testid=view-kept]"), residual("sub in the derivative")), size=(1280, 640)
-    ),
+    "residual": Shot("mlp", both(click("[data-testid=view-kept]"), residual("sub")), size=(1280, 640)),
     "what-if": Shot("transformer of 3", WHAT_IF, part=".jv-main", size=(1240, 1060)),
     "graph": Shot("transformer", both(FORWARD_AND_BACKWARD, keys("g")), part=".jv-codes", size=(1500, 1000)),
     "steps": Shot("mlp", keys("r", *["ArrowRight"] * 4), size=(1280, 620)),
@@ -283,54 +202,134 @@ FOR_README: Mapping[str, Shot] = {
 }
 
 
-def take(browser: Any, pages: Mapping[str, Path], shot: Shot, path: Path, theme: str, size: tuple[int, int]) -> None:
-    width, height = shot.size or size
-    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=theme, reduced_motion="reduce")
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto(pages[shot.page].as_uri())
-    page.set_default_timeout(10_000)
-    page.wait_for_selector(shot.ready, state="attached")
+def take(page: Page, shot: Shot, path: Path, part: str = "") -> None:
+    page.wait_for_selector(shot.ready, state="attached", timeout=60_000)
     page.wait_for_timeout(400)
     shot.act(page)
     page.wait_for_timeout(900)
-    page.locator(shot.part).first.screenshot(path=path)
-    page.close()
-    if errors:
-        raise RuntimeError(f"{path.name}: {'; '.join(errors)}")
+    if part:
+        page.locator(part).first.screenshot(path=path)
+    else:
+        page.screenshot(path=path)
+
+
+def of_pages(browser: Browser, shots: Mapping[str, Shot], sizes: Collection[str]) -> Iterator[str]:
+    """Takes the pictures of saved pages; yields what failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        pages = saved_pages(Path(folder), {shot.page for shot in shots.values()})
+        for name, shot in shots.items():
+            for theme in THEMES:
+                for size in sizes:
+                    yield from picture(browser, pages, shot, OUT / f"{name}-{size}-{theme}.png", theme, SIZES[size])
+
+
+def picture(
+    browser: Browser, pages: Mapping[str, Path], shot: Shot, path: Path, theme: str, size: tuple[int, int]
+) -> Iterator[str]:
+    """Takes one picture of a saved page; yields the errors."""
+    tab = Tab(browser, theme)
+    width, height = shot.size or size
+    tab.page.set_viewport_size({"width": width, "height": height})
+    tab.page.goto(pages[shot.page].as_uri())
+    tab.page.set_default_timeout(10_000)
+    try:
+        take(tab.page, shot, path, shot.part)
+    except Error as error:  # the others are still useful
+        yield f"{path.stem}: {error}"
+    yield from (f"{path.stem}: {error}" for error in tab.errors)
+    tab.page.close()
+
+
+def in_lab(browser: Browser, programs: Mapping[str, Collection[str]]) -> Iterator[str]:
+    """Takes the pictures in JupyterLab, each of the whole window; yields what failed.
+
+    Args:
+      programs: the questions of each program.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        home, folder = Path(name, "home"), Path(name, "notebooks")
+        home.mkdir(), folder.mkdir()
+        for program in programs:
+            (folder / f"{program}.ipynb").write_text(json.dumps(notebook(program)))
+        with running_lab(home, folder) as lab:
+            for program, questions in programs.items():
+                tab = Tab(browser)
+                tab.page.set_viewport_size(dict(zip(("width", "height"), IN_LAB, strict=True)))
+                lab.open(tab.page, f"{program}.ipynb")
+                tab.page.evaluate("() => jupyterapp.commands.execute('notebook:run-all-cells')")
+                tab.page.set_default_timeout(10_000)
+                for theme in THEMES:
+                    change = "theme => jupyterapp.commands.execute('apputils:change-theme', { theme })"
+                    tab.page.evaluate(change, f"JupyterLab {theme.title()}")
+                    for question in questions:
+                        try:
+                            take(
+                                tab.page,
+                                Shot(program, seen(QUESTIONS[question])),
+                                OUT / f"{program}-{question}-lab-{theme}.png",
+                            )
+                        except Error as error:
+                            yield f"{program}, {question} in JupyterLab: {error}"
+                yield from tab.errors
+                tab.page.close()
+
+
+def seen(act: Callable[[Page], Any]) -> Callable[[Page], None]:
+    """An action on an explorer in a notebook, which is scrolled into view, and on its overview."""
+
+    def run(page: Page) -> None:
+        page.wait_for_function(KERNEL_IDLE)
+        page.locator("[data-testid=explorer]").first.scroll_into_view_if_needed()
+        page.get_by_test_id("view-overview").first.click()
+        act(page)
+
+    return run
+
+
+def notebook(program: str) -> dict[str, Any]:
+    code = (
+        f"import jaxviz\nfrom pictured import PROGRAMS\n\nf, args = PROGRAMS[{program!r}]()\njaxviz.explore(f, *args)"
+    )
+    cell = {"cell_type": "code", "id": "0", "source": code, "metadata": {}, "outputs": [], "execution_count": None}
+    return {
+        "cells": [cell],
+        "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+
+
+def for_readme(browser: Browser) -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        pages = saved_pages(Path(folder), {shot.page for shot in FOR_README.values()})
+        for name, shot in FOR_README.items():
+            path = ROOT / "docs" / f"{name}.png"
+            yield from picture(browser, pages, shot, path, "light", (1280, 800))
+            small = Image.open(path).convert("RGB").quantize(colors=SMALL_PICTURE_COLOURS, dither=Image.Dither.NONE)
+            small.save(path, optimize=True)
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--docs", action="store_true", help="make the pictures that the README shows")
-    options.add_argument("names", nargs="*", help="only these")
+    options.add_argument("names", nargs="*", help="only these programs, pictures and sizes")
     chosen = options.parse_args()
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        sys.exit("the pictures need Chromium; `make browser` installs it")
+    names = set(chosen.names)
+    sizes = names & {*SIZES, "lab"} or {*SIZES, "lab"}
+    names -= sizes
+    shots = {name: shot for name, shot in SHOTS.items() if not names or names & {name, shot.page}}
+    programs = {
+        program: [q for q in QUESTIONS if f"{program}-{q}" in shots]
+        for program in pictured.PROGRAMS
+        if any(shot.page == program for shot in shots.values())
+    }
     OUT.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        pages = saved_pages(Path(folder))
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        shots = FOR_README if chosen.docs else SHOTS
-        failed: list[str] = []
-        for name, shot in shots.items():
-            if chosen.names and not {name, shot.page} & set(chosen.names):
-                continue
-            if chosen.docs:
-                path = ROOT / "docs" / f"{name}.png"
-                take(browser, pages, shot, path, "light", SIZES["1280"])
-                picture = Image.open(path).convert("RGB")
-                small = picture.quantize(colors=SMALL_PICTURE_COLOURS, dither=Image.Dither.NONE)
-                small.save(path, optimize=True)
-                continue
-            for theme in ("light", "dark"):
-                for width, size in SIZES.items():
-                    try:
-                        take(browser, pages, shot, OUT / f"{name}-{width}-{theme}.png", theme, size)
-                    except (RuntimeError, Error) as error:  # the others are still useful
-                        failed.append(f"{name}, {width} pixels, {theme}: {error}")
-        browser.close()
+    with running_browser() as browser:
+        if chosen.docs:
+            failed = [*for_readme(browser)]
+        else:
+            failed = [*of_pages(browser, shots, [size for size in SIZES if size in sizes])]
+            failed += in_lab(browser, programs) if "lab" in sizes else ()
     if failed:
         sys.exit("\n".join(failed))
     print(f"{ROOT / 'docs' if chosen.docs else OUT}")
