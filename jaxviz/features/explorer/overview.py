@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxviz.analysis.checkpoints import in_short, names_without_effect
-from jaxviz.analysis.naming import ROOM_IN_SENTENCE, written_at
-from jaxviz.analysis.walk import location_of
 from jaxviz.features.explorer.boxes import Boxes
 from jaxviz.features.explorer.numbers import Numbers
 from jaxviz.features.explorer.scopes import Item, Items, Scope, scopes_of
 from jaxviz.features.residuals.residual_set import ResidualSet
 from jaxviz.ir.syntax import Equation
 from jaxviz.page.schema import COLUMNS, SCOPES, Headline
-from jaxviz.report.tables import format_bytes, short_location
+from jaxviz.report.tables import short_location
 
 if TYPE_CHECKING:
     from jaxviz.features.explorer.rows import Rows
@@ -62,17 +60,11 @@ def _largest(residuals: ResidualSet) -> str:
 
 
 def said_of_peak(timeline: MemoryTimeline) -> str:
-    """``peak 43.7 MiB in the backward pass, at `jax.nn.gelu(x @ w)` (model.py:12)``: the peak with the user's
-    expression."""
-    if not timeline.steps:
-        return ""
-    step = timeline.steps[timeline.peak]
-    at = location_of(step.equation, step.within)
-    name = written_at(at, ROOM_IN_SENTENCE) or str(step.equation.primitive.name)
-    where = f" ({short_location(at)})" if at is not None else ""
-    on = " on each device" if timeline.n_devices > 1 else ""
-    which = "backward" if step.is_backward else "forward"
-    return f"peak {format_bytes(step.total)}{on} in the {which} pass, at `{name}`{where}"
+    """``peak 43.7 MiB on each device in the backward pass, at `jax.nn.gelu(x @ w)` (model.py:12)``."""
+    # Imported here, since the first view is sent before.
+    from jaxviz.features.memory.timeline import peak_text
+
+    return peak_text(timeline, " on each device" * (timeline.n_devices > 1)) if timeline.steps else ""
 
 
 def add_scopes(

@@ -14,6 +14,7 @@ import numpy as np
 from jaxviz.analysis.grouping import alike, pattern, rows_of
 from jaxviz.analysis.layouts import Layouts, find_layouts, layouts_of_step
 from jaxviz.analysis.lowering import gradient_function
+from jaxviz.analysis.naming import ROOM_IN_SENTENCE, written_at
 from jaxviz.analysis.passes import Passes
 from jaxviz.analysis.training_step import TrainingStep, step_function, subject_of
 from jaxviz.analysis.walk import location_of
@@ -272,7 +273,7 @@ class MemoryTimeline(Report, schema="memory"):
 
     @property
     def summary(self) -> str:
-        """memory of the gradient of `loss` in `params`: modelled peak 1.2 MiB in the backward pass at mul: …"""
+        """memory of the gradient of `loss` in `params`: modelled peak 1.2 MiB in the backward pass, at `x * w`: …"""
         if not self.steps:
             return f"memory of the {self.about}: there are no equations"
         step = self.steps[self.peak]
@@ -337,15 +338,16 @@ class MemoryTimeline(Report, schema="memory"):
         return KINDS
 
 
-def peak_text(timeline: MemoryTimeline) -> str:
-    """`peak 1.2 MiB in the backward pass at mul (model.py:12)`."""
+def peak_text(timeline: MemoryTimeline, on: str = "") -> str:
+    """``peak 1.2 MiB in the backward pass, at `jnp.tanh(x @ w)` (model.py:12)``."""
     if not timeline.steps:
         return "there are no equations"
     step = timeline.steps[timeline.peak]
     at = location_of(step.equation, step.within)
     where = f" ({short_location(at)})" if at is not None else ""
     when = "outside of the gradient" if step.is_outside else f"in the {_pass_of(step)} pass"
-    return f"peak {format_bytes(step.total)} {when} at {step.equation.primitive.name}{where}"
+    name = written_at(at, ROOM_IN_SENTENCE) or step.equation.primitive.name
+    return f"peak {format_bytes(step.total)}{on} {when}, at `{name}`{where}"
 
 
 def _pass_of(step: MemoryStep) -> str:
@@ -361,7 +363,7 @@ def memory(
     """Models the memory of a function's gradient over time, its peak, and what is alive there.
 
     >>> print(jaxviz.memory(loss, params, x))
-    memory of the gradient of `loss` in `params`: modelled peak 1.2 MiB in the backward pass at dot_general: ...
+    memory of the gradient of `loss` in `params`: modelled peak 1.2 MiB in the backward pass, at `x @ w`: ...
 
     For a training step, which computes a gradient itself and returns more than one number, it is the memory of the
     whole step, with the optimizer's state and its update.

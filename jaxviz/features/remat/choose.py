@@ -57,9 +57,8 @@ class Bound:
     def note(self, trade: Trade, plain: int) -> str:
         """A note for a plan with these figures; see `gap`."""
         gap = self.gap(trade, plain)
-        less = (
-            "" if self.of_residuals else ", unless one needs less memory besides its residuals than the measured plans"
-        )
+        less = ", unless one needs less memory besides its residuals than the measured plans"
+        less = "" if self.of_residuals else less
         if not gap:
             better = "has a lower peak for that work" if self.of_peak else "takes less work"
             return f"No plan with checkpoints at the places that were tried {better}{less}."
@@ -69,7 +68,7 @@ class Bound:
             if self.of_peak
             else f"The gradient takes at most {percent} more FLOPs"
         )
-        return f"{more} than with any plan with checkpoints at the places that were tried{less}."
+        return f"{more} than with the best plan that has checkpoints at the places that were tried{less}."
 
 
 # --- the least work within a peak ------------------------------------------------------------------------------------

@@ -309,6 +309,8 @@ class RematPlan(Report, schema="plan_remat"):
     def _figures(self) -> str:
         """`saves 12.1 MiB → 4.0 MiB, recomputes 2.9 MFLOP; a checkpoint around …`."""
         saves = f"saves {_arrow(self.before.saved_nbytes, self.after.saved_nbytes)}"
+        if not self.regions and self.after is self.before:
+            return f"{saves}; no changes"
         return f"{saves}, recomputes {self._work}{self._moves}{self._does}"
 
     @property
@@ -327,7 +329,7 @@ class RematPlan(Report, schema="plan_remat"):
     def _does(self) -> str:
         """`; a checkpoint around 32 calls of block, saving 3 values`."""
         if not self.regions:
-            return "; no changes" if self.after is self.before else "; its checkpoints are removed"
+            return "; its checkpoints are removed"
         values = self.saved or ()
         n_moved = sum(s.offloaded for s in values)
         saved = f"saving {counted(len(values) - n_moved, 'value')}" if len(values) > n_moved else "saving nothing"

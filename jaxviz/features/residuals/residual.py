@@ -14,6 +14,7 @@ from functools import cached_property, wraps
 from typing import Any, TypeVar
 from typing import Literal as OneOf
 
+from jaxviz import higher_order
 from jaxviz.analysis.checkpoints import moved_or_rounded
 from jaxviz.analysis.grouping import alike, grouped, pattern, repetition
 from jaxviz.analysis.modules import module_of, scopes_of
@@ -204,7 +205,8 @@ class Residual(Data):
         else:
             computed = repetition(self.producer, self.holders, self.sources[0].place)
         is_read = bool(self.backward)
-        return computed, self.source_kind, self.type, self.rule, self.decision, is_read, self.place, self.location
+        place = self.place, self.location, any(s.carry is not None for s in self.sources)
+        return computed, self.source_kind, self.type, self.rule, self.decision, is_read, *place
 
     @property
     def label(self) -> str:
@@ -220,8 +222,8 @@ class Residual(Data):
     @property
     def is_read_in_loop(self) -> bool:
         """Whether a rule in the body of a loop asks for it, rather than one after the loop, or a checkpoint."""
-        is_recomputed = lambda e: e.origin is not None and e.origin.role == "recomputation"
-        return any(any(map(is_loop, r.within)) and not is_recomputed(r.equation) for r in self.linear)
+        is_checkpoint = lambda e: higher_order.of(e).is_checkpoint
+        return any(any(map(is_loop, r.within)) and not any(map(is_checkpoint, r.within)) for r in self.linear)
 
     @property
     def forward(self) -> Program:

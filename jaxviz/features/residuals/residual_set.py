@@ -138,14 +138,16 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
 
     @cached_property
     def groups(self) -> tuple[ResidualGroup, ...]:
-        """The residuals grouped by expression, largest first; groups of equal size in order of appearance.
+        """The residuals grouped by expression: what is saved, then arguments, then what nothing reads; each largest
+        first, and groups of equal size in order of appearance.
 
         They are the rows of the table, and of the explorer's.
         """
         # Those of the first value, since the words for thousands of values take long.
         words = lambda r: (r.label, r.library, r.type, r.kind, r.location, r.why)
         rows = rows_of(self.items, lambda r: r.repeats, lambda same: words(same[0]))
-        return tuple(sorted(map(ResidualGroup, rows), key=lambda g: -g.nbytes))
+        after = {"argument": 1, "unread": 2}
+        return tuple(sorted(map(ResidualGroup, rows), key=lambda g: (after.get(g.kind, 0), -g.nbytes)))
 
     @cached_property
     def expressions(self) -> tuple[SavedExpression, ...]:
@@ -281,11 +283,12 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
         return self._tables(0)
 
     def _tables(self, first: int) -> Iterator[str | Table]:
-        """The groups of residuals, largest first, from the first column on; source lines, if they say more; notes."""
+        """The groups of residuals, from the first column on; source lines, if they say more; notes."""
         heads = ("kind", "type", "bytes", "line", "value, and why it is saved")
+        said = lambda g: "argument " * (first and g.kind == "argument")  # which the first column says
         rows = [
             (g.kind, g.type, _sizes(g.nbytes, g.nbytes_per_device), short_location(g.location),
-             f"{in_library(f'`{g.label}`', g.library)}: {g.why}")[first:]
+             f"{said(g)}{in_library(f'`{g.label}`', g.library)}: {g.why}")[first:]
             for g in self.groups
         ]  # fmt: skip
         size = lambda rest: format_bytes(sum(x.nbytes for x in rest))

@@ -73,7 +73,7 @@ def test_a_peak_outside_of_the_gradient_is_said_to_be_there():
 
     w, x = jax.ShapeDtypeStruct((32, 32), jnp.float32), jax.ShapeDtypeStruct((8, 32), jnp.float32)
     found = jaxviz.memory(step, w, x)
-    assert "outside of the gradient at" in found.summary
+    assert "outside of the gradient, at `" in found.summary
     assert found.steps[found.peak].is_outside
     assert any("jnp.outer(gradient.ravel(), gradient.ravel())" in a.what for a in found.alive)
     assert "forward" in str(found)

@@ -18,6 +18,14 @@ from jaxviz.report.tables import nbytes
 X = jnp.linspace(0.5, 1.5, 3)
 
 
+def test_a_body_with_a_checkpoint_is_not_advised_to_have_one():
+    def advised(wrap):
+        f = lambda h, ws: lax.scan(wrap(lambda h, w: (jnp.tanh(w @ h), h)), h, ws)[1].sum()
+        return "jax.checkpoint around the body" in str(jaxviz.residuals(f, X, jnp.ones((2, 3, 3)), argnums=(0, 1)))
+
+    assert (advised(lambda body: body), advised(jax.checkpoint)) == (True, False)
+
+
 # --- branches ---------------------------------------------------------------------------------------------------------
 
 
