@@ -103,3 +103,85 @@ def test_the_gradient_is_seen_in_motion(tab, shown):
     expect(page.get_by_test_id("motion-now")).to_contain_text("backward pass")
     shelf.click()
     expect(page.get_by_test_id("code-left")).to_have_attribute("data-stage", "forward")
+
+
+def test_the_time_axis_zooms_and_an_interval_lists_its_equations(tab, shown):
+    explorer, path = shown
+    page, mouse, keys = tab.page, tab.page.mouse, tab.page.keyboard
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto(path.as_uri())
+    n = len(jaxviz.memory(explorer.derivation).steps)
+    said = page.get_by_test_id("overview").get_by_test_id("time-said")
+    whole = f"{n:,} steps"
+    expect(said).to_have_text(whole)
+
+    def visible(of=said):
+        first, last = re.search(r"steps ([\d,]+) to ([\d,]+) of", of.inner_text()).groups()
+        return int(first.replace(",", "")), int(last.replace(",", ""))
+
+    def pointed():
+        return int(re.search(r"step ([\d,]+)", page.get_by_test_id("overview-said").inner_text())[1].replace(",", ""))
+
+    memory = page.get_by_test_id("overview-memory")
+    box = memory.bounding_box()
+
+    def at(share):
+        return box["x"] + share * box["width"], box["y"] + box["height"] / 2
+
+    def drag(start, end):
+        mouse.move(*at(start))
+        mouse.down()
+        mouse.move(*at(end), steps=4)
+        mouse.up()
+
+    # Nothing scrolls there, so that the wheel zooms; what is under the pointer stays there, and no row moves.
+    mouse.move(*at(0.25))
+    step = pointed()
+    mouse.wheel(0, -600)
+    expect(said).not_to_have_text(whole)
+    first, last = visible()
+    assert 1 < first < last < n
+    mouse.move(at(0.25)[0] + 1, at(0.25)[1])
+    assert abs(pointed() - step) < n / 100  # a column has several steps
+    assert memory.bounding_box() == box
+    drag(0.6, 0.4)
+    assert visible()[0] > first
+    assert page.get_by_test_id("overview").is_visible()
+    mouse.dblclick(*at(0.5))
+    expect(said).to_have_text(whole)
+    # Keys zoom about the cursor, which stays in view.
+    memory.focus()
+    for key in ("ArrowRight", "+", "+", "+"):
+        keys.press(key)
+    first, last = visible()
+    assert last - first < n / 4
+    assert first <= pointed() <= last
+    keys.press("0")
+    expect(said).to_have_text(whole)
+    page.get_by_test_id("overview").get_by_test_id("time-peak").click()
+    first, last = visible()
+    assert first <= jaxviz.memory(explorer.derivation).peak + 1 <= last
+    # The same part is seen in the other charts over time.
+    keys.press("m")
+    expect(page.get_by_test_id("memory").get_by_test_id("time-said")).to_have_text(
+        f"steps {first:,} to {last:,} of {n:,}"
+    )
+    tab.screenshot("zoomed")
+    keys.press("h")
+    keys.down("Shift")
+    drag(0.3, 0.7)
+    keys.up("Shift")
+    rows = page.get_by_test_id("cost")
+    expect(page.get_by_test_id("costs-by")).to_have_value("equation")
+    listed = page.get_by_test_id("costs").locator(".jv-pane-head")
+    expect(listed).to_contain_text(re.compile(r"steps [\d,]+ to [\d,]+"))
+    start, end = re.search(r"steps ([\d,]+) to ([\d,]+)", listed.inner_text()).groups()
+    steps = jaxviz.memory(explorer.derivation).steps[int(start.replace(",", "")) - 1 : int(end.replace(",", ""))]
+    counts = [
+        int(re.match(r"(?:([\d,]+) × )?", text)[1] or 1) for text in rows.locator(".jv-col-name").all_inner_texts()
+    ]
+    assert sum(counts) == len(steps)
+    assert {s.equation.primitive.name for s in steps} == {
+        re.search(r"(?:× )?([a-z_0-9]+) ", text)[1] for text in rows.locator(".jv-col-name").all_inner_texts()
+    }
+    assert violations(page) == ""

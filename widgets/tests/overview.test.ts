@@ -23,26 +23,32 @@ function gradient(): Model {
   return new Model(fromJson({ ...json, stages }));
 }
 
-const thirds = (numbers: ArrayLike<number>) => Array.from(numbers, (n) => Math.round(n * 3));
+const zooming = () => import("../src/host/parts/time");
+
+const rounded = (numbers: ArrayLike<number>) => Array.from(numbers, (n) => Math.round(n * 1000) / 1000);
 
 test("boxes are proportional to FLOPs or equations, and aligned with their steps", () => {
   const m = model();
   const overview = new Overview(m);
   const named = (measure: "flops" | "equations") =>
-    overview.boxes(measure).map((b) => [overview.titleOf(b.scope), b.depth, b.from, b.to]);
+    overview
+      .boxes(overview.widths(measure), edgesOf(m, m.timeline, overview.widths(measure)), 0)
+      .map((b) => [overview.titleOf(b.scope), b.depth, ...rounded([b.from, b.to])]);
+  const edges = (measure: "flops" | "equations") => rounded(edgesOf(m, m.timeline, overview.widths(measure)));
+  // A tenth of the width is shared by all equations, so that those without FLOPs are seen.
   const [sin, block, line, back] = named("flops");
-  expect(sin).toEqual(["return g(jnp.sin(x))  # é ✓ </script>", 0, 0, 0]);
-  expect(block).toEqual(["block/attention × 12", 0, 0, 1 / 3]);
-  expect(line!.slice(1)).toEqual([1, 0, 1 / 3]);
-  expect(back).toEqual(["block/attention × 12", 0, 1 / 3, 1]);
+  expect(sin).toEqual(["return g(jnp.sin(x))  # é ✓ </script>", 0, 0, 0.025]);
+  expect(block).toEqual(["block/attention × 12", 0, 0.025, 0.35]);
+  expect(line!.slice(1)).toEqual([1, 0.025, 0.35]);
+  expect(back).toEqual(["block/attention × 12", 0, 0.35, 1]);
   expect(named("equations").map((b) => b.slice(2))).toEqual([
     [0, 1 / 4],
     [1 / 4, 1 / 2],
     [1 / 4, 1 / 2],
     [1 / 2, 1],
   ]);
-  expect(thirds(edgesOf(m, m.timeline, "flops"))).toEqual([0, 0, 1, 2, 3]);
-  expect(Array.from(edgesOf(m, m.timeline, "equations"))).toEqual([0, 0.25, 0.5, 0.75, 1]);
+  expect(edges("flops")).toEqual([0, 0.025, 0.35, 0.675, 1]);
+  expect(edges("equations")).toEqual([0, 0.25, 0.5, 0.75, 1]);
 });
 
 test("a scope has the equations of nested scopes, and an equation the scopes around it", () => {
@@ -75,7 +81,10 @@ test("a saved expression is as thick as its bytes in memory", () => {
     const there = held.filter((b) => b.born <= i && i <= b.last);
     expect(alive[i]).toBe(there.reduce((sum, b) => sum + b.nbytes, 0));
   });
-  const columns = stepsOfColumns(edgesOf(m, m.timeline, "equations"), 4);
+  const columns = stepsOfColumns(
+    edgesOf(m, m.timeline, (_, equations) => equations),
+    4,
+  );
   expect(Math.max(...mostIn(alive, columns))).toBe(Math.max(...alive));
   const points = band(
     Float64Array.of(0, 8),
@@ -90,7 +99,7 @@ test("a click on a saved expression selects it and shows forward beside backward
   const state = new State(gradient());
   state.arrange("overview");
   expect(state.view).toBe("overview");
-  const pane = new OverviewPane(state);
+  const pane = new OverviewPane(state, zooming);
   document.body.append(pane.element);
   const rows = pane.element.querySelectorAll<HTMLElement>("[data-testid=kept-row]");
   expect([...rows].map((row) => row.textContent)).toEqual([
@@ -120,7 +129,7 @@ test("a low pane has fewer rows, the last for all the rest", () => {
   const rows = (height: number) => {
     layOut(600, height);
     const shown = new Model({ ...view, columns: { ...view.columns, ...kept } });
-    const { element } = new OverviewPane(new State(shown));
+    const { element } = new OverviewPane(new State(shown), zooming);
     const found = [...element.querySelectorAll("[data-testid=kept-row]")];
     return [element.classList.contains("is-low"), found.length, found.at(-1)!.textContent];
   };
@@ -132,10 +141,12 @@ test("a low pane has fewer rows, the last for all the rest", () => {
 test("scopes are drawn, named and navigated with arrow keys; a click selects their equations", () => {
   const state = new State(gradient());
   state.arrange("overview");
-  const pane = new OverviewPane(state);
+  const pane = new OverviewPane(state, zooming);
   document.body.append(pane.element);
   const boxes = () => [...pane.element.querySelectorAll<HTMLElement>("[data-testid=scope]")];
+  // The first is too narrow for a name.
   expect(boxes().map((box) => box.textContent)).toEqual([
+    "",
     "block/attention × 12",
     expect.any(String),
     "block/attention × 12",
@@ -145,12 +156,13 @@ test("scopes are drawn, named and navigated with arrow keys; a click selects the
       new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }),
     );
   boxes()[0]!.focus();
+  press("ArrowRight");
   press("ArrowDown");
-  expect(document.activeElement).toBe(boxes()[1]);
+  expect(document.activeElement).toBe(boxes()[2]);
   press("ArrowUp");
   press("ArrowRight");
-  expect(document.activeElement).toBe(boxes()[2]);
-  expect(boxes().filter((box) => box.tabIndex === 0)).toEqual([boxes()[2]]);
+  expect(document.activeElement).toBe(boxes()[3]);
+  expect(boxes().filter((box) => box.tabIndex === 0)).toEqual([boxes()[3]]);
   pane.element.querySelector<HTMLElement>("[data-testid=by-equations]")!.click();
   expect(boxes()).toHaveLength(4);
   boxes()[3]!.click();

@@ -95,7 +95,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   };
   const inspector = guarded("inspector", makeInspector, { isSeen: () => state.extras.has("details") });
   const source = guarded("source", () => new SourcePane(state));
-  const overview = guarded("overview", () => new OverviewPane(state));
+  const overview = guarded("overview", () => new OverviewPane(state, () => parts.time()));
   const motion = parts.motion();
   const cards = guarded("cards", () => new CardsPane(state));
   const compilation = compiledOf(widget);

@@ -105,10 +105,15 @@ export class Parts {
     return later("what-if", load, isSeen);
   }
 
+  /** What zooms charts over time. */
+  time(): Promise<typeof import("../host/parts/time")> {
+    return this.load("time");
+  }
+
   /** The memory over time. */
   memory(isSeen: () => boolean): Pane {
     const load = async () => {
-      const { MemoryPane } = await this.load<typeof import("../host/parts/time")>("time");
+      const { MemoryPane } = await this.time();
       return () => new MemoryPane(this.state, this.root);
     };
     return later("memory", load, isSeen);

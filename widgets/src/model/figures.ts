@@ -117,13 +117,7 @@ export function equationsOfLine(model: Model, file: number, line: number): LineE
     const counted = made.filter((r) => r.producer === row && r.kind !== "argument" && isOfLine(r));
     return counted.reduce((sum, r) => sum + r.nbytes, 0);
   };
-  const groups = new Map<string, number[]>();
-  for (const row of shown) {
-    const types = model.outputs(row).map((v) => model.column("variable_type")[v]);
-    const key = [model.stage(row), model.role(row), model.group(row), model.primitive(row), ...types];
-    push(groups, key.join(), row);
-  }
-  return [...groups.values()].map((same) => {
+  return alikeAmong(model, shown).map((same) => {
     const [first] = same as [number];
     const isBackward = keys[model.stage(first)] === "backward";
     const work = same.reduce((sum, row) => sum + model.work(row), 0);
@@ -132,6 +126,17 @@ export function equationsOfLine(model: Model, file: number, line: number): LineE
     const figures = { kept, forward: isBackward ? 0 : work, backward: isBackward ? work : 0, recomputed };
     return { stage: model.stage(first), rows: same, depth: depthOf(first), figures };
   });
+}
+
+/** Equations of one stage that come from the same expression in repeated layers, calls and iterations, together. */
+export function alikeAmong(model: Model, rows: readonly number[]): number[][] {
+  const groups = new Map<string, number[]>();
+  for (const row of rows) {
+    const types = model.outputs(row).map((v) => model.column("variable_type")[v]);
+    const key = [model.stage(row), model.role(row), model.group(row), model.primitive(row), ...types];
+    push(groups, key.join(), row);
+  }
+  return [...groups.values()];
 }
 
 /** Values saved for a line that none of its equations computes, by kind: constants, literals, and values from a cond's branches. */

@@ -5,10 +5,17 @@ import { push } from "./groups";
 import type { Model } from "./model";
 import type { Place } from "./records";
 import type { Sliced } from "./slices";
+import type { Span } from "./span";
 import { type Buffer, type Timeline, totalsOf } from "./timeline";
 
 /** What the widths show. */
 export type Measure = "flops" | "equations";
+
+/** The width of some equations on the axis, from their FLOPs and their number. */
+export type WidthOf = (flops: number, equations: number) => number;
+
+/** The share of the width by which even equations without FLOPs are seen. */
+export const SEEN_SHARE = 0.1;
 
 /** The saved values of one expression in the source. */
 export interface Kept {
@@ -52,6 +59,8 @@ export class Overview {
   /** The outermost scopes, first of the forward pass, then of the backward pass. */
   readonly top: readonly Scope[];
   private readonly scopeOfRow = new Map<number, number>();
+  private readonly runs = new Map<Scope, (readonly [number, number])[]>();
+  private steps: Map<number, number> | null = null;
 
   constructor(readonly model: Model) {
     const { kept, scopes } = { kept: readKept(model), scopes: readScopes(model) };
@@ -81,20 +90,76 @@ export class Overview {
     return found;
   }
 
-  /** All boxes, with widths proportional to their amounts; a repeated scope shows one repetition, stretched. */
-  boxes(measure: Measure): Box[] {
+  /**
+   * All boxes, with widths by their amounts. A repeated scope shows one repetition, stretched, or each where it is, if that has room.
+   * @param edges where each step begins on the axis, and the end.
+   * @param room how many repetitions have room on the axis.
+   */
+  boxes(widthOf: WidthOf, edges: Float64Array, room: number): Box[] {
     const boxes: Box[] = [];
-    const lay = (scopes: readonly Scope[], from: number, to: number, depth: number, of: number) => {
+    const width = ({ flops, equations }: Scope) => widthOf(flops, equations);
+    const put = (scope: Scope, from: number, to: number, depth: number) => {
+      if (scope.kind !== "rest") boxes.push({ scope, from, to, depth });
+    };
+    const stretch = (scopes: readonly Scope[], from: number, to: number, depth: number, of: number) => {
       let at = from;
       for (const scope of scopes) {
-        const next = of > 0 ? at + ((to - from) * scope[measure]) / of : at;
-        if (scope.kind !== "rest") boxes.push({ scope, from: at, to: next, depth });
-        lay(scope.children, at, next, depth + 1, scope[measure]);
+        const next = of > 0 ? at + ((to - from) * width(scope)) / of : at;
+        put(scope, at, next, depth);
+        const isRoomy = scope.count > 1 && (next - at) * room >= scope.count;
+        if (isRoomy && this.areApart(scope.children)) place(scope.children, depth + 1);
+        else stretch(scope.children, at, next, depth + 1, width(scope));
         at = next;
       }
     };
-    lay(this.top, 0, 1, 0, this.sum(measure));
+    const place = (scopes: readonly Scope[], depth: number) => {
+      for (const scope of scopes) {
+        const runs = this.runsOf(scope).map(([first, end]) => [edges[first]!, edges[end]!] as const);
+        for (const [from, to] of runs) put(scope, from, to, depth);
+        if (this.areApart(scope.children)) place(scope.children, depth + 1);
+        else for (const [from, to] of runs) stretch(scope.children, from, to, depth + 1, width(scope));
+      }
+    };
+    stretch(this.top, 0, 1, 0, widthOf(this.sum("flops"), this.sum("equations")));
     return boxes;
+  }
+
+  /** The steps that run something of a scope: the first of each uninterrupted sequence, and the one after its last. */
+  private runsOf(scope: Scope): (readonly [number, number])[] {
+    const known = this.runs.get(scope);
+    if (known) return known;
+    const steps = [...new Set(this.rowsOf(scope).map((row) => this.stepOf(row)))].sort((a, b) => a - b);
+    const found: [number, number][] = [];
+    for (const step of steps) {
+      const last = found.at(-1);
+      if (last?.[1] === step) last[1]++;
+      else if (step >= 0) found.push([step, step + 1]);
+    }
+    this.runs.set(scope, found);
+    return found;
+  }
+
+  /** Whether no step runs something of two of the scopes, as a loop does. */
+  private areApart(scopes: readonly Scope[]): boolean {
+    const all = scopes.flatMap((scope) => this.runsOf(scope)).sort((a, b) => a[0] - b[0]);
+    return all.length > 0 && all.every(([first], i) => i === 0 || first >= all[i - 1]![1]);
+  }
+
+  /** The step that runs an equation, perhaps with others; or -1. */
+  private stepOf(row: number): number {
+    this.steps ??= new Map(this.model.timeline.steps.map((step, i) => [step.row, i]));
+    for (let r = row; r >= 0; r = this.model.owner(r)) {
+      const step = this.steps.get(r);
+      if (step !== undefined) return step;
+    }
+    return -1;
+  }
+
+  /** The widths for a measure. By FLOPs, most equations have none: a share of the width is divided among all equations. */
+  widths(measure: Measure): WidthOf {
+    if (measure === "equations") return (_, equations) => equations;
+    const each = (SEEN_SHARE * this.sum("flops")) / Math.max(1, this.sum("equations"));
+    return (flops, equations) => (1 - SEEN_SHARE) * flops + each * equations;
   }
 
   /** The total of both passes, or of one. */
@@ -153,11 +218,11 @@ export function lineOf(model: Model, place: Place | null): string {
 }
 
 /** Where each step starts on the axis, and the end, as fractions. */
-export function edgesOf(model: Model, { steps }: Timeline, measure: Measure): Float64Array {
+export function edgesOf(model: Model, { steps }: Timeline, widthOf: WidthOf): Float64Array {
   const equations = model.column("step_equations");
   const edges = new Float64Array(steps.length + 1);
   steps.forEach(({ row }, i) => {
-    edges[i + 1] = edges[i]! + (measure === "flops" ? model.flops(row) : equations[i]!);
+    edges[i + 1] = edges[i]! + widthOf(model.flops(row), equations[i]!);
   });
   const whole = edges.at(-1)!;
   return whole > 0 ? edges.map((edge) => edge / whole) : edges.map((_, i) => i / steps.length);
@@ -179,9 +244,36 @@ export function stepsOfColumns(
     let end = step;
     while (end < n - 1 && edges[end + 1]! < to) end++;
     // Steps of zero width at the end belong to the last column.
-    last[c] = c === columns - 1 ? n - 1 : end;
+    if (c === columns - 1) while (end < n - 1 && edges[end + 1]! <= to) end++;
+    last[c] = end;
   }
   return { first, last };
+}
+
+/** The visible part of the axis, of that of the steps. */
+export function partOfSteps(edges: Float64Array, { from, to }: Span): Span {
+  const n = edges.length - 1;
+  const at = (fraction: number) => {
+    const step = Math.min(n - 1, Math.floor(fraction * n));
+    return edges[step]! + (edges[step + 1]! - edges[step]!) * (fraction * n - step);
+  };
+  return { from: at(from), to: at(to) };
+}
+
+/** The part of the steps that a part of the axis shows. */
+export function stepsOfPart(edges: Float64Array, { from, to }: Span): Span {
+  const n = edges.length - 1;
+  const at = (place: number) => {
+    let [low, high] = [0, n];
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if (edges[middle]! <= place) low = middle;
+      else high = middle;
+    }
+    const width = edges[low + 1]! - edges[low]!;
+    return (low + (width > 0 ? Math.min(1, (place - edges[low]!) / width) : 0)) / n;
+  };
+  return { from: at(from), to: at(to) };
 }
 
 /** The bytes of a saved expression in memory at each step. */

@@ -42,7 +42,11 @@ export class CompiledPeakView {
       ...peak.notes.map((note) => h("p", { class: "jv-note" }, ...marked(note))),
     );
     this.stop = onResize(plot, (width, height, pixels) => {
-      const chart = new Chart(totals, width, height, pixels, modelled, peak.kinds, "instruction");
+      const chart = new Chart(totals, width, height, pixels, {
+        reference: modelled,
+        kinds: peak.kinds,
+        step: "instruction",
+      });
       areas.replaceChildren(...chart.draw());
     });
     this.light();

@@ -1,13 +1,21 @@
-/** What the gradient costs: the work and the saved bytes of each line of the source, or of each function, ranked. */
+/**
+ * What the gradient costs: the work and the saved bytes of each line of the source, or of each function, ranked; or of the
+ * equations of the selected interval.
+ */
 
-import { FIGURES, type Figure, type Figures, formatFigure } from "../model/figures";
+import { alikeAmong, FIGURES, type Figure, type Figures, formatFigure } from "../model/figures";
+import { sumOf } from "../model/groups";
+import type { Model } from "../model/model";
 import { lineOf, overviewOf, type Scope } from "../model/overview";
-import type { Place } from "../model/records";
+import type { Place, Residual } from "../model/records";
 import type { Change, Selection, State } from "../state/state";
 import { h, onRowKey, section } from "../ui/dom";
-import { formatFlops, percent } from "../ui/format";
+import { formatCount, formatFlops, formatRepeated, percent } from "../ui/format";
 import { Heads, sortedBy } from "../ui/sorting";
 import { isSaved } from "./residualrows";
+
+/** How long an interval is the same before its equations are listed, in milliseconds. */
+const GROWS = 80;
 
 type SortKey = Figure | "work" | "what" | "line";
 
@@ -23,6 +31,8 @@ const HEADS: [SortKey, string, string][] = [
 
 /** A line or a function, with its figures and equations. */
 interface Row {
+  /** For a line, `file:line`. */
+  key: string;
   what: string;
   place: Place | null;
   figures: Figures;
@@ -40,8 +50,10 @@ export class CostsPane {
   private readonly by: HTMLSelectElement;
   /** Whether what is shown is of a model that has changed since. */
   private isStale = false;
-  /** The function that was chosen last, and the selection that this made. */
-  private chosen: { what: string; selection: Selection } | null = null;
+  /** The function or the equations that were chosen last, and the selection that this made. */
+  private chosen: { key: string; selection: Selection } | null = null;
+  /** An interval grows while it is dragged. */
+  private timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(private readonly state: State) {
     this.by = h(
@@ -56,7 +68,9 @@ export class CostsPane {
       },
       h("option", { value: "line" }, "by line"),
       h("option", { value: "function" }, "by function, with what it calls"),
+      h("option", { value: "equation" }, "by equation"),
     );
+    if (state.interval) this.by.value = "equation";
     const table = h(
       "table",
       { class: "jv-table" },
@@ -75,15 +89,29 @@ export class CostsPane {
     if (change === "groups" || change === "memory" || change === "whole") this.isStale = true;
     if (this.isStale && this.state.view === "cost") this.fill();
     if (change === "selection") this.light();
+    if (change !== "interval") return;
+    this.isStale = true;
+    if (this.state.interval) this.by.value = "equation";
+    else if (this.by.value === "equation") this.by.value = "line";
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.update("view"), GROWS);
+  }
+
+  destroy(): void {
+    clearTimeout(this.timer);
   }
 
   private fill(): void {
     this.isStale = false;
     const { model } = this.state;
     const { total } = model.lines;
+    const by = this.by.value;
+    const interval = by === "equation" ? this.state.interval : null;
     const again = total.recomputed > 0 ? `, of which ${formatFlops(total.recomputed)} recomputed` : "";
-    this.total.textContent = `forward ${formatFlops(total.forward)}, backward ${formatFlops(total.backward)}${again}`;
-    const rows = this.by.value === "line" ? linesOf(this.state) : functionsOf(this.state);
+    this.total.textContent = interval
+      ? `steps ${formatCount(interval.first + 1)} to ${formatCount(interval.last + 1)}; Esc for the whole run`
+      : `forward ${formatFlops(total.forward)}, backward ${formatFlops(total.backward)}${again}`;
+    const rows = (by === "line" ? linesOf : by === "function" ? functionsOf : equationsOf)(this.state);
     const value = (row: Row, key: SortKey) =>
       key === "work"
         ? workOf(row)
@@ -108,10 +136,11 @@ export class CostsPane {
   private row(row: Row, i: number, most: number, all: number): HTMLElement {
     const { model } = this.state;
     const choose = () => {
-      if (row.place !== null) this.state.selectLine(row.place.file, row.place.line);
+      if (row.place !== null && this.by.value === "line")
+        this.state.selectLine(row.place.file, row.place.line);
       else {
         this.state.selectRows(row.rows());
-        this.chosen = { what: row.what, selection: this.state.selection };
+        this.chosen = { key: row.key, selection: this.state.selection };
         this.light();
       }
     };
@@ -123,7 +152,7 @@ export class CostsPane {
       "tr",
       {
         tabindex: i === 0 ? 0 : -1,
-        "data-of": row.place === null ? row.what : `${row.place.file}:${row.place.line}`,
+        "data-of": row.key,
         "data-testid": "cost",
         onclick: choose,
         onkeydown: (event: KeyboardEvent) => onRowKey(event, this.body, "tr", choose),
@@ -147,7 +176,7 @@ export class CostsPane {
 
   private light(): void {
     const { file, line } = this.state.selection;
-    const own = this.chosen?.selection === this.state.selection ? this.chosen.what : null;
+    const own = this.chosen?.selection === this.state.selection ? this.chosen.key : null;
     const selected = line >= 0 ? `${file}:${line}` : own;
     for (const tr of this.body.children as HTMLCollectionOf<HTMLElement>) {
       const isSelected = tr.dataset["of"] === selected;
@@ -161,7 +190,8 @@ export class CostsPane {
 function linesOf({ model }: State): Row[] {
   return model.lines.all.map(({ file, line, figures }) => {
     const place = { file, line, function: "", startLine: 0, start: 0, endLine: 0, end: 0 };
-    return { what: lineOf(model, place), place, figures, rows: () => model.rowsOfLine(file, line) };
+    const rows = () => model.rowsOfLine(file, line);
+    return { key: `${file}:${line}`, what: lineOf(model, place), place, figures, rows };
   });
 }
 
@@ -184,18 +214,42 @@ function functionsOf({ model }: State): Row[] {
     const rows = [...new Set(outermost.flatMap((scope) => overview.rowsOf(scope)))];
     const again = rows.filter((row) => model.role(row) === "recomputation");
     // What it computes; of what it only reads, the bytes are those of another function.
-    const own = rows.flatMap((row) =>
-      (model.residualsOfRow.get(row) ?? []).map((i) => model.residuals[i]!).filter((r) => r.producer === row),
-    );
+    const own = rows.flatMap((row) => madeBy(model, row));
     const figures = {
       forward: work(false),
       backward: work(true),
       recomputed: again.reduce((sum, row) => sum + model.work(row), 0),
       kept: own.filter(isSaved).reduce((sum, r) => sum + r.nbytes, 0),
     };
-    return { what, place: null, figures, rows: () => rows };
+    return { key: what, what, place: null, figures, rows: () => rows };
   });
 }
+
+/** The equations of the selected interval, or of the whole run; those of one expression in repeated layers together. */
+function equationsOf({ model, interval }: State): Row[] {
+  const { steps } = interval?.timeline ?? model.timeline;
+  const shown = steps.slice(interval?.first ?? 0, (interval?.last ?? steps.length) + 1);
+  const rows = shown.map(({ row }) => row).filter((row) => row >= 0);
+  return alikeAmong(model, rows).map((same) => {
+    const [first] = same as [number];
+    const isBackward = model.view.stages[model.stage(first)]!.key === "backward";
+    const work = sumOf(same, (row) => model.flops(row));
+    const saved = isBackward ? [] : same.flatMap((row) => madeBy(model, row)).filter(isSaved);
+    const figures = {
+      forward: isBackward ? 0 : work,
+      backward: isBackward ? work : 0,
+      recomputed: model.role(first) === "recomputation" ? work : 0,
+      kept: sumOf(saved, (r) => r.nbytes),
+    };
+    const types = model.outputs(first).map((v) => model.variable(v).type);
+    const what = formatRepeated(same.length, `${model.primitive(first)} ${types.join(" ")}`.trim());
+    return { key: `equation ${first}`, what, place: model.place(first), figures, rows: () => same };
+  });
+}
+
+/** The residuals that an equation computes. */
+const madeBy = (model: Model, row: number): Residual[] =>
+  (model.residualsOfRow.get(row) ?? []).map((i) => model.residuals[i]!).filter((r) => r.producer === row);
 
 /** Whether a scope is in another one of a set. */
 function isInside(scopes: readonly Scope[], scope: Scope, others: ReadonlySet<Scope>): boolean {

@@ -20,6 +20,7 @@ import { marked } from "../ui/marked";
 import type { CompiledLine } from "../wire/explorer.generated";
 import { PLURALS, STACKED } from "../wire/schema";
 import { Chart } from "./chart";
+import { TimeControl } from "./timecontrol";
 
 /** How many values are named at a step. */
 const NAMED = 6;
@@ -52,6 +53,7 @@ export class MemoryPane {
   private stop = () => {};
   private waiting: Waiting | null = null;
   private readonly unlisten: () => void;
+  private readonly time: TimeControl;
   private readonly head = h("span", { class: "jv-dim jv-cut", title: ABOUT, "data-testid": "memory-head" });
   private readonly when = h("caption", {});
   private readonly amounts = new Map<MemoryKind | "total", HTMLElement>();
@@ -69,15 +71,15 @@ export class MemoryPane {
     this.plot = h(
       "div",
       {
-        class: "jv-plot",
+        class: "jv-plot jv-time",
         tabindex: 0,
         role: "slider",
         "aria-label": "step",
         "aria-valuemin": 1,
         "aria-valuenow": 1,
         "data-testid": "timeline",
-        onpointermove: (event: PointerEvent) => this.moveTo(this.stepAt(event)),
-        onpointerdown: (event: PointerEvent) => this.moveTo(this.stepAt(event)),
+        onpointermove: (event: PointerEvent) => this.moveTo(this.stepAt(event.clientX)),
+        onpointerdown: (event: PointerEvent) => this.moveTo(this.stepAt(event.clientX)),
         onpointerleave: () => this.moveTo(-1),
         onblur: () => this.moveTo(-1),
         onclick: () => this.select(this.at),
@@ -85,9 +87,20 @@ export class MemoryPane {
       },
       svg("svg", {}, this.areas, this.lit, this.cursor),
     );
+    this.time = new TimeControl(state, this.plot, {
+      ends: () => {
+        const { left } = this.plot.getBoundingClientRect();
+        return [left + (this.chart?.left ?? 0), left + (this.chart?.right ?? 0)];
+      },
+      timeline: () => this.shown?.timeline ?? null,
+      stepAt: (x) => this.stepAt(x),
+      cursor: () => this.at,
+      moveTo: (step) => this.moveTo(step),
+    });
     this.element = section({ class: "jv-pane jv-memory", "aria-label": "memory", "data-testid": "memory" }, [
       h("strong", {}, "memory"),
       this.head,
+      this.time.bar,
     ]);
     this.unlisten = state.rest.listen(() => this.waiting?.update());
     this.fill();
@@ -117,6 +130,7 @@ export class MemoryPane {
   destroy(): void {
     this.waiting?.destroy();
     this.unlisten();
+    this.time.destroy();
     this.stop();
     this.tip.remove();
   }
@@ -134,12 +148,14 @@ export class MemoryPane {
     };
     this.moveTo(-1);
     this.fillLegend(this.shown);
+    this.time.tell();
     this.draw();
   }
 
   update(change: Change): void {
     if (change === "memory") this.fill();
-    if (change === "selection") this.light();
+    if (change === "selection" || change === "interval") this.light();
+    if (change === "span") this.draw();
     if (change !== "switches" || this.shown === null) return;
     const { switches, model } = this.state;
     const given = switches.timeline ?? model.timeline;
@@ -172,16 +188,8 @@ export class MemoryPane {
     const [width, height, pixels] = this.size;
     if (this.shown === null || width === 0 || height === 0) return;
     const { totals, reference, line } = this.shown;
-    this.chart = new Chart(
-      totals,
-      width,
-      height,
-      pixels,
-      reference,
-      undefined,
-      undefined,
-      totalsOfLine(line),
-    );
+    const { span } = this.state;
+    this.chart = new Chart(totals, width, height, pixels, { reference, compiled: totalsOfLine(line), span });
     this.plot.setAttribute("aria-valuemax", String(this.chart.steps));
     this.areas.replaceChildren(...this.chart.draw());
     this.light();
@@ -206,7 +214,9 @@ export class MemoryPane {
         ? ({ residuals }: Buffer) => residuals.some((r) => selection.residuals.has(r))
         : ({ row }: Buffer) => this.state.row >= 0 && chosen.has(row);
     const meant = buffers.filter(isMeant);
+    const { interval } = this.state;
     this.lit.replaceChildren(
+      ...(interval?.timeline === this.shown.timeline ? chart.interval(interval.first, interval.last) : []),
       ...joined(meant).flatMap(({ born, last }) => chart.during(born, last)),
       ...Object.entries(marked).flatMap(([how, at]) => {
         const isTall = how === "is-selected" && at.length <= MOST_LINES;
@@ -268,8 +278,8 @@ export class MemoryPane {
 
   // --- a step ---
 
-  private stepAt(event: PointerEvent): number {
-    return this.chart?.stepAt(event.clientX - this.plot.getBoundingClientRect().left) ?? -1;
+  private stepAt(x: number): number {
+    return this.chart?.stepAt(x - this.plot.getBoundingClientRect().left) ?? -1;
   }
 
   private moveTo(step: number): void {
@@ -299,6 +309,7 @@ export class MemoryPane {
     else if (by === undefined) return;
     else if (this.at < 0) this.moveTo(this.start());
     else this.moveTo(Math.min(n - 1, Math.max(0, this.at + by)));
+    this.time.reveal(this.at);
     event.preventDefault();
   }
 

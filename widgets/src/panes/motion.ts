@@ -170,7 +170,9 @@ export class MotionPane {
 
   private draw(): void {
     if (!this.motion || this.width === 0) return;
-    this.chart = new Chart(this.motion.totals, this.width, CHART, globalThis.devicePixelRatio || 1);
+    this.chart = new Chart(this.motion.totals, this.width, CHART, globalThis.devicePixelRatio || 1, {
+      span: this.state.span,
+    });
     this.drawing.setAttribute("width", String(this.width));
     this.drawing.onclick = (event) => {
       const step = this.chart!.stepAt(
@@ -281,7 +283,7 @@ export class MotionPane {
   private markChart(step: number): void {
     const { chart } = this;
     if (!chart) return;
-    const [, to] = chart.span(step);
+    const [, to] = chart.around(step);
     const { y, height } = chart.cursor(step) as { y: number; height: number };
     this.drawing.replaceChildren(
       ...chart.draw(),

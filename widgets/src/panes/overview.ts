@@ -10,16 +10,21 @@ import {
   type Measure,
   type Overview,
   overviewOf,
+  partOfSteps,
   type Scope,
+  stepsOfPart,
 } from "../model/overview";
 import type { Place } from "../model/records";
 import { peakOf, type Timeline, type Totals, totalsOf } from "../model/timeline";
 import type { Change, State } from "../state/state";
 import { button, h, onResize, svg } from "../ui/dom";
-import { formatBytes, formatCount, formatFlops, percent, plural } from "../ui/format";
+import { formatBytes, formatCount, formatFlops, plural } from "../ui/format";
 import { marked } from "../ui/marked";
 import { PLURALS, STACKED } from "../wire/schema";
-import { areas, band, type Columns, columnsFor } from "./overviewdraw";
+import { areas, type Band, band, DrawnAxis, nameBands, namesOf, styleOf } from "./overviewdraw";
+import { aboutKept, aboutScope, lifeOf } from "./overviewtext";
+import { reasonOf } from "./pane";
+import type { TimeControl } from "./timecontrol";
 
 /**
  * From each height on: the number of rows for saved expressions, including one for the rest; the levels of nested boxes; and the height of
@@ -32,12 +37,10 @@ const SIZES = [
 ] as const;
 type Size = (typeof SIZES)[number];
 
-/** Boxes narrower than SEEN are not drawn, and those narrower than NAMED have no name; in pixels. */
-const SEEN = 2;
-const NAMED = 24;
+/** Boxes narrower than SEEN are not drawn, and repetitions narrower than REPEATED are one; in pixels. */
+const [SEEN, REPEATED] = [2, 24];
 
-const HINT =
-  "Point at anything to highlight it in the source; click to see its equations, forward beside backward.";
+const HINT = "Point at anything to highlight it in the source; click to see its equations.";
 
 /** As in the head of the page: "saves 1.2 MiB". */
 const NAMES = { ...PLURALS, residual: "saved" };
@@ -52,30 +55,41 @@ export class OverviewPane {
   private height = 84;
   private timeline: Timeline | null = null;
   private totals: Totals | null = null;
+  /** Where each step begins, and the end, as fractions of the axis. */
   private edges: Float64Array = new Float64Array();
-  private columns: Columns | null = null;
+  private axis: DrawnAxis | null = null;
+  private time: TimeControl | null = null;
   private waiting: Waiting | null = null;
   private boxes: { box: Box; element: HTMLElement }[] = [];
   /** The step under the pointer or keyboard cursor, or -1. */
   private at = -1;
   private readonly stops: (() => void)[] = [];
   private readonly picture = h("div", { class: "jv-ov-picture" });
-  private readonly flame = h("div", { class: "jv-ov-flame", role: "group", "data-testid": "scopes" });
+  private readonly flame = h("div", { class: "jv-ov-flame jv-time", role: "group", "data-testid": "scopes" });
   private readonly said = h("p", { class: "jv-ov-said", "data-testid": "overview-said" });
-  private readonly bands: { kept: Kept | null; plot: HTMLElement; row: HTMLElement; alive: Float64Array }[] =
-    [];
-  private readonly memory = h("div", { class: "jv-ov-plot jv-ov-memory" });
+  private readonly bands: Band[] = [];
+  private readonly memory = h("div", { class: "jv-ov-plot jv-ov-memory jv-time" });
+  private readonly turn = h("div", { class: "jv-ov-turn" });
+  private readonly interval = h("div", { class: "jv-ov-interval", hidden: true });
   private readonly cursor = h("div", { class: "jv-ov-cursor", hidden: true });
+  private readonly over = h("div", { class: "jv-ov-lines" }, this.turn, this.interval, this.cursor);
+  private readonly bar = h("div", { class: "jv-ov-bar" });
   private readonly legend = h("div", { class: "jv-ov-legend" });
 
-  constructor(private readonly state: State) {
+  /** @param load loads what zooms. */
+  constructor(
+    private readonly state: State,
+    private readonly load: () => Promise<typeof import("../host/parts/time")>,
+  ) {
     this.overview = overviewOf(state.model);
     this.element = h(
       "section",
       { class: "jv-overview", "aria-label": "overview", "data-testid": "overview" },
       this.picture,
-      this.said,
+      h("div", { class: "jv-ov-below" }, this.said, this.bar),
     );
+    this.picture.addEventListener("pointermove", (event) => this.follow(event));
+    this.picture.addEventListener("pointerleave", () => this.moveTo(-1));
     this.stops.push(state.rest.listen(() => this.waiting?.update()));
     this.stops.push(onResize(this.element, (_, height) => this.squeeze(height)));
     this.stops.push(onResize(this.flame, (width) => this.resize(Math.floor(width), this.height)));
@@ -86,6 +100,7 @@ export class OverviewPane {
 
   destroy(): void {
     this.waiting?.destroy();
+    this.time?.destroy();
     for (const stop of this.stops) stop();
   }
 
@@ -96,6 +111,10 @@ export class OverviewPane {
       this.draw();
     }
     if (change === "selection") this.light();
+    if (change === "interval") this.markInterval();
+    // The axis may have changed while another view was shown.
+    const isMoved = change === "span" || change === "view";
+    if (isMoved && this.state.view === "overview" && this.axis?.span !== this.state.span) this.draw();
   }
 
   focus(): void {
@@ -120,19 +139,42 @@ export class OverviewPane {
     this.place();
     this.picture.replaceChildren(
       this.row("jv-ov-runs", this.whatRuns(), this.flame),
-      this.row(
-        "jv-ov-heading",
-        h("span", {}, "saved for the backward pass"),
-        h("div", { class: "jv-ov-passes", "aria-hidden": true }),
-      ),
+      this.row("jv-ov-heading", h("span", {}, "saved for the backward pass"), h("div")),
       ...this.keptRows(),
       this.row("jv-ov-over", this.legend, this.memoryPlot()),
+      this.over,
     );
     this.fillLegend();
+    void this.control();
   }
 
   private place(): void {
-    if (this.timeline) this.edges = edgesOf(this.state.model, this.timeline, this.measure);
+    const { timeline, measure, overview } = this;
+    if (timeline) this.edges = edgesOf(this.state.model, timeline, overview.widths(measure));
+  }
+
+  /** Loads what zooms, once there is a picture. */
+  private async control(): Promise<void> {
+    if (this.time !== null || this.bar.hasChildNodes()) return;
+    this.bar.append("");
+    try {
+      const { TimeControl } = await this.load();
+      this.time = new TimeControl(this.state, this.picture, {
+        ends: () => {
+          const { left } = this.memory.getBoundingClientRect();
+          return [left, left + this.width];
+        },
+        toAxis: (steps) => partOfSteps(this.edges, steps),
+        toSteps: (part) => stepsOfPart(this.edges, part),
+        timeline: () => this.timeline,
+        stepAt: (x) => this.stepAt(x),
+        cursor: () => this.at,
+        moveTo: (step) => this.moveTo(step),
+      });
+      this.bar.replaceChildren(this.time.bar);
+    } catch (error) {
+      this.bar.replaceChildren(`There is no zoom: ${reasonOf(error)}`);
+    }
   }
 
   private row(className: string, left: HTMLElement, right: HTMLElement): HTMLElement {
@@ -156,7 +198,11 @@ export class OverviewPane {
       h(
         "span",
         { class: "jv-choices", role: "group", "aria-label": "width" },
-        choice("flops", "FLOPs", "Widths are shares of the floating-point operations"),
+        choice(
+          "flops",
+          "FLOPs",
+          "Widths are shares of the floating-point operations; a tenth is shared by all equations, so that each is seen",
+        ),
         choice("equations", "equations", "Widths are shares of the equations"),
       ),
     );
@@ -178,7 +224,9 @@ export class OverviewPane {
     this.bands.length = 0;
     const most = this.size.rows;
     const shown = kept.slice(0, kept.length > most ? most - 1 : most);
-    const rows = shown.map((k) => this.keptRow(k, k.label, this.about(k), k.nbytes, aliveOf(k, timeline)));
+    const rows = shown.map((k) =>
+      this.keptRow(k, k.label, aboutKept(k, this.state.model), k.nbytes, aliveOf(k, timeline)),
+    );
     const rest = kept.slice(shown.length);
     if (rest.length > 0) {
       const all = { ...rest[0]!, residuals: rest.flatMap((k) => k.residuals) };
@@ -190,15 +238,6 @@ export class OverviewPane {
     if (rows.length === 0)
       rows.push(h("p", { class: "jv-message" }, "Only arguments are saved for the backward pass."));
     return rows;
-  }
-
-  private about(kept: Kept): string {
-    const values = kept.times * kept.values;
-    const n =
-      kept.times > 1
-        ? `${formatCount(kept.times)} × ${plural(kept.values, "value")}`
-        : plural(values, "value");
-    return `${n} · ${this.state.model.placeText(kept.place)}`;
   }
 
   private keptRow(
@@ -222,11 +261,11 @@ export class OverviewPane {
       title: kept ? `${label}\n${kept.reason}` : "The table of residuals has all of them",
       "data-testid": "kept-row",
     });
-    const plot = h("div", { class: "jv-ov-plot jv-ov-band", onclick: open });
+    const plot = h("div", { class: "jv-ov-plot jv-ov-band jv-time", onclick: open });
     const row = this.row("", left, plot);
     const point = () => {
       this.point(kept?.place ?? null);
-      this.say(kept ? this.lifeOf(kept, alive) : null);
+      this.say(kept ? lifeOf(kept, alive) : null);
     };
     const leave = () => {
       this.point(null);
@@ -236,18 +275,8 @@ export class OverviewPane {
     row.addEventListener("pointerleave", leave);
     left.addEventListener("focus", point);
     left.addEventListener("blur", leave);
-    this.bands.push({ kept, plot, row, alive });
+    this.bands.push({ kept, name, size, plot, row, alive });
     return row;
-  }
-
-  /** When its values are in memory. */
-  private lifeOf(kept: Kept, alive: Float64Array): string {
-    const first = alive.findIndex((b) => b > 0);
-    const last = alive.length - 1 - [...alive].reverse().findIndex((b) => b > 0);
-    const n = alive.length;
-    if (first < 0) return `\`${kept.label}\`: ${kept.reason}`;
-    const until = last === n - 1 ? "to the end" : `until step ${formatCount(last + 1)}`;
-    return `In memory from step ${formatCount(first + 1)} ${until} of ${formatCount(n)}: ${kept.reason}`;
   }
 
   private memoryPlot(): HTMLElement {
@@ -263,10 +292,8 @@ export class OverviewPane {
       "data-testid": "overview-memory",
     };
     for (const [name, value] of Object.entries(attributes)) this.memory.setAttribute(name, value);
-    this.memory.onpointermove = (event) => this.moveTo(this.stepAt(event));
-    this.memory.onpointerleave = () => this.moveTo(-1);
     this.memory.onblur = () => this.moveTo(-1);
-    this.memory.onclick = (event) => this.openStep(this.stepAt(event));
+    this.memory.onclick = (event) => this.selectStep(this.stepAt(event.clientX));
     this.memory.onkeydown = (event) => this.onMemoryKey(event);
     return this.memory;
   }
@@ -289,7 +316,7 @@ export class OverviewPane {
     this.width = width;
     this.height = height;
     if (isWider) this.draw();
-    else if (this.columns) this.drawMemory();
+    else if (this.axis) this.drawMemory();
   }
 
   private draw(): void {
@@ -297,15 +324,16 @@ export class OverviewPane {
       this.flame.replaceChildren();
       return;
     }
-    this.columns = columnsFor(this.edges, this.width);
-    this.drawScopes();
+    this.axis = new DrawnAxis(this.edges, this.state.span, this.width);
+    this.drawScopes(this.axis);
+    nameBands(this.bands);
     const most = Math.max(1, ...this.bands.map(({ alive }) => greatest(alive)));
     const high = this.size.band;
     for (const { plot, alive } of this.bands)
-      plot.replaceChildren(this.drawing(high, band(alive, this.columns, high - 4, most)), this.turnLine());
+      plot.replaceChildren(this.drawing(high, band(alive, this.axis.columns, high - 4, most)));
     this.drawMemory();
-    const passes = this.picture.querySelector(".jv-ov-passes");
-    passes?.replaceChildren(this.turnLine());
+    this.turn.style.transform = `translateX(${this.axis.start(this.totals.turn).toFixed(1)}px)`;
+    this.markInterval();
     this.light();
   }
 
@@ -313,62 +341,64 @@ export class OverviewPane {
     return svg("svg", { width: this.width, height, "aria-hidden": "true" }, ...shapes);
   }
 
-  /** Where the backward pass starts. */
-  private get turn(): number {
-    return (this.edges[this.totals!.turn] ?? 1) * this.width;
+  private markInterval(): void {
+    const { interval } = this.state;
+    const isOwn = interval !== null && interval.timeline === this.timeline;
+    this.interval.hidden = !isOwn;
+    if (!isOwn || !this.axis) return;
+    const [from, to] = [this.axis.start(interval.first), this.axis.start(interval.last + 1)];
+    this.interval.style.left = `${from.toFixed(1)}px`;
+    this.interval.style.width = `${Math.max(1, to - from).toFixed(1)}px`;
   }
 
-  private turnLine(): HTMLElement {
-    return h("div", { class: "jv-ov-turn", style: `left:${this.turn.toFixed(1)}px` });
-  }
-
-  private drawScopes(): void {
+  private drawScopes(axis: DrawnAxis): void {
     const drawn = this.overview
-      .boxes(this.measure)
-      .filter(({ from, to, depth }) => depth < this.size.depths && (to - from) * this.width >= SEEN);
+      .boxes(this.overview.widths(this.measure), this.edges, axis.whole / REPEATED)
+      .map((box) => ({ ...box, from: axis.clipped(box.from), to: axis.clipped(box.to) }))
+      .filter(({ from, to, depth }) => depth < this.size.depths && (to - from) * this.width >= SEEN)
+      .sort((a, b) => a.from - b.from || a.depth - b.depth);
     const depths = 1 + Math.max(0, ...drawn.map(({ depth }) => depth));
-    const hadFocus = this.flame.contains(this.flame.ownerDocument.activeElement);
-    this.boxes = drawn.map((box, i) => ({ box, element: this.scopeBox(box, i === 0) }));
+    const focused = this.boxes.find(({ element }) => element.matches(":focus"))?.box.scope.index;
+    const names = namesOf(drawn, this.overview, this.width);
+    this.boxes = drawn.map((box, i) => ({ box, element: this.scopeBox(box, names.inside[i]!, i === 0) }));
     const pass = (name: string, isBackward: boolean, from: number, to: number) => {
       const cost = this.amount(this.overview.sum(this.measure, isBackward));
-      const text = to - from > 126 ? `${name}, ${cost}` : to - from > 60 ? name : "";
+      const text = [`${name}, ${cost}`, name].find((t) => t.length * 7 < to - from) ?? "";
       return h(
         "div",
         { class: "jv-ov-pass", style: `left:${from.toFixed(1)}px;width:${(to - from).toFixed(1)}px` },
         text,
       );
     };
+    const turn = Math.min(this.width, Math.max(0, axis.start(this.totals!.turn)));
     this.flame.style.height = `${18 + depths * 20 + 4}px`;
     this.flame.replaceChildren(
-      pass("forward", false, 0, this.turn),
-      pass("backward", true, this.turn, this.width),
-      this.turnLine(),
+      pass("forward", false, 0, turn),
+      pass("backward", true, turn, this.width),
       ...this.boxes.map(({ element }) => element),
+      ...names.across,
     );
-    if (hadFocus) this.boxes[0]?.element.focus();
+    if (focused !== undefined) (this.elementOf(focused) ?? this.boxes[0]?.element)?.focus();
   }
 
   private amount(n: number): string {
     return this.measure === "flops" ? formatFlops(n) : plural(n, "equation");
   }
 
-  private scopeBox(box: Box, isFirst: boolean): HTMLElement {
-    const { scope, from, to, depth } = box;
-    const left = from * this.width;
-    const width = Math.max(1, to * this.width - left - 1);
+  private scopeBox(box: Box, name: string, isFirst: boolean): HTMLElement {
+    const { scope } = box;
     const title = this.overview.titleOf(scope);
-    const style = `left:${left.toFixed(1)}px;width:${width.toFixed(1)}px;top:${18 + depth * 20}px`;
     const pass = scope.isBackward ? "backward" : "forward";
-    const element = button(width >= NAMED ? title : "", () => this.openScope(scope), {
+    const element = button(name, () => this.openScope(scope), {
       class: `jv-scope is-${pass} is-${scope.kind}`,
-      style,
+      style: styleOf(box, this.width),
       tabindex: isFirst ? 0 : -1,
       "aria-label": `${title}, ${pass}, ${this.amount(scope[this.measure])}`,
       "data-testid": "scope",
     });
     const point = () => {
       this.point(scope.place);
-      this.say(this.aboutScope(scope));
+      this.say(aboutScope(scope, this.overview));
     };
     const leave = () => {
       this.point(null);
@@ -382,37 +412,22 @@ export class OverviewPane {
     return element;
   }
 
-  private aboutScope(scope: Scope): string {
-    const { overview } = this;
-    const share = (100 * scope.flops) / Math.max(1, overview.sum("flops"));
-    const pass = scope.isBackward ? "backward" : "forward";
-    const place = this.state.model.placeText(scope.place);
-    const flops = scope.flops > 0 ? `${formatFlops(scope.flops)}, ${percent(share)} of all` : "no FLOPs";
-    const within = overview.scopes[scope.parent];
-    const inside = within && within.count > 1 ? ` in each of ${formatCount(within.count)}` : "";
-    return `\`${overview.titleOf(scope)}\`${inside} · ${pass} · ${flops} · ${plural(scope.equations, "equation")} · ${place}`;
-  }
-
   private drawMemory(): void {
-    const { totals, timeline } = this;
-    if (!totals || !timeline || totals.peak < 0 || this.height <= 0) return;
+    const { totals, axis } = this;
+    if (!totals || !axis || totals.peak < 0 || this.height <= 0) return;
     const most = peakOf(totals) || 1;
-    const x = this.xOf(totals.peak);
+    const x = axis.centre(totals.peak);
     const at =
       x > this.width / 2 ? `right:${(this.width - x + 6).toFixed(1)}px` : `left:${(x + 6).toFixed(1)}px`;
-    this.memory.replaceChildren(
-      this.drawing(this.height, ...areas(totals, this.columns!, this.height, most)),
-      this.turnLine(),
+    const peak = [
       h("div", { class: "jv-ov-peak-dot", style: `left:${x.toFixed(1)}px` }),
       h("div", { class: "jv-ov-peak", style: at }, `peak ${formatBytes(most)}`),
-      this.cursor,
+    ];
+    this.memory.replaceChildren(
+      this.drawing(this.height, ...areas(totals, axis.columns, this.height, most)),
+      ...(x >= 0 && x <= this.width ? peak : []),
     );
-    this.moveTo(-1);
-  }
-
-  /** The centre of a step. */
-  private xOf(step: number): number {
-    return ((this.edges[step]! + this.edges[step + 1]!) / 2) * this.width;
+    this.moveTo(this.at);
   }
 
   private fillLegend(step = -1): void {
@@ -466,18 +481,27 @@ export class OverviewPane {
     this.state.selectRow(row);
   }
 
-  private stepAt({ clientX }: MouseEvent): number {
-    const x = Math.floor(clientX - this.memory.getBoundingClientRect().left);
-    const { columns, totals } = this;
-    if (!columns || !totals) return -1;
-    const c = Math.min(columns.first.length - 1, Math.max(0, x));
-    let best = columns.first[c]!;
-    for (let i = best; i <= columns.last[c]!; i++) if (totals.total[i]! > totals.total[best]!) best = i;
-    return best;
+  /** Shows the step under the pointer on all rows; over the memory it is also said. */
+  private follow(event: PointerEvent): void {
+    const target = event.target as Element;
+    if (!target.closest(".jv-time")) this.moveTo(-1);
+    else this.moveTo(this.stepAt(event.clientX), this.memory.contains(target));
   }
 
-  private moveTo(step: number): void {
+  private selectStep(step: number): void {
+    const row = this.timeline?.steps[step]?.row ?? -1;
+    if (row >= 0) this.state.selectRow(row);
+  }
+
+  private stepAt(clientX: number): number {
+    const { axis, totals } = this;
+    return axis && totals ? axis.stepAt(clientX - this.memory.getBoundingClientRect().left, totals) : -1;
+  }
+
+  private moveTo(step: number, isSaid = true): void {
+    const before = this.at;
     this.at = step;
+    if (before < 0 && step < 0) return;
     this.fillLegend(step);
     this.cursor.hidden = step < 0;
     if (step < 0) {
@@ -488,7 +512,8 @@ export class OverviewPane {
     }
     const { row } = this.timeline!.steps[step]!;
     const { model } = this.state;
-    this.cursor.style.left = `${this.xOf(step).toFixed(1)}px`;
+    this.cursor.style.transform = `translateX(${(this.axis?.centre(step) ?? 0).toFixed(1)}px)`;
+    if (!isSaid) return;
     const place = model.place(row);
     const text = `step ${formatCount(step + 1)}: \`${model.primitive(row)}\` at \`${lineOf(model, place)}\``;
     this.memory.setAttribute("aria-valuenow", String(step + 1));
@@ -501,7 +526,7 @@ export class OverviewPane {
   }
 
   private onMemoryKey(event: KeyboardEvent): void {
-    if (event.ctrlKey || event.metaKey || event.altKey || !this.timeline) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.shiftKey || !this.timeline) return;
     const n = this.timeline.steps.length;
     const page = Math.max(1, Math.round(n / 40));
     const by = { ArrowLeft: -1, ArrowRight: 1, PageUp: -page, PageDown: page }[event.key];
@@ -510,6 +535,7 @@ export class OverviewPane {
     else if (to !== undefined) this.moveTo(to);
     else if (by === undefined) return;
     else this.moveTo(this.at < 0 ? this.totals!.peak : Math.min(n - 1, Math.max(0, this.at + by)));
+    this.time?.reveal(this.at);
     event.preventDefault();
     event.stopPropagation();
   }

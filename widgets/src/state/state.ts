@@ -6,6 +6,7 @@ import { ownExchanges } from "../model/exchanges";
 import type { Model } from "../model/model";
 import type { Player } from "../model/player";
 import type { Place } from "../model/records";
+import { ALL, type Interval, type Span } from "../model/span";
 import { NO_SWITCHES, Switches, type SwitchSource } from "../model/switches";
 import type { PeakAdvice } from "../wire/explorer.generated";
 import type { CheckResult } from "../wire/schema";
@@ -94,7 +95,9 @@ export type Change =
   | "exchanges"
   | "groups"
   | "memory"
-  | "whole";
+  | "whole"
+  | "span"
+  | "interval";
 
 export class State {
   selection: Selection = NOTHING;
@@ -104,6 +107,10 @@ export class State {
   view: View = "";
   /** The place in the source that is hovered elsewhere. */
   aimed: Place | null = null;
+  /** The part of the run that is visible in all charts over time, as fractions of its steps. */
+  span: Span = ALL;
+  /** The selected interval of the run. */
+  interval: Interval | null = null;
   /** The pane that keys and the top bar act on. */
   side: Side = "left";
   /** The hovered variable, or -1. */
@@ -225,6 +232,7 @@ export class State {
   }
 
   clear(): void {
+    this.chooseInterval(null);
     this.selection = NOTHING;
     this.variable = -1;
     this.tell("selection");
@@ -333,6 +341,19 @@ export class State {
   /** Changing the panes by hand ends an arrangement. */
   private leave(): void {
     this.look("");
+  }
+
+  /** Shows a part of the run in all charts over time. */
+  lookAt(span: Span): void {
+    if (span.from === this.span.from && span.to === this.span.to) return;
+    this.span = span;
+    this.tell("span");
+  }
+
+  chooseInterval(interval: Interval | null): void {
+    if (interval === this.interval) return;
+    this.interval = interval;
+    this.tell("interval");
   }
 
   /** Highlights a place in the source; null for none. */

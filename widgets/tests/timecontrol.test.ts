@@ -1,0 +1,148 @@
+// @vitest-environment jsdom
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { ALL } from "../src/model/span";
+import { totalsOf } from "../src/model/timeline";
+import { TimeControl } from "../src/panes/timecontrol";
+import { State } from "../src/state/state";
+import { model } from "./fixture";
+
+beforeEach(() => vi.useFakeTimers());
+afterEach(() => {
+  vi.useRealTimers();
+  vi.unstubAllGlobals();
+  document.body.replaceChildren();
+});
+
+/** A chart of 100 pixels with the steps of the shared view, zoomed as far as 4 steps allow. */
+function chart() {
+  const state = new State(model());
+  const surface = document.createElement("div");
+  const plot = document.createElement("div");
+  plot.className = "jv-time";
+  surface.append(plot);
+  document.body.append(surface);
+  const steps = Array.from({ length: 100 }, () => state.model.timeline.steps[0]!);
+  const timeline = { ...state.model.timeline, steps };
+  let cursor = -1;
+  const dragTo = vi.fn();
+  const control = new TimeControl(state, surface, {
+    ends: () => [0, 100],
+    timeline: () => timeline,
+    stepAt: (x) => Math.floor((state.span.from + (state.span.to - state.span.from) * (x / 100)) * 100),
+    cursor: () => cursor,
+    moveTo: (step) => {
+      cursor = step;
+    },
+    dragTo,
+  });
+  surface.append(control.bar);
+  const fire = (type: string, more: object, target: Element = plot) => {
+    const event = new MouseEvent(type, { bubbles: true, cancelable: true, ...more });
+    for (const [name, value] of Object.entries({ pointerId: 1, ...more }))
+      if (!(name in event)) Object.assign(event, { [name]: value });
+    target.dispatchEvent(event);
+    return event;
+  };
+  const wheel = (more: object) => fire("wheel", { deltaX: 0, deltaY: 0, deltaMode: 0, ...more });
+  const drag = (from: number, to: number, more = {}) => {
+    fire("pointerdown", { clientX: from, ...more });
+    fire("pointermove", { clientX: to, ...more });
+    fire("pointerup", { clientX: to, ...more });
+  };
+  const key = (name: string, more = {}) =>
+    plot.dispatchEvent(new KeyboardEvent("keydown", { key: name, bubbles: true, cancelable: true, ...more }));
+  const find = (id: string) => surface.querySelector<HTMLButtonElement>(`[data-testid=time-${id}]`)!;
+  const stand = (step: number) => {
+    cursor = step;
+  };
+  const seen = () => [state.span.from, state.span.to].map((at) => Math.round(at * 100));
+  return { state, plot, fire, wheel, drag, key, find, seen, stand, dragTo, timeline, control };
+}
+
+test("a wheel zooms about the pointer, unless it scrolls something; with Ctrl it always does", () => {
+  const { wheel, seen, plot, state } = chart();
+  expect(wheel({ deltaY: -1000 / 3, clientX: 50 }).defaultPrevented).toBe(true);
+  expect(seen()).toEqual([25, 75]);
+  const around = plot.parentElement!;
+  around.style.overflowY = "auto";
+  Object.defineProperty(around, "scrollHeight", { value: 500 });
+  Object.defineProperty(around, "clientHeight", { value: 100 });
+  expect(wheel({ deltaY: -100, clientX: 50 }).defaultPrevented).toBe(false);
+  expect(seen()).toEqual([25, 75]);
+  expect(wheel({ deltaY: -1000 / 3, clientX: 0, ctrlKey: true }).defaultPrevented).toBe(true);
+  expect(seen()).toEqual([25, 50]);
+  // Across, it pans; there is nothing to pan if all is seen.
+  wheel({ deltaX: 100 });
+  expect(seen()).toEqual([50, 75]);
+  state.lookAt(ALL);
+  expect(wheel({ deltaX: 100 }).defaultPrevented).toBe(false);
+});
+
+test("a drag pans and is no click, two fingers zoom, and a double click shows the whole run", () => {
+  const { state, fire, drag, seen, plot, dragTo } = chart();
+  const clicked = vi.fn();
+  plot.addEventListener("click", clicked);
+  drag(50, 30);
+  expect(seen()).toEqual([0, 100]);
+  expect(dragTo).toHaveBeenCalledWith(30);
+  vi.runAllTimers();
+  state.lookAt({ from: 0.4, to: 0.6 });
+  drag(50, 0);
+  fire("click", {});
+  expect(seen()).toEqual([50, 70]);
+  expect(clicked).not.toHaveBeenCalled();
+  vi.runAllTimers();
+  fire("pointerdown", { clientX: 50 });
+  fire("pointermove", { clientX: 52 });
+  fire("pointerup", { clientX: 52 });
+  fire("click", {});
+  expect(clicked).toHaveBeenCalledOnce();
+  for (const [type, a, b] of [
+    ["pointerdown", 25, 75],
+    ["pointermove", 0, 100],
+  ] as const) {
+    fire(type, { clientX: a, pointerId: 1 });
+    fire(type, { clientX: b, pointerId: 2 });
+  }
+  expect(seen()).toEqual([55, 65]);
+  fire("dblclick", {});
+  expect(state.span).toBe(ALL);
+});
+
+test("keys and buttons zoom about the cursor, which stays in view; the peak has a lens", () => {
+  const { key, find, seen, stand, control, state, timeline } = chart();
+  stand(10);
+  key("+");
+  expect(seen()).toEqual([5, 55]);
+  find("out").click();
+  expect(seen()).toEqual([0, 100]);
+  expect([find("out").disabled, find("said").textContent]).toEqual([true, "100 steps"]);
+  for (let i = 0; i < 9; i++) key("+");
+  expect(seen()[1]! - seen()[0]!).toBe(4);
+  control.reveal(90);
+  expect(seen()).toEqual([87, 91]);
+  expect(find("said").textContent).toBe("steps 88 to 91 of 100");
+  key("0");
+  expect(state.span).toBe(ALL);
+  find("peak").click();
+  const { peak } = totalsOf(timeline);
+  expect(state.span.to - state.span.from).toBeCloseTo(0.125);
+  expect(state.span.from * 100 <= peak && peak < state.span.to * 100).toBe(true);
+});
+
+test("an interval is selected with Shift, the button or keys, and then listed", () => {
+  const { state, drag, find, key, stand, timeline } = chart();
+  drag(20, 40, { shiftKey: true });
+  expect(state.interval).toEqual({ timeline, first: 20, last: 40 });
+  expect(state.view).toBe("cost");
+  vi.runAllTimers();
+  find("select").click();
+  drag(60, 50);
+  expect(state.interval).toMatchObject({ first: 50, last: 60 });
+  expect(find("select").getAttribute("aria-pressed")).toBe("false");
+  stand(60);
+  key("ArrowRight", { shiftKey: true });
+  expect(state.interval).toMatchObject({ first: 50, last: 61 });
+  state.clear();
+  expect(state.interval).toBeNull();
+});
