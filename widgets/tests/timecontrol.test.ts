@@ -28,7 +28,8 @@ function chart() {
   const control = new TimeControl(state, surface, {
     ends: () => [0, 100],
     timeline: () => timeline,
-    stepAt: (x) => Math.floor((state.span.from + (state.span.to - state.span.from) * (x / 100)) * 100),
+    stepAt: (x) =>
+      Math.floor((state.time.span.from + (state.time.span.to - state.time.span.from) * (x / 100)) * 100),
     cursor: () => cursor,
     moveTo: (step) => {
       cursor = step;
@@ -55,7 +56,7 @@ function chart() {
   const stand = (step: number) => {
     cursor = step;
   };
-  const seen = () => [state.span.from, state.span.to].map((at) => Math.round(at * 100));
+  const seen = () => [state.time.span.from, state.time.span.to].map((at) => Math.round(at * 100));
   return { state, plot, fire, wheel, drag, key, find, seen, stand, dragTo, timeline, control };
 }
 
@@ -74,7 +75,7 @@ test("a wheel zooms about the pointer, unless it scrolls something; with Ctrl it
   // Across, it pans; there is nothing to pan if all is seen.
   wheel({ deltaX: 100 });
   expect(seen()).toEqual([50, 75]);
-  state.lookAt(ALL);
+  state.time.lookAt(ALL);
   expect(wheel({ deltaX: 100 }).defaultPrevented).toBe(false);
 });
 
@@ -86,7 +87,7 @@ test("a drag pans and is no click, two fingers zoom, and a double click shows th
   expect(seen()).toEqual([0, 100]);
   expect(dragTo).toHaveBeenCalledWith(30);
   vi.runAllTimers();
-  state.lookAt({ from: 0.4, to: 0.6 });
+  state.time.lookAt({ from: 0.4, to: 0.6 });
   drag(50, 0);
   fire("click", {});
   expect(seen()).toEqual([50, 70]);
@@ -106,7 +107,7 @@ test("a drag pans and is no click, two fingers zoom, and a double click shows th
   }
   expect(seen()).toEqual([55, 65]);
   fire("dblclick", {});
-  expect(state.span).toBe(ALL);
+  expect(state.time.span).toBe(ALL);
 });
 
 test("keys and buttons zoom about the cursor, which stays in view; the peak has a lens", () => {
@@ -123,26 +124,26 @@ test("keys and buttons zoom about the cursor, which stays in view; the peak has 
   expect(seen()).toEqual([87, 91]);
   expect(find("said").textContent).toBe("steps 88 to 91 of 100");
   key("0");
-  expect(state.span).toBe(ALL);
+  expect(state.time.span).toBe(ALL);
   find("peak").click();
   const { peak } = totalsOf(timeline);
-  expect(state.span.to - state.span.from).toBeCloseTo(0.125);
-  expect(state.span.from * 100 <= peak && peak < state.span.to * 100).toBe(true);
+  expect(state.time.span.to - state.time.span.from).toBeCloseTo(0.125);
+  expect(state.time.span.from * 100 <= peak && peak < state.time.span.to * 100).toBe(true);
 });
 
 test("an interval is selected with Shift, the button or keys, and then listed", () => {
   const { state, drag, find, key, stand, timeline } = chart();
   drag(20, 40, { shiftKey: true });
-  expect(state.interval).toEqual({ timeline, first: 20, last: 40 });
+  expect(state.time.interval).toEqual({ timeline, first: 20, last: 40 });
   expect(state.view).toBe("cost");
   vi.runAllTimers();
   find("select").click();
   drag(60, 50);
-  expect(state.interval).toMatchObject({ first: 50, last: 60 });
+  expect(state.time.interval).toMatchObject({ first: 50, last: 60 });
   expect(find("select").getAttribute("aria-pressed")).toBe("false");
   stand(60);
   key("ArrowRight", { shiftKey: true });
-  expect(state.interval).toMatchObject({ first: 50, last: 61 });
+  expect(state.time.interval).toMatchObject({ first: 50, last: 61 });
   state.clear();
-  expect(state.interval).toBeNull();
+  expect(state.time.interval).toBeNull();
 });

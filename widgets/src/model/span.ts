@@ -19,6 +19,27 @@ export interface Interval {
   readonly last: number;
 }
 
+/** What is visible and what is selected in all charts over time. */
+export class TimeView {
+  /** The visible part of the run, as fractions of its steps. */
+  span: Span = ALL;
+  interval: Interval | null = null;
+
+  constructor(private readonly tell: (change: "span" | "interval") => void) {}
+
+  lookAt(span: Span): void {
+    if (span.from === this.span.from && span.to === this.span.to) return;
+    this.span = span;
+    this.tell("span");
+  }
+
+  choose(interval: Interval | null): void {
+    if (interval === this.interval) return;
+    this.interval = interval;
+    this.tell("interval");
+  }
+}
+
 /** Where a place of the whole axis is in its visible part. */
 export const seenAt = ({ from, to }: Span, place: number): number => (place - from) / (to - from);
 

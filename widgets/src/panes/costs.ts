@@ -70,7 +70,7 @@ export class CostsPane {
       h("option", { value: "function" }, "by function, with what it calls"),
       h("option", { value: "equation" }, "by equation"),
     );
-    if (state.interval) this.by.value = "equation";
+    if (state.time.interval) this.by.value = "equation";
     const table = h(
       "table",
       { class: "jv-table" },
@@ -91,7 +91,7 @@ export class CostsPane {
     if (change === "selection") this.light();
     if (change !== "interval") return;
     this.isStale = true;
-    if (this.state.interval) this.by.value = "equation";
+    if (this.state.time.interval) this.by.value = "equation";
     else if (this.by.value === "equation") this.by.value = "line";
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.update("view"), GROWS);
@@ -106,7 +106,7 @@ export class CostsPane {
     const { model } = this.state;
     const { total } = model.lines;
     const by = this.by.value;
-    const interval = by === "equation" ? this.state.interval : null;
+    const interval = by === "equation" ? this.state.time.interval : null;
     const again = total.recomputed > 0 ? `, of which ${formatFlops(total.recomputed)} recomputed` : "";
     this.total.textContent = interval
       ? `steps ${formatCount(interval.first + 1)} to ${formatCount(interval.last + 1)}; Esc for the whole run`
@@ -226,7 +226,7 @@ function functionsOf({ model }: State): Row[] {
 }
 
 /** The equations of the selected interval, or of the whole run; those of one expression in repeated layers together. */
-function equationsOf({ model, interval }: State): Row[] {
+function equationsOf({ model, time: { interval } }: State): Row[] {
   const { steps } = interval?.timeline ?? model.timeline;
   const shown = steps.slice(interval?.first ?? 0, (interval?.last ?? steps.length) + 1);
   const rows = shown.map(({ row }) => row).filter((row) => row >= 0);

@@ -188,7 +188,7 @@ export class MemoryPane {
     const [width, height, pixels] = this.size;
     if (this.shown === null || width === 0 || height === 0) return;
     const { totals, reference, line } = this.shown;
-    const { span } = this.state;
+    const { span } = this.state.time;
     this.chart = new Chart(totals, width, height, pixels, { reference, compiled: totalsOfLine(line), span });
     this.plot.setAttribute("aria-valuemax", String(this.chart.steps));
     this.areas.replaceChildren(...this.chart.draw());
@@ -214,7 +214,7 @@ export class MemoryPane {
         ? ({ residuals }: Buffer) => residuals.some((r) => selection.residuals.has(r))
         : ({ row }: Buffer) => this.state.row >= 0 && chosen.has(row);
     const meant = buffers.filter(isMeant);
-    const { interval } = this.state;
+    const { interval } = this.state.time;
     this.lit.replaceChildren(
       ...(interval?.timeline === this.shown.timeline ? chart.interval(interval.first, interval.last) : []),
       ...joined(meant).flatMap(({ born, last }) => chart.during(born, last)),

@@ -171,7 +171,7 @@ export class MotionPane {
   private draw(): void {
     if (!this.motion || this.width === 0) return;
     this.chart = new Chart(this.motion.totals, this.width, CHART, globalThis.devicePixelRatio || 1, {
-      span: this.state.span,
+      span: this.state.time.span,
     });
     this.drawing.setAttribute("width", String(this.width));
     this.drawing.onclick = (event) => {

@@ -114,7 +114,7 @@ export class OverviewPane {
     if (change === "interval") this.markInterval();
     // The axis may have changed while another view was shown.
     const isMoved = change === "span" || change === "view";
-    if (isMoved && this.state.view === "overview" && this.axis?.span !== this.state.span) this.draw();
+    if (isMoved && this.state.view === "overview" && this.axis?.span !== this.state.time.span) this.draw();
   }
 
   focus(): void {
@@ -324,7 +324,7 @@ export class OverviewPane {
       this.flame.replaceChildren();
       return;
     }
-    this.axis = new DrawnAxis(this.edges, this.state.span, this.width);
+    this.axis = new DrawnAxis(this.edges, this.state.time.span, this.width);
     this.drawScopes(this.axis);
     nameBands(this.bands);
     const most = Math.max(1, ...this.bands.map(({ alive }) => greatest(alive)));
@@ -342,7 +342,7 @@ export class OverviewPane {
   }
 
   private markInterval(): void {
-    const { interval } = this.state;
+    const { interval } = this.state.time;
     const isOwn = interval !== null && interval.timeline === this.timeline;
     this.interval.hidden = !isOwn;
     if (!isOwn || !this.axis) return;

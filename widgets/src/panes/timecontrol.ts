@@ -71,7 +71,7 @@ export class TimeControl {
     this.select.setAttribute("aria-pressed", "false");
     this.out = [
       act("−", "Zoom out (-)", "out", zoom(STEP)),
-      act("whole run", "Show the whole run (0, double click)", "all", () => state.lookAt(ALL)),
+      act("whole run", "Show the whole run (0, double click)", "all", () => state.time.lookAt(ALL)),
     ];
     this.bar = h(
       "div",
@@ -93,7 +93,7 @@ export class TimeControl {
     on("pointermove", (event) => this.move(event));
     on("pointerup", (event) => this.release(event));
     on("pointercancel", (event) => this.release(event));
-    on("dblclick", (event) => isOnTime(event) && state.lookAt(ALL));
+    on("dblclick", (event) => isOnTime(event) && state.time.lookAt(ALL));
     // A drag that ends on a button is no click on it.
     on("click", (event) => this.isDragging && event.stopPropagation(), { capture: true });
     on("keydown", (event) => this.onKey(event), { capture: true });
@@ -120,7 +120,7 @@ export class TimeControl {
   }
 
   private show(): void {
-    const { span } = this.state;
+    const { span } = this.state.time;
     for (const each of this.out) each.disabled = isWhole(span);
     const n = this.steps;
     const [first, last] = [Math.floor(span.from * n + SLACK) + 1, Math.ceil(span.to * n - SLACK)];
@@ -140,11 +140,11 @@ export class TimeControl {
 
   /** The visible part of the axis. */
   private get seen(): Span {
-    return this.onAxis(this.state.span);
+    return this.onAxis(this.state.time.span);
   }
 
   private look(part: Span): void {
-    this.state.lookAt(isWhole(part) ? ALL : (this.axis.toSteps?.(part) ?? part));
+    this.state.time.lookAt(isWhole(part) ? ALL : (this.axis.toSteps?.(part) ?? part));
   }
 
   /** The place of the axis at a position. */
@@ -180,7 +180,7 @@ export class TimeControl {
     const n = this.steps;
     const around = Math.min(n, AROUND, Math.max(LEAST, n * SHARE));
     const first = Math.min(n - around, Math.max(0, peak + 0.5 - around / 2));
-    this.state.lookAt({ from: first / n, to: (first + around) / n });
+    this.state.time.lookAt({ from: first / n, to: (first + around) / n });
     this.axis.moveTo(peak);
   }
 
@@ -193,7 +193,7 @@ export class TimeControl {
     const isAcross = shiftKey || Math.abs(deltaX) > Math.abs(deltaY);
     const isMeant = event.ctrlKey || event.metaKey;
     if (isAcross && !isMeant) {
-      if (isWhole(this.state.span)) return;
+      if (isWhole(this.state.time.span)) return;
       this.pan(((deltaX || deltaY) * pixels) / this.width, this.seen);
     } else {
       // Where something can be scrolled, the wheel scrolls.
@@ -246,7 +246,7 @@ export class TimeControl {
       const about = this.placeOf((from! + otherFrom) / 2, gesture.span);
       this.zoom(Math.log2(apart(from!, otherFrom) / apart(x!, other)), about, gesture.span);
     } else if (gesture.step >= 0) this.choose(gesture.step, this.axis.stepAt(x!));
-    else if (!isWhole(this.state.span)) this.pan((from! - x!) / this.width, gesture.span);
+    else if (!isWhole(this.state.time.span)) this.pan((from! - x!) / this.width, gesture.span);
     else this.axis.dragTo?.(this.axis.stepAt(x!));
   }
 
@@ -269,7 +269,7 @@ export class TimeControl {
     const timeline = this.axis.timeline();
     if (timeline === null || other < 0) return;
     const [first, last] = [Math.min(one, other), Math.max(one, other)];
-    this.state.chooseInterval({ timeline, first, last });
+    this.state.time.choose({ timeline, first, last });
     this.tell(
       `steps ${formatCount(first + 1)} to ${formatCount(last + 1)}: ${plural(last - first + 1, "step")}`,
     );
@@ -289,9 +289,9 @@ export class TimeControl {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[key];
     if (key === "+" || key === "=") this.zoom(-STEP, this.middle());
     else if (key === "-" || key === "_") this.zoom(STEP, this.middle());
-    else if (key === "0") this.state.lookAt(ALL);
+    else if (key === "0") this.state.time.lookAt(ALL);
     else if (shiftKey && by !== undefined) this.extend(by);
-    else if (shiftKey && key === "Enter" && this.state.interval) this.list();
+    else if (shiftKey && key === "Enter" && this.state.time.interval) this.list();
     else return;
     event.preventDefault();
     event.stopPropagation();
@@ -302,7 +302,7 @@ export class TimeControl {
     const cursor = this.axis.cursor();
     const to = Math.min(this.steps - 1, Math.max(0, cursor + by));
     if (cursor < 0) return;
-    const { first, last, timeline } = this.state.interval ?? {};
+    const { first, last, timeline } = this.state.time.interval ?? {};
     const isOwn = timeline === this.axis.timeline();
     const other = isOwn && cursor === last ? first! : isOwn && cursor === first ? last! : cursor;
     this.axis.moveTo(to);

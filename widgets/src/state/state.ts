@@ -6,7 +6,7 @@ import { ownExchanges } from "../model/exchanges";
 import type { Model } from "../model/model";
 import type { Player } from "../model/player";
 import type { Place } from "../model/records";
-import { ALL, type Interval, type Span } from "../model/span";
+import { TimeView } from "../model/span";
 import { NO_SWITCHES, Switches, type SwitchSource } from "../model/switches";
 import type { PeakAdvice } from "../wire/explorer.generated";
 import type { CheckResult } from "../wire/schema";
@@ -107,10 +107,7 @@ export class State {
   view: View = "";
   /** The place in the source that is hovered elsewhere. */
   aimed: Place | null = null;
-  /** The part of the run that is visible in all charts over time, as fractions of its steps. */
-  span: Span = ALL;
-  /** The selected interval of the run. */
-  interval: Interval | null = null;
+  readonly time = new TimeView((change) => this.tell(change));
   /** The pane that keys and the top bar act on. */
   side: Side = "left";
   /** The hovered variable, or -1. */
@@ -232,7 +229,7 @@ export class State {
   }
 
   clear(): void {
-    this.chooseInterval(null);
+    this.time.choose(null);
     this.selection = NOTHING;
     this.variable = -1;
     this.tell("selection");
@@ -338,24 +335,6 @@ export class State {
     this.tell("view");
   }
 
-  /** Changing the panes by hand ends an arrangement. */
-  private leave(): void {
-    this.look("");
-  }
-
-  /** Shows a part of the run in all charts over time. */
-  lookAt(span: Span): void {
-    if (span.from === this.span.from && span.to === this.span.to) return;
-    this.span = span;
-    this.tell("span");
-  }
-
-  chooseInterval(interval: Interval | null): void {
-    if (interval === this.interval) return;
-    this.interval = interval;
-    this.tell("interval");
-  }
-
   /** Highlights a place in the source; null for none. */
   pointTo(place: Place | null): void {
     if (place === this.aimed) return;
@@ -389,7 +368,7 @@ export class State {
   /** Shows the stages of a pane as code or as a graph. */
   showAs(side: Side, form: Form): void {
     if (this.form[side] === form) return;
-    this.leave();
+    this.look("");
     this.form = { ...this.form, [side]: form };
     this.tell("shown");
   }
@@ -427,7 +406,7 @@ export class State {
   compare(isOn: boolean): void {
     if (this.other === null || isOn === this.compared) return;
     this.compared = isOn;
-    if (isOn ? ["cost", "what-if"].includes(this.view) : this.view === "diff") this.leave();
+    if (isOn ? ["cost", "what-if"].includes(this.view) : this.view === "diff") this.look("");
     this.tell("shown");
   }
 
