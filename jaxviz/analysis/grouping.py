@@ -210,8 +210,10 @@ def outliers(sentences: Sequence[str]) -> list[bool]:
 
 
 def most_alike(sentences: Sequence[str]) -> str:
-    """One sentence for several: the most common one, up to numbers; and how many differ."""
-    differ = outliers(sentences)
-    said = alike([s for s, differs in zip(sentences, differ, strict=True) if not differs])
-    n, others = differ.count(False), sum(differ)
-    return said if not others else f"{said} ({n} of {len(sentences)}; the other{'s' * (others > 1)} for another reason)"
+    """One text for several sentences: the two most common ones, up to numbers, and how many each is for."""
+    groups = sorted(grouped(sentences, pattern), key=len, reverse=True)
+    if len(groups) == 1:
+        return alike(groups[0])
+    texts = [f"{alike(same)} ({len(same)} of {len(sentences)})" for same in groups if same[0]]
+    more = [f"and {len(texts) - 2} more"] if len(texts) > 2 else []
+    return "; ".join([*texts[:2], *more])

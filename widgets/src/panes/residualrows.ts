@@ -19,7 +19,10 @@ export interface Row {
 /** The rows of some residuals, ordered by first member. */
 export function folded(residuals: readonly Residual[], groups: readonly ResidualGroup[]): Row[] {
   return grouped(residuals, (r) => r.group).map((members) => {
-    const residual = members.length > 1 ? together(members, groups[members[0]!.group]!) : members[0]!;
+    const [first, group] = [members[0]!, groups[members[0]!.group]!];
+    // The sentence with the rule is that of the inspector.
+    const alone = group.members.length > 1 ? first : { ...first, reason: group.why };
+    const residual = members.length > 1 ? together(members, group) : alone;
     return { residual, members, isInside: false };
   });
 }
