@@ -63,7 +63,7 @@ def _sign(text: str) -> str:
     return ", and at least 0" if text.strip().startswith("-") else ""
 
 
-def read_amount(amount: Any, whole: int, what: str, forms: str = _AMOUNTS) -> int:
+def read_amount(amount: Any, total: int, what: str, forms: str = _AMOUNTS) -> int:
     """Reads bytes: a size, or a share, which is a number up to 1.0 or a text such as '50%'.
 
     >>> read_amount("50%", 1000, "a budget"), read_amount(0.5, 1000, "a budget"), read_amount("2 kB", 1000, "a budget")
@@ -71,17 +71,17 @@ def read_amount(amount: Any, whole: int, what: str, forms: str = _AMOUNTS) -> in
 
     Args:
       amount: what was given.
-      whole: the bytes of which a share is taken.
+      total: the bytes of which a share is taken.
       what, forms: as for `read_size`.
 
     Raises:
       ValueError, TypeError: as `read_size`.
     """
     if isinstance(amount, str) and (percent := _PERCENT.fullmatch(amount.strip())):
-        return int(float(percent[1]) * whole / 100)
+        return int(float(percent[1]) * total / 100)
     number = read_size(amount, what, forms)
     is_share = number <= 1.0 and not (isinstance(amount, str) and amount.strip()[-1:] in "bB")
-    return int(number * whole if is_share else number)
+    return int(number * total if is_share else number)
 
 
 def read_budget(budget: Any, all_nbytes: int, what: str = "a budget") -> int:
@@ -124,11 +124,11 @@ def least_size(least: int, below: int) -> str:
     return next((s for s in sizes if least <= read_size(s) < below), f"{least} B")
 
 
-def least_budget(least: int, whole: int, argument: str = "budget") -> str:
+def least_budget(least: int, total: int, argument: str = "budget") -> str:
     """What to type for a budget of at least some bytes: `budget="1.7 KiB" or budget=0.53`."""
-    ways = [f'"{least_size(least, whole)}"']
-    percent = math.ceil(100 * least / whole)
-    share = next(n / 100 for n in (percent, percent + 1) if int(n / 100 * whole) >= least)
+    ways = [f'"{least_size(least, total)}"']
+    percent = math.ceil(100 * least / total)
+    share = next(n / 100 for n in (percent, percent + 1) if int(n / 100 * total) >= least)
     if share < 1:
         ways.append(f"{share:g}")
     return " or ".join(f"{argument}={way}" for way in ways)

@@ -66,8 +66,8 @@ def evaluation(equation: Equation, within: Sequence[Equation] = ()) -> Hashable:
     written = primal_equation(equation).source
     if own_line(written) is not None:
         return evaluated_by(written)  # the usual case
-    made = _up_to_own_code(equation, within)
-    return tuple(next((x for a in reversed(chain) if (x := evaluated_by(a.source))), None) for chain in made)
+    chains = _up_to_own_code(equation, within)
+    return tuple(next((x for a in reversed(chain) if (x := evaluated_by(a.source))), None) for chain in chains)
 
 
 def _up_to_own_code(equation: Equation, within: Sequence[Equation]) -> Iterator[tuple[Equation, ...]]:
@@ -116,12 +116,12 @@ def repetitions(equations: Sequence[Equation], holders: Sequence[int]) -> list[i
         return steps[e]
 
     groups: dict[tuple[int, int, int], int] = {}
-    found: list[int] = []
+    numbers: list[int] = []
     for e, holder in zip(equations, holders, strict=True):
         operation, written, is_own = steps.get(e) or step(e)
-        within = -1 if is_own or holder < 0 else found[holder]
-        found.append(groups.setdefault((operation, written, within), len(groups)))
-    return found
+        within = -1 if is_own or holder < 0 else numbers[holder]
+        numbers.append(groups.setdefault((operation, written, within), len(groups)))
+    return numbers
 
 
 def pattern(path: str) -> str:
@@ -181,8 +181,8 @@ _RUNS = 6
 
 def _number(word: str) -> int:
     """The number in a name, an index or a result; 0 for a name without one."""
-    found = _SUFFIX.search(word)
-    return int(word) if word.isdigit() else int(found[0][1:]) if found else 0
+    match = _SUFFIX.search(word)
+    return int(word) if word.isdigit() else int(match[0][1:]) if match else 0
 
 
 def without_repeats(groups: Iterable[Sequence[str]]) -> Callable[[str], Hashable]:

@@ -188,12 +188,12 @@ class Naming:
           in_library: whether the expression is that of a library which the user's calls, rather than the user's.
         """
         key = equation, tuple(within), place, in_library
-        if (known := self._whole.get(key)) is None:
-            known = self._whole[key] = self._find_whole(*key)
+        if (known := self._answers.get(key)) is None:
+            known = self._answers[key] = self._find_whole(*key)
         return known
 
     @cached_property
-    def _whole(self) -> dict[tuple[Equation, tuple[Equation, ...], int, bool], bool]:
+    def _answers(self) -> dict[tuple[Equation, tuple[Equation, ...], int, bool], bool]:
         """The answers of `is_whole` so far: reports name a value itself, its cotangent, and what it is assigned to."""
         return {}
 

@@ -226,9 +226,9 @@ def _split(backward: Equation) -> tuple[tuple[Atom, ...], tuple[Atom, ...]]:
     return backward.invars[:n], backward.invars[n:]
 
 
-def _wanted_of(backward: Program, wanted: Sequence[bool]) -> Program:
+def _wanted_of(backward: Program, needed: Sequence[bool]) -> Program:
     """A backward pass with only these of its cotangents, of the same inputs."""
-    return backward if all(wanted) else dce_program(backward, wanted, [True] * len(backward.invars))[0]
+    return backward if all(needed) else dce_program(backward, needed, [True] * len(backward.invars))[0]
 
 
 def _call(program: Program) -> Operation:

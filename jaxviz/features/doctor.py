@@ -242,11 +242,11 @@ def _versions() -> Iterator[Diagnosis]:
             f"files of the other: `pip uninstall {_NAMESAKE}`, then `pip install --force-reinstall --no-deps "
             f"{_DISTRIBUTION}`.",
         )  # fmt: skip
-    yield from (_version(name, wanted, _DISTRIBUTION) for name, wanted in sorted(needed.items(), key=_jax_first))
+    yield from (_version(name, version, _DISTRIBUTION) for name, version in sorted(needed.items(), key=_jax_first))
     for owner, name in (("jax", "jaxlib"), ("ipywidgets", "jupyterlab_widgets")):
-        wanted = (_requirements(owner) or {}).get(name)
-        if wanted is not None:
-            yield _version(name, wanted, owner)
+        requirement = (_requirements(owner) or {}).get(name)
+        if requirement is not None:
+            yield _version(name, requirement, owner)
     for name, row in missing_names().items():  # private names that jaxviz uses and the installed JAX lacks
         off = f"Without it {row.feature} raises an error." if row.feature else "Without it jaxviz cannot be imported."
         yield Diagnosis(
@@ -277,15 +277,15 @@ def _installed(name: str) -> str:
         return ""
 
 
-def _version(name: str, wanted: str, owner: str) -> Diagnosis:
+def _version(name: str, requirement: str, owner: str) -> Diagnosis:
     from packaging.specifiers import SpecifierSet
 
-    version, install = _installed(name), f"`pip install '{name}{wanted}'`."
+    version, install = _installed(name), f"`pip install '{name}{requirement}'`."
     if not version:
         return Diagnosis(name, "fault", "not installed", f"{owner} needs it: {install}")
-    if SpecifierSet(wanted).contains(version, prereleases=True):
+    if SpecifierSet(requirement).contains(version, prereleases=True):
         return Diagnosis(name, "ok", version)
-    return Diagnosis(name, "fault", version, f"{owner} needs {name} {wanted}: {install}")
+    return Diagnosis(name, "fault", version, f"{owner} needs {name} {requirement}: {install}")
 
 
 # --- devices ----------------------------------------------------------------------------------------------------------

@@ -112,15 +112,15 @@ class Remat(CallPrimitive):
         with_cotangents = replace(back.backward, outvars=(*back.backward.outvars, *summands))
         outs = builder.inline(with_cotangents, [*saved, *linear_cts])
         outs, cts_inside = outs[: len(back.backward.outvars)], outs[len(back.backward.outvars) :]
-        whole = builder.program([*others, *cts_in.values()], outs, compat.derived_debug_info(
+        combined = builder.program([*others, *cts_in.values()], outs, compat.derived_debug_info(
             body.debug_info, [""] * (len(others) + len(cts_in)), len(outs)
         ))  # fmt: skip
         prevent_cse = _per_input(
             operation.params["prevent_cse"],
             lambda p: (*select([not lin for lin in linear], p), *([True] * len(cts_in))),
         )
-        whole = replace(whole, cotangents=partial(_inlined, cotangents, cts_inside))
-        call = apply_remat(operation, whole, prevent_cse)
+        combined = replace(combined, cotangents=partial(_inlined, cotangents, cts_inside))
+        call = apply_remat(operation, combined, prevent_cse)
         template = Template(call, "cotangent")
         return TransposeRule(template, back.nonzeros_out, "transpose of a checkpointed function", back.logs)
 

@@ -110,8 +110,8 @@ class Cond(Primitive):
                         constants[branch.constvars[i]] = branch.consts[i]
             order = list(outside)
             all_places.append([len(avals) + order.index(outer[a]) if a in outer else next(own) for a in p.residuals])
-        whole = [*avals, *(a.aval for a in outside.values())]
-        linear = [_taking(p.linear, len(p.residuals), whole, at) for p, at in zip(parts, all_places, strict=True)]
+        types = [*avals, *(a.aval for a in outside.values())]
+        linear = [_taking(p.linear, len(p.residuals), types, at) for p, at in zip(parts, all_places, strict=True)]
         primal = replace(primal, constvars=tuple(constants), consts=tuple(constants.values()))
         residuals = (primal.invars[0], *primal.outvars[n_out:], *outside.values())
         pushed = call_of(cond_operation(operation, linear))

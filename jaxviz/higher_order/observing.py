@@ -63,7 +63,7 @@ def walk_observed(program: Program) -> Iterator[Program]:
 
 def observed_program(program: Program, observer: Observer) -> Program:
     """The program with values observed; its last input is new, the vector of iterations around it, of one integer."""
-    return Observing(observer).whole(program)
+    return Observing(observer).rewritten(program)
 
 
 class Observing:
@@ -73,7 +73,7 @@ class Observing:
         self.observer = observer
         self._touched: dict[Program, bool] = {}
 
-    def whole(self, program: Program) -> Program:
+    def rewritten(self, program: Program) -> Program:
         loop = Var(_vector(1))
         return self.body(program, loop, (*program.invars, loop))
 

@@ -83,10 +83,10 @@ class ScanParams:
         params["jaxpr"] = body
         if reverse is not None:
             params["reverse"] = reverse
-        whole, xs = body.in_avals[: n_consts + n_carry], body.in_avals[n_consts + n_carry :]
+        unstacked, xs = body.in_avals[: n_consts + n_carry], body.in_avals[n_consts + n_carry :]
         carry, ys = body.out_avals[:n_carry], body.out_avals[n_carry:]
         return make_operation(
-            self.operation.primitive, params, (*whole, *map(self.stacked, xs)), (*carry, *map(self.stacked, ys)),
+            self.operation.primitive, params, (*unstacked, *map(self.stacked, xs)), (*carry, *map(self.stacked, ys)),
             body.effects, self.operation.context,
         )  # fmt: skip
 
@@ -365,7 +365,7 @@ class Scan(CallPrimitive):
             return dce_program(scan.body, (*carry_used, *ys_used), keep_inputs=keep)
 
         carried = slice(n_consts, n_consts + n_carry)
-        (smaller, read), carry_used = fixpoint(carry_used, reduce, lambda found: found[1][carried])
+        (smaller, read), carry_used = fixpoint(carry_used, reduce, lambda state: state[1][carried])
         const_read = read[:n_consts]
         used_out = (*carry_used, *ys_used)
         if all(read) and all(used_out) and smaller.equations == scan.body.equations:

@@ -248,8 +248,8 @@ class While(Primitive):
         outs = builder.apply(known_loop, [v for v, u in zip(operands, uk, strict=True) if not u])
         now = builder.program([v for v, u in zip(operands, unknown, strict=True) if not u], outs)
         available_out = (True,) * len(carry_uk) if by_policy else carry_uk
-        whole = call_of(operation)
-        later = Template(with_results(whole, select(available_out, whole.outvars)), "tangent")
+        call = call_of(operation)
+        later = Template(with_results(call, select(available_out, call.outvars)), "tangent")
         return SplitRule(Template(now, "primal"), later, tuple(range(len(unknown))), carry_uk, available_out, name)
 
     def transpose(self, operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:

@@ -179,8 +179,8 @@ class _JaxprReader:
             return self.env[atom]
         literal = self.literals.get(id(atom))
         if literal is None:
-            held = id(atom) in self.held or compat.is_array(atom.val)
-            literal = self.literals[id(atom)] = Literal(atom.val, atom.aval, held)
+            is_array = id(atom) in self.held or compat.is_array(atom.val)
+            literal = self.literals[id(atom)] = Literal(atom.val, atom.aval, is_array)
         return literal
 
     def equation(self, eqn: Any) -> Equation:

@@ -236,8 +236,8 @@ def _of_mapping(x: Any, name: _Name) -> Iterator[_Contents]:
 
 def _of_list(x: Any, name: _Name) -> Iterator[_Contents]:
     before = list(x)
-    whole = lambda *_: (x.clear(), x.extend(before))
-    yield _Contents(dict(enumerate(before)), lambda: dict(enumerate(list(x))), whole, lambda i: f"{name()}[{i}]")
+    restore = lambda *_: (x.clear(), x.extend(before))
+    yield _Contents(dict(enumerate(before)), lambda: dict(enumerate(list(x))), restore, lambda i: f"{name()}[{i}]")
 
 
 def _of_class(x: Any, name: _Name) -> Iterator[_Contents]:

@@ -12,15 +12,15 @@ def whole_number(x: Any, name: str, least: int = 0) -> int:
     Raises:
       TypeError, ValueError: it is no whole number, or too small.
     """
-    wanted = f"{name} must be a whole number, at least {least}; got {x!r}"
+    rule = f"{name} must be a whole number, at least {least}; got {x!r}"
     try:
         number = operator.index(x)
     except TypeError:
-        raise TypeError(wanted) from None
+        raise TypeError(rule) from None
     if isinstance(x, bool):
-        raise TypeError(wanted)
+        raise TypeError(rule)
     if number < least:
-        raise ValueError(wanted)
+        raise ValueError(rule)
     return number
 
 

@@ -72,10 +72,10 @@ def say_what_to_write(
         and callable(candidates[0])
         and (kwargs.keys() <= parameters.keys() or _BY_POSITION in message_of(error))
     ):
-        wanted = _required(candidates[0])
-        if wanted and _takes_arguments(public):
+        required = _required(candidates[0])
+        if required and _takes_arguments(public):
             names = list(map(_name, candidates))
-            _note(error, f"{_WRITE}{_call(public, names, wanted)}: the arguments of {names[0]} come after it.")
+            _note(error, f"{_WRITE}{_call(public, names, required)}: the arguments of {names[0]} come after it.")
 
 
 def _note(error: TypeError, text: str) -> None:

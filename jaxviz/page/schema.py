@@ -421,8 +421,8 @@ def _decoded(
         return np.frombuffer(block, dtype="<" + code, count=count, offset=start + offset)
 
     if coding == "delta":
-        whole: np.ndarray = np.cumsum(at(how, size, offset), dtype=np.int64).astype("<" + code)
-        return whole
+        decoded: np.ndarray = np.cumsum(at(how, size, offset), dtype=np.int64).astype("<" + code)
+        return decoded
     if coding == "dictionary":
         values = at(code, how, offset)
         taken: np.ndarray = values[at("u1", size, offset + values.nbytes + -values.nbytes % 8)]

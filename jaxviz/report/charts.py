@@ -266,7 +266,7 @@ class FlameGraph:
         return f"{self.title}: {self.rows[0][0]}{f', including {parts}' * bool(parts)}"
 
     @property
-    def whole(self) -> float:
+    def total(self) -> float:
         """Where the last bar ends."""
         return max((start + long for _, _, start, long, _ in self.rows), default=0.0)
 

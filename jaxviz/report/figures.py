@@ -175,21 +175,21 @@ def _(chart: TradeOff, axes: Axes | None = None) -> Figure:
 def _(chart: FlameGraph, axes: Axes | None = None) -> Figure:
     """A flame graph, from the whole at the top down."""
     axes = _own(axes, 8.5, 0.8 + 0.24 * chart.depth)
-    whole = chart.whole or 1.0
-    axes.set_xlim(0, whole)
+    total = chart.total or 1.0
+    axes.set_xlim(0, total)
     axes.set_ylim(chart.depth, 0)
     characters = axes.get_window_extent().width * 72 / axes.figure.dpi / 5  # at 8 points
     for name, kind, left, long, depth in chart.rows:
         colour = chart.colours[kind]
         bar = axes.add_patch(Rectangle((left, depth), long, 0.94, facecolor=colour, edgecolor="white", linewidth=0.5))
-        room = int(characters * long / whole) - 1
+        room = int(characters * long / total) - 1
         if room > 2:
             axes.text(
-                left + 0.002 * whole, depth + 0.5, printable(name, room), va="center", fontsize=8, color=INK,
+                left + 0.002 * total, depth + 0.5, printable(name, room), va="center", fontsize=8, color=INK,
                 parse_math=False,
             ).set_clip_path(bar)  # fmt: skip
     axes.set_yticks([])
-    _ticks(axes.set_xticks, chart.axis, whole)
+    _ticks(axes.set_xticks, chart.axis, total)
     if chart.names:
         axes.legend(handles=[Patch(color=chart.colours[k], label=chart.names[k]) for k in chart.kinds], **_BESIDE)
     return _titled(axes, chart.title)
@@ -227,7 +227,7 @@ def _(chart: Bars, axes: Axes | None = None) -> Figure:
 @plot.register
 def _(chart: Lanes, axes: Axes | None = None) -> Figure:
     """Lanes with boxes for phases, over seconds."""
-    lanes, (first, whole) = chart.lanes, chart.span
+    lanes, (first, last) = chart.lanes, chart.span
     axes = _own(axes, 8, 1.2 + 0.28 * len(lanes))
     for i, (_, rows) in enumerate(lanes):
         for _, start, phases in rows:
@@ -239,8 +239,8 @@ def _(chart: Lanes, axes: Axes | None = None) -> Figure:
     axes.set_yticks(range(len(lanes)), names, fontsize=8, parse_math=False)
     axes.tick_params("y", length=0)
     axes.set_ylim(len(lanes) - 0.4, -0.6)
-    axes.set_xlim(0, 1.02 * whole or 1)
-    _ticks(axes.set_xticks, TIME, whole)
+    axes.set_xlim(0, 1.02 * last or 1)
+    _ticks(axes.set_xticks, TIME, last)
     axes.set_xlabel(TIME.label)
     if lanes:
         axes.legend(handles=[Patch(color=COLOURS[kind], label=text) for text, kind in chart.legend], **_BESIDE)

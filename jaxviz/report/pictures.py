@@ -184,7 +184,7 @@ def _stepped(
 @svg.register
 def _(chart: Lanes) -> str:
     """Lanes with boxes for phases, over seconds."""
-    lanes, (first, whole) = chart.lanes, chart.span
+    lanes, (first, last) = chart.lanes, chart.span
     if not lanes:
         return ""
     names = [fitted(name, 24) for name, _ in lanes]
@@ -199,13 +199,13 @@ def _(chart: Lanes) -> str:
             _text(WIDTH, y + 13, text, "end", dim=True),
         ]
         for _, start, phases in rows:
-            x = left + room * (start - first) / whole
+            x = left + room * (start - first) / last
             for kind, s in phases:
-                wide = room * s / whole
+                wide = room * s / last
                 drawn.append(_box(min(x, left + room - 1), y + 3, max(wide, 1), 13, kind))
                 x += wide
         y += _LINE
-    return _svg(chart, y + _LINE + 2, [*drawn, *_below(TIME, whole, y - 2, lambda value: left + room * value / whole)])
+    return _svg(chart, y + _LINE + 2, [*drawn, *_below(TIME, last, y - 2, lambda value: left + room * value / last)])
 
 
 @svg.register
@@ -291,11 +291,11 @@ def _(chart: Chain) -> str:
 @svg.register
 def _(chart: FlameGraph) -> str:
     """Bars below the bars that contain them, over seconds."""
-    rows, whole = chart.rows, chart.whole
-    if not whole:
+    rows, total = chart.rows, chart.total
+    if not total:
         return ""
     drawn, y0 = _legend([(chart.names[k], k) for k in chart.kinds], 24, chart.colours)
-    scale = (WIDTH - 1) / whole
+    scale = (WIDTH - 1) / total
     for name, kind, left, seconds, depth in rows:
         x, y, wide = scale * left, y0 + (_LINE - 2) * depth, scale * seconds
         drawn.append(_box(x, y, max(wide - 0.5, 0.2), _LINE - 3, kind, chart.colours))
@@ -303,7 +303,7 @@ def _(chart: FlameGraph) -> str:
         if room > 2:
             drawn.append(_text(x + 3, y + 12, fitted(name, room), ink=INK))
     y = y0 + (_LINE - 2) * chart.depth
-    return _svg(chart, y + _LINE + 4, [*drawn, *_below(chart.axis, whole, y, lambda value: scale * value)])
+    return _svg(chart, y + _LINE + 4, [*drawn, *_below(chart.axis, total, y, lambda value: scale * value)])
 
 
 def columns(text: str) -> int:

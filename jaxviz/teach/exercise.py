@@ -174,7 +174,7 @@ class Exercise:
     wrong: Callable[[], Iterable[Any]] = tuple
     grading: Callable[[], OfChoice | OfNumber | OfWord | OfMarks] | None = None
     store: Callable[[Any], str] | None = None
-    _told: int = field(default=0, init=False)
+    _n_hints: int = field(default=0, init=False)
 
     def answer(self, given: Any = ...) -> Verdict:
         """The verdict on an answer.
@@ -197,12 +197,12 @@ class Exercise:
 
     def hint(self) -> Verdict:
         """The next hint."""
-        if self._told >= len(self.hints):
+        if self._n_hints >= len(self.hints):
             return Verdict(None, "There are no more hints; `.reveal()` shows the answer.")
-        told = self.hints[self._told]
-        self._told += 1
-        text = told if isinstance(told, str) else told()
-        return Verdict(None, f"Hint {self._told} of {len(self.hints)}: {text}")
+        hint = self.hints[self._n_hints]
+        self._n_hints += 1
+        text = hint if isinstance(hint, str) else hint()
+        return Verdict(None, f"Hint {self._n_hints} of {len(self.hints)}: {text}")
 
     def reveal(self) -> Verdict:
         """The answer, with its reason."""

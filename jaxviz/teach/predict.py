@@ -40,8 +40,8 @@ def predict(
     """
 
     def reason(choice: Any) -> str:
-        told = because.get(choice, "") if isinstance(because, Mapping) else because
-        return told if isinstance(told, str) else told()
+        text = because.get(choice, "") if isinstance(because, Mapping) else because
+        return text if isinstance(text, str) else text()
 
     def not_yet(headline: str, why: str = "") -> Verdict:
         """A wrong answer with its reason, or with the first hint if the reason would give the right answer away."""
@@ -51,26 +51,26 @@ def predict(
         first = hints[0] if hints else ""
         return f"A hint: {first if isinstance(first, str) else first()}" if hints else ""
 
-    def check(given: Any) -> Verdict:
+    def check(answer: Any) -> Verdict:
         true = truth()
         if choices is not None:
-            if given not in choices:
-                return Verdict(False, f"{given!r} is not one of the choices: {', '.join(map(str, choices))}.")
-            if given == true:
+            if answer not in choices:
+                return Verdict(False, f"{answer!r} is not one of the choices: {', '.join(map(str, choices))}.")
+            if answer == true:
                 return Verdict(True, str(true), note=reason(true))
-            return not_yet(f"It is not `{given}`.", reason(given) if isinstance(because, Mapping) else "")
+            return not_yet(f"It is not `{answer}`.", reason(answer) if isinstance(because, Mapping) else "")
         if isinstance(true, str):
-            right = str(given).strip().casefold() == true.casefold()
-            return Verdict(True, true, note=reason(true)) if right else not_yet(f"It is not `{given}`.")
+            right = str(answer).strip().casefold() == true.casefold()
+            return Verdict(True, true, note=reason(true)) if right else not_yet(f"It is not `{answer}`.")
         try:
-            number = _number(given)
+            number = _number(answer)
         except (TypeError, ValueError):
-            return Verdict(False, f"The answer must be a number; got {given!r}.")
+            return Verdict(False, f"The answer must be a number; got {answer!r}.")
         if math.isclose(number, true, rel_tol=tolerance, abs_tol=0.0):
             return right_number(number == true)
         times = max(number, true) / min(number, true) if min(number, true) > 0 else 0.0
         far = f", by a factor of {times:.0f}" if times > 2.5 else ""
-        return not_yet(f"{given} is too {'large' if number > true else 'small'}{far}.")
+        return not_yet(f"{answer} is too {'large' if number > true else 'small'}{far}.")
 
     def right_number(is_exact: bool) -> Verdict:
         true = truth()
@@ -105,10 +105,10 @@ def predict(
     return Exercise(question, check, solution, form, hints, wrong, grading)
 
 
-def _number(given: Any) -> float:
-    if not isinstance(given, str):
-        return float(given)
-    text = given.replace(",", "").strip()
+def _number(answer: Any) -> float:
+    if not isinstance(answer, str):
+        return float(answer)
+    text = answer.replace(",", "").strip()
     return -read_size(text[1:]) if text.startswith("-") else read_size(text)
 
 

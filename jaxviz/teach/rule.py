@@ -39,12 +39,12 @@ class Check:
     says: str
     fails: Callable[[Any], str]
 
-    def of(self, made: Callable[[Any], Any]) -> Check:
+    def of(self, rule: Callable[[Any], Any]) -> Check:
         """The same check applied to a function of the answer, such as one that uses it as a policy.
 
         >>> teach.keeps_at_most(0, x).of(lambda policy: jax.checkpoint(block, policy=policy))
         """
-        return Check(self.says, lambda written: self.fails(made(written)))
+        return Check(self.says, lambda written: self.fails(rule(written)))
 
     def saying(self, says: str) -> Check:
         """The same check with another description."""
@@ -74,35 +74,35 @@ def rule(
       wrong: wrong answers, for the notebooks' tests.
     """
 
-    def check(given: Any) -> Verdict:
-        if is_blank(given):
+    def check(answer: Any) -> Verdict:
+        if is_blank(answer):
             return Verdict(None, BLANK)
-        points = until_wrong(checks, given)
+        points = until_wrong(checks, answer)
         is_right = all(p.mark == "right" for p in points)
         return Verdict(is_right, "All checks pass." if is_right else "Fix the failing checks first.", points)
 
     def solution() -> Verdict:
-        wanted = tuple(Point("note", c.says) for c in checks)
+        notes = tuple(Point("note", c.says) for c in checks)
         shown = example if isinstance(example, str) else textwrap.dedent(inspect.getsource(example))
-        return Verdict(None, "An answer does this:", wanted, _for_example(shown.strip()) if shown else "")
+        return Verdict(None, "An answer does this:", notes, _for_example(shown.strip()) if shown else "")
 
     return Exercise(question, check, solution, AnswerForm("code"), hints, lambda: wrong)
 
 
-def tried(checks: Iterable[Check], given: Any) -> Iterator[Point]:
+def tried(checks: Iterable[Check], answer: Any) -> Iterator[Point]:
     """A point for each check of an answer; one that raises an error fails."""
     for c in checks:
         try:
-            problem = c.fails(given)
+            problem = c.fails(answer)
         except Exception as error:
             problem = raised(error)
         yield Point("wrong" if problem else "right", c.says, problem)
 
 
-def until_wrong(checks: Iterable[Check], given: Any) -> tuple[Point, ...]:
+def until_wrong(checks: Iterable[Check], answer: Any) -> tuple[Point, ...]:
     """The points of the checks, up to the first that fails."""
     points: list[Point] = []
-    for point in tried(checks, given):
+    for point in tried(checks, answer):
         points.append(point)
         if point.mark == "wrong":
             break
@@ -169,11 +169,11 @@ def gradient_of(reference: Callable[..., Any], *points: tuple[Any, ...], tol: fl
 
 
 def _gives(
-    says: str, name: str, wanted: Callable[..., Any], made: Callable[[Any], Any], points: Sequence[Any], tol: float
+    says: str, name: str, reference: Callable[..., Any], rule: Callable[[Any], Any], points: Sequence[Any], tol: float
 ) -> Check:
     def fails(written: Any) -> str:
         for args in points:
-            problem = difference(made(written)(*args), wanted(*args), tol, name)
+            problem = difference(rule(written)(*args), reference(*args), tol, name)
             if problem:
                 return f"At {shown_inputs(args)} {problem}"
         return ""
@@ -193,11 +193,11 @@ def has_right_rule(*points: tuple[Any, ...], twice: bool = False) -> Check:
 
     def fails(written: Any) -> str:
         for args in points:
-            found = check_rule(written, *args)
-            if not found:
-                return f"At {shown_inputs(args)} the {found.summary}"
-            if twice and found.no_second:
-                return f"At {shown_inputs(args)}: {found.no_second}"
+            report = check_rule(written, *args)
+            if not report:
+                return f"At {shown_inputs(args)} the {report.summary}"
+            if twice and report.no_second:
+                return f"At {shown_inputs(args)}: {report.no_second}"
         return ""
 
     return Check(f"its rule agrees with numerical differences{', and so does its second derivative' * twice}", fails)
@@ -238,9 +238,9 @@ def keeps_at_most(nbytes: int, *args: Any, argnums: Argnums = 0) -> Check:
     """
 
     def fails(written: Any) -> str:
-        found = residuals(written, *args, argnums=argnums)
-        n = found.saved.nbytes
-        largest = max(found, key=lambda r: r.nbytes * (r.kind != "argument"), default=None)
+        saved = residuals(written, *args, argnums=argnums)
+        n = saved.saved.nbytes
+        largest = max(saved, key=lambda r: r.nbytes * (r.kind != "argument"), default=None)
         if n <= nbytes or largest is None:
             return ""
         return f"It saves {format_bytes(n)}; the largest value is {format_bytes(largest.nbytes)}: {largest.reason}"
@@ -280,15 +280,15 @@ def _short(x: Any) -> str:
 
 def difference(ours: Any, theirs: Any, tol: float, name: str) -> str:
     """A sentence on where two results differ most, with the name of the second; '' if they are equal."""
-    found, wanted = tree_flatten_with_path(ours)[0], tree_flatten_with_path(theirs)[0]
-    if [p for p, _ in found] != [p for p, _ in wanted]:
+    leaves, expected = tree_flatten_with_path(ours)[0], tree_flatten_with_path(theirs)[0]
+    if [p for p, _ in leaves] != [p for p, _ in expected]:
         if ours is None:
             return "it returns None. Is a `return` missing?"
         return (
-            f"it returns {counted(len(found), 'array')} in {jax.tree.structure(ours)}, but {name} returns "
+            f"it returns {counted(len(leaves), 'array')} in {jax.tree.structure(ours)}, but {name} returns "
             f"{jax.tree.structure(theirs)}."
         )
-    for (path, a), (_, b) in zip(found, wanted, strict=True):
+    for (path, a), (_, b) in zip(leaves, expected, strict=True):
         at = f" in {keystr(path)}" if path else ""
         if np.shape(a) != np.shape(b):
             return f"it returns the shape {np.shape(a)}{at}, but {name} returns the shape {np.shape(b)}."

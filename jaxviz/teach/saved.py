@@ -123,7 +123,7 @@ class _Case:
     names: dict[Var, str] = field(init=False)
     arguments: dict[Var, str] = field(init=False)
     values: tuple[Value, ...] = field(init=False)
-    kept: dict[Value, list[Residual]] = field(init=False)
+    residuals_of: dict[Value, list[Residual]] = field(init=False)
     beside: list[Residual] = field(init=False)
     read: dict[Equation, list[Residual]] = field(init=False)
 
@@ -148,8 +148,8 @@ class _Case:
         return of(equation).has_custom_rule
 
     def _of_function(self, equation: Equation) -> Equation:
-        found = primal_equation(equation)
-        return self._opaque.get(found, found)
+        original = primal_equation(equation)
+        return self._opaque.get(original, original)
 
     def _is_copy(self, e: Equation) -> bool:
         """Whether an equation of the forward program is one of the function's own, and not one of its derivative."""
@@ -205,7 +205,7 @@ class _Case:
         by_name = {v.text: v for v in values if v.kind == "input"}
         by_variable: dict[Atom, Value] = {a: v for v in values for a in v.atoms}
         by_equation: dict[tuple[Equation | None, str], Value] = {(v.equation, v.kind): v for v in values}
-        self.kept, self.beside, self.shown = {}, [], {}
+        self.residuals_of, self.beside, self.shown = {}, [], {}
         for residual in self.derivation.residuals:
             if residual.kind == "argument":
                 value = by_name.get(residual.expression)
@@ -214,9 +214,9 @@ class _Case:
             if value is None:
                 self.beside.append(residual)
             else:
-                self.kept.setdefault(value, []).append(residual)
+                self.residuals_of.setdefault(value, []).append(residual)
             self.shown[residual] = self._in_words(residual, value)
-        self.values = tuple(v for v in values if v in self.kept or not self._is_noise(v))
+        self.values = tuple(v for v in values if v in self.residuals_of or not self._is_noise(v))
 
     def _value_of(
         self,
@@ -248,8 +248,8 @@ class _Case:
         """How a saved value is computed, with the names of the function's own program where possible."""
         if value is not None and value.kind != "slope":
             return value.text
-        made = self._computed(residual.producer, 0) if residual.producer is not None else None
-        return made or residual.expression
+        origin = self._computed(residual.producer, 0) if residual.producer is not None else None
+        return origin or residual.expression
 
     def _computed(self, e: Equation, depth: int) -> str | None:
         operands = [self._known(a, depth) for a in e.invars]
@@ -271,13 +271,13 @@ class _Case:
 
     def groups(self) -> tuple[tuple[str, tuple[tuple[Any, str], ...]], ...]:
         """The values by their lines, in the order of the program."""
-        found: dict[str, list[tuple[Any, str]]] = {}
+        by_name: dict[str, list[tuple[Any, str]]] = {}
         for i, v in enumerate(self.values):
-            found.setdefault(_heading(v.location), []).append((ValueNumber(i), v.label))
-        return tuple((heading, tuple(options)) for heading, options in found.items())
+            by_name.setdefault(_heading(v.location), []).append((ValueNumber(i), v.label))
+        return tuple((heading, tuple(options)) for heading, options in by_name.items())
 
-    def check(self, given: Any) -> Verdict:
-        items = [given] if isinstance(given, (str, int)) else list(given)
+    def check(self, answer: Any) -> Verdict:
+        items = [answer] if isinstance(answer, (str, int)) else list(answer)
         marked: dict[Value, None] = {}
         for item in items:
             fitting = self._fitting(item)
@@ -298,10 +298,12 @@ class _Case:
             lambda v: v.kind == "value" and self._assigned(v) == text,
             lambda v: v.kind == "value" and text in (v.primitive, _squeezed(v.text), _squeezed(f"{v.name}={v.text}")),
             lambda v: v.kind == "slope" and text in (f"{v.primitive}'", f"{_squeezed(v.text)}'"),
-            lambda v: any(text in (_squeezed(r.expression), _squeezed(self.shown[r])) for r in self.kept.get(v, ())),
+            lambda v: any(
+                text in (_squeezed(r.expression), _squeezed(self.shown[r])) for r in self.residuals_of.get(v, ())
+            ),
             lambda v: v.kind != "slope" and v.name == text,
         )
-        return next((found for way in ways if (found := [v for v in self.values if way(v)])), [])
+        return next((values for way in ways if (values := [v for v in self.values if way(v)])), [])
 
     def _assigned(self, value: Value) -> str:
         """The source variable that a value is assigned to; of a call that computes several, the last one is."""
@@ -316,7 +318,7 @@ class _Case:
         """What is right, wrong and missed; the answer if nothing was marked."""
         points: list[Point] = []
         for v in self.values:
-            is_kept = v in self.kept
+            is_kept = v in self.residuals_of
             if marked is None:
                 if is_kept:
                     points.append(Point("note", v.short, self._why_kept(v)))
@@ -325,11 +327,11 @@ class _Case:
                 points.append(Point(mark, v.short, self._why_kept(v) if is_kept else self._why_not(v)))
         if marked is None:
             return Verdict(None, self._headline(), tuple(points), self._note())
-        n_right, n_wrong = len(marked & set(self.kept)), len(marked - set(self.kept))
-        n_missed = len(set(self.kept) - marked)
+        n_right, n_wrong = len(marked & set(self.residuals_of)), len(marked - set(self.residuals_of))
+        n_missed = len(set(self.residuals_of) - marked)
         if not n_wrong and not n_missed:
             return Verdict(True, self._headline(), tuple(points), self._note())
-        parts = [f"{n_right} of {len(self.kept)} found"]
+        parts = [f"{n_right} of {len(self.residuals_of)} found"]
         parts += [f"{n_wrong} marked that {'is' if n_wrong == 1 else 'are'} not saved"] if n_wrong else []
         points.sort(key=lambda p: ("wrong", "missed", "right").index(p.mark))
         return Verdict(False, f"{', '.join(parts)}.", tuple(points), self._note())
@@ -339,15 +341,15 @@ class _Case:
         return {
             "kind": "marks", "headline": self._headline(), "note": self._note(),
             "boxes": [
-                {"isKept": v in self.kept, "what": printable(v.short),
-                 "why": printable(self._why_kept(v) if v in self.kept else self._why_not(v))}
+                {"isKept": v in self.residuals_of, "what": printable(v.short),
+                 "why": printable(self._why_kept(v) if v in self.residuals_of else self._why_not(v))}
                 for v in self.values
             ],
         }  # fmt: skip
 
     def _headline(self) -> str:
         total = format_bytes(self.derivation.residuals.saved.nbytes)
-        return f"The gradient saves {len(self.kept)} of these {len(self.values)} values, {total} in total."
+        return f"The gradient saves {len(self.residuals_of)} of these {len(self.values)} values, {total} in total."
 
     def _note(self) -> str:
         if not self.beside:
@@ -356,11 +358,11 @@ class _Case:
         return f"Also saved: {shown}{'; …' if len(self.beside) > 4 else ''}."
 
     def _why_kept(self, value: Value) -> str:
-        found = sorted(self.kept[value], key=lambda r: -r.nbytes)
-        size = format_bytes(sum(r.nbytes for r in found))
-        because = found[0].why.partition("; ")[0]
-        times = f", {' × '.join(f'{n:,}' for n in found[0].lengths)} of them" if found[0].lengths else ""
-        what = _listed([self.shown[r] for r in found]) + ", " if value.kind == "slope" else ""
+        residuals = sorted(self.residuals_of[value], key=lambda r: -r.nbytes)
+        size = format_bytes(sum(r.nbytes for r in residuals))
+        because = residuals[0].why.partition("; ")[0]
+        times = f", {' × '.join(f'{n:,}' for n in residuals[0].lengths)} of them" if residuals[0].lengths else ""
+        what = _listed([self.shown[r] for r in residuals]) + ", " if value.kind == "slope" else ""
         return f"{what}{size}{times}{': ' + because if because else ''}."
 
     def _why_not(self, value: Value) -> str:
@@ -388,22 +390,22 @@ class _Case:
         return any(v in value.program.outvars for v in value.atoms)
 
     def hint(self) -> str:
-        lines = sorted({v.location.line for v in self.kept if v.location is not None})
-        inputs = sum(v.kind == "input" for v in self.kept)
-        made = (
-            f"{len(self.kept) - inputs} that are computed at line{'s' if len(lines) != 1 else ''} "
+        lines = sorted({v.location.line for v in self.residuals_of if v.location is not None})
+        inputs = sum(v.kind == "input" for v in self.residuals_of)
+        computed = (
+            f"{len(self.residuals_of) - inputs} that are computed at line{'s' if len(lines) != 1 else ''} "
             f"{', '.join(map(str, lines))}"
         )
-        given = f"{inputs} of its arguments{' and ' if lines else ''}" if inputs else ""
+        read = f"{inputs} of its arguments{' and ' if lines else ''}" if inputs else ""
         return (
-            f"It saves {given}{made if lines else ''}. A derivative that multiplies a tangent by a value needs that "
+            f"It saves {read}{computed if lines else ''}. A derivative that multiplies a tangent by a value needs that "
             "value; the derivative of a sum needs none."
         )
 
     def wrong(self) -> Iterable[Any]:
         """Nothing, everything, each saved value omitted, each other value added."""
-        right = [ValueNumber(i) for i, v in enumerate(self.values) if v in self.kept]
-        others = [ValueNumber(i) for i, v in enumerate(self.values) if v not in self.kept]
+        right = [ValueNumber(i) for i, v in enumerate(self.values) if v in self.residuals_of]
+        others = [ValueNumber(i) for i, v in enumerate(self.values) if v not in self.residuals_of]
         if right:
             yield []
         if others:

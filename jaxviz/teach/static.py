@@ -87,9 +87,9 @@ def _fields(form: AnswerForm) -> str:
             f'placeholder="{hint}"></label>'
         )
     if form.kind == "code":
-        told = "".join(f"<p>{code_html(heading)}</p>" for heading, _ in form.groups)
+        headings = "".join(f"<p>{code_html(heading)}</p>" for heading, _ in form.groups)
         code = preformatted(form.code) if form.code else ""
-        return f"{told}{code}<p>In the notebook, you write the answer in the cell below, which checks it.</p>"
+        return f"{headings}{code}<p>In the notebook, you write the answer in the cell below, which checks it.</p>"
     kind = "radio" if form.kind == "choice" else "checkbox"
     return "".join(_group(kind, heading, options) for heading, options in form.groups)
 

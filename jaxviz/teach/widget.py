@@ -18,7 +18,7 @@ def exercise_form(exercise: Any) -> widgets.VBox:
     Args:
       exercise: a `teach.Exercise`.
     """
-    fields, given, at_enter = _FIELDS[exercise.form.kind](exercise.form)
+    fields, read, at_enter = _FIELDS[exercise.form.kind](exercise.form)
     said = widgets.HTML(layout=_fit())
 
     def say(act: Callable[[], Any]) -> None:
@@ -28,7 +28,7 @@ def exercise_form(exercise: Any) -> widgets.VBox:
 
     def check() -> Any:
         nonlocal is_warned
-        answer = given()
+        answer = read()
         # An empty selection may be an answer or an accidental key press: the first time it does not count as an answer.
         is_missing = answer is ... or (answer == [] and not is_warned)
         is_warned = answer == []
@@ -85,8 +85,8 @@ def _line(form: Any) -> _Fields:
 
 
 def _code(form: Any) -> _Fields:
-    told = [code_html(heading) for heading, _ in form.groups] + ([preformatted(form.code)] if form.code else [])
-    return [widgets.HTML(text, layout=_fit()) for text in told], lambda: ..., None
+    texts = [code_html(heading) for heading, _ in form.groups] + ([preformatted(form.code)] if form.code else [])
+    return [widgets.HTML(text, layout=_fit()) for text in texts], lambda: ..., None
 
 
 _FIELDS: dict[str, Callable[[Any], _Fields]] = {

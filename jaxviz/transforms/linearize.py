@@ -364,9 +364,9 @@ class _Parts:
         program, primal, tangent, residuals = self.program, self.primal, self.tangent, self.residuals
         names = [""] * (len(residuals) + len(self.tangents_in))
         info = compat.derived_debug_info(program.debug_info, names, len(tangents_out))
-        whole = self.linear.program([*residuals.values(), *self.tangents_in], tangents_out, info, like=program)
+        untrimmed = self.linear.program([*residuals.values(), *self.tangents_in], tangents_out, info, like=program)
         keep = [False] * len(residuals) + [True] * len(self.tangents_in)
-        linear, is_read = dce_program(whole, keep_inputs=keep)
+        linear, is_read = dce_program(untrimmed, keep_inputs=keep)
         saved = select(is_read[: len(residuals)], [*residuals])
         results = [primal.get(a, a) for a in program.outvars]
         info = compat.derived_debug_info(program.debug_info, program.arg_names, len(results) + len(saved))

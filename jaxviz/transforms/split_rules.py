@@ -118,5 +118,5 @@ def all_staged(operation: Operation, unknown: Mask, name: str) -> SplitRule:
     known_operands = [Var(a) for a, u in zip(operation.in_avals, unknown, strict=True) if not u]
     nothing = Template(Builder().program(known_operands, ()), ())
     all_out = (True,) * len(operation.out_avals)
-    whole = Template(call_of(operation), "tangent")
-    return SplitRule(nothing, whole, tuple(range(len(unknown))), all_out, all_out, name)
+    call = Template(call_of(operation), "tangent")
+    return SplitRule(nothing, call, tuple(range(len(unknown))), all_out, all_out, name)

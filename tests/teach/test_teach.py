@@ -90,7 +90,7 @@ def test_what_is_called_saved_is_held_by_jax(name):
     held = [np.asarray(x) for x in jax.tree.leaves(pull_back)]
     for value, x in zip(values, computed, strict=True):
         is_held = any(np.shape(x) == h.shape and np.allclose(x, h, rtol=1e-5) for h in held)
-        assert (value in case.kept) == is_held, value.label
+        assert (value in case.residuals_of) == is_held, value.label
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -98,11 +98,11 @@ def test_every_residual_is_told_and_every_answer_but_one_is_wrong(name):
     f, args = PROGRAMS[name]
     case = _Case(jaxviz.derive(f, *args))
     assert case.derivation.check()
-    told = [r for residuals in case.kept.values() for r in residuals] + case.beside
+    told = [r for residuals in case.residuals_of.values() for r in residuals] + case.beside
     assert sorted(r.nbytes for r in told) == sorted(r.nbytes for r in case.derivation.residuals)
     assert all(r.kind == "literal" for r in case.beside)
     kept = teach.saved(f, *args)
-    assert kept.answer([ValueNumber(i) for i, v in enumerate(case.values) if v in case.kept])
+    assert kept.answer([ValueNumber(i) for i, v in enumerate(case.values) if v in case.residuals_of])
     wrong = list(kept.wrong())
     assert wrong
     for given in wrong:

@@ -81,7 +81,7 @@ def test_the_code_that_is_shown_runs_and_is_measured_alike(puzzle):
         exec(code_of(answer, puzzle.function), cell)
         shown = cell[names[id(answer)]]
         if answer is not puzzle.function:
-            assert puzzle.measured(puzzle.made(shown)) == puzzle.measured(puzzle.made(answer))
+            assert puzzle.measured(puzzle.function_of(shown)) == puzzle.measured(puzzle.function_of(answer))
 
 
 def test_par_is_what_the_planner_finds():

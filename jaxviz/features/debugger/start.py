@@ -73,11 +73,11 @@ def step(
             )
     inputs = [compat.canonicalize(x) for x in inputs]
     budget = _budget(memory)
-    wanted = backward
+    runs_backward = backward
     if backward is None:
-        wanted = cotangents is not None or _is_one_number(derivation)
-    note = "" if wanted else "Only the function runs: for a backward pass give `cotangents` of its result."
-    if wanted:
+        runs_backward = cotangents is not None or _is_one_number(derivation)
+    note = "" if runs_backward else "Only the function runs: for a backward pass give `cotangents` of its result."
+    if runs_backward:
         try:
             return _with_backward(derivation, inputs, cotangents, budget)
         except (EquationError, NotImplementedError, ValueError) as error:
@@ -98,7 +98,7 @@ def _derived(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Arg
     check_not_donated(f, args, kwargs)
     derivation = derive(f, *args, argnums=argnums, **kwargs)
     leaves, _, _, is_input = flat_arguments(args, kwargs, positions(f, args, argnums))
-    return derivation, [x for x, given in zip(leaves, is_input, strict=True) if given]
+    return derivation, [x for x, is_given in zip(leaves, is_input, strict=True) if is_given]
 
 
 def _is_one_number(derivation: Derivation) -> bool:

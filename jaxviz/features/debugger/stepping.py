@@ -383,12 +383,12 @@ class Machine:
         """Recomputes a value from those that are kept."""
         computed = frame.uses.computed
         needed: set[int] = set()
-        wanted: list[Atom] = [var]
-        while wanted:
-            i = computed.get(wanted.pop())  # type: ignore[arg-type]
+        pending: list[Atom] = [var]
+        while pending:
+            i = computed.get(pending.pop())  # type: ignore[arg-type]
             if i is not None and i not in needed:
                 needed.add(i)
-                wanted += [a for a in frame.program.equations[i].invars if isinstance(a, Var) and a not in frame.env]
+                pending += [a for a in frame.program.equations[i].invars if isinstance(a, Var) and a not in frame.env]
         order = sorted(needed)
         last = {a: i for i in order for a in frame.program.equations[i].invars}
         for i in order:

@@ -61,7 +61,7 @@ class Scene:
         self.figure.set_dpi(_SHARP * _DPI)
         self.canvas = FigureCanvasAgg(self.figure)
         self.canvas.draw()
-        self.whole = self.canvas.copy_from_bbox(self.figure.bbox)
+        self.background = self.canvas.copy_from_bbox(self.figure.bbox)
         places = [axes.get_position() for axes in self.figure.axes]
         self.top, self.bottom = max(p.y1 for p in places), min(p.y0 for p in places)
         n, totals = len(overview.memory.steps), overview.memory.totals
@@ -79,7 +79,7 @@ class Scene:
 
     def frame(self, step: int) -> Image.Image:
         """What is to come is paler."""
-        self.canvas.restore_region(self.whole)
+        self.canvas.restore_region(self.background)
         x, height = self.x(step), self.top - self.bottom
         to_come = Rectangle((x, self.bottom), RIGHT / WIDTH - x, height, facecolor="white", alpha=0.72)
         edge = Rectangle((x - 0.001, self.bottom), 0.002, height, facecolor="black")

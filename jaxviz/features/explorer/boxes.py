@@ -121,7 +121,7 @@ class Boxes:
         """One of the places of an equation that is run in several, which is then the same box."""
         self._in_place: list[list[_Leaf]] = []
         """For each place what is in it."""
-        self._found: dict[tuple[int, Equation], Path] = {}
+        self._paths: dict[tuple[int, Equation], Path] = {}
         self._any: dict[Equation, Path] = {}
         self._alike = Alike()
         self._met: set[FunctionCall] = set()
@@ -138,14 +138,14 @@ class Boxes:
         rule."""
         primal = primal_equation(equation)
         # One that was moved out of its program is also found.
-        path = self._found.get((place, primal)) or self._any.get(primal)
+        path = self._paths.get((place, primal)) or self._any.get(primal)
         if path is None and primal in self._any_place:
             return self.inside(self.place(place, primal))
         return path
 
     def inside(self, place: int) -> Path:
         """The boxes around everything in a place."""
-        paths = [self._found[leaf.place, leaf.equation] for leaf in self._in_place[place]]
+        paths = [self._paths[leaf.place, leaf.equation] for leaf in self._in_place[place]]
         return tuple(boxes[0] for boxes in takewhile(lambda boxes: len(set(boxes)) == 1, zip(*paths, strict=False)))
 
     # --- the tree -----------------------------------------------------------------------------------------------------
@@ -232,18 +232,18 @@ class Boxes:
         return sections
 
     def _lines(self, leaves: Sequence[_Leaf]) -> Iterator[_Section]:
-        for (line, whole), run in groupby(leaves, lambda leaf: (leaf.line, leaf if leaf.bodies else None)):
-            if whole is None:
+        for (line, with_bodies), run in groupby(leaves, lambda leaf: (leaf.line, leaf if leaf.bodies else None)):
+            if with_bodies is None:
                 part = [*run]
                 kinds = tuple(self._alike.number(leaf.equation.operation) for leaf in part)
                 yield _Section("", "line", self._number((line, *kinds), ()), part)
                 continue
-            inside = [self._nodes(leaves, 0) for leaves in whole.bodies]
+            inside = [self._nodes(leaves, 0) for leaves in with_bodies.bodies]
             of_branches = [_Section("", "branch", self._number("branch", nodes), children=nodes) for nodes in inside]
-            kind, e = "loop" if is_loop(whole.equation) else "choice", whole.equation
+            kind, e = "loop" if is_loop(with_bodies.equation) else "choice", with_bodies.equation
             trips = repeats(e)[0] if kind == "loop" else 1
             name = str(e.primitive.name)
-            yield _Section(name, kind, self._number((name, trips), of_branches), [whole], of_branches, trips)
+            yield _Section(name, kind, self._number((name, trips), of_branches), [with_bodies], of_branches, trips)
 
     def _number(self, what: Hashable, inside: Sequence[_Section]) -> int:
         return self._numbers.setdefault((what, *(n.number for n in inside)), len(self._numbers))
@@ -280,7 +280,7 @@ class Boxes:
             case _:
                 path = outer
         for leaf in (leaf for node in nodes for leaf in node.leaves):
-            self._found[leaf.place, leaf.equation] = path
+            self._paths[leaf.place, leaf.equation] = path
             self._any.setdefault(leaf.equation, path)
         if first.children:
             self._put([node.children for node in nodes], path, is_certain)

@@ -50,7 +50,7 @@ def view_of(derivation: Derivation, source: bool = True) -> View:
       source: whether the user's own source lines are embedded.
     """
     with source_shown(source):
-        return replace(ViewMaker(derivation, source).whole, check=compared_with_jax(derivation))
+        return replace(ViewMaker(derivation, source).complete, check=compared_with_jax(derivation))
 
 
 @collector_paused()
@@ -118,7 +118,7 @@ class ViewMaker:
             )
 
     @cached_property
-    def whole(self) -> View:
+    def complete(self) -> View:
         """Everything but the comparison with JAX. Rows, strings and all other numbers are the same."""
         before = self.with_memory
         with collector_paused(), deep_stack:

@@ -44,10 +44,10 @@ def add_lines(
         which = (at >= 0) if only is None else (at >= 0) & only[here]
         return np.bincount(at[which], work[here][which], len(columns["location_file"]))
 
-    kept = [r for r in residuals if r.is_saved]
-    at = np.array([numbers.location(r.location) for r in kept], np.int64)
+    saved = [r for r in residuals if r.is_saved]
+    at = np.array([numbers.location(r.location) for r in saved], np.int64)
     by_location = (
-        np.bincount(at, [r.nbytes for r in kept], len(columns["location_file"])),
+        np.bincount(at, [r.nbytes for r in saved], len(columns["location_file"])),
         *map(flops, passes),
         flops(rows_of["backward"], role == _RECOMPUTED),
     )

@@ -78,8 +78,8 @@ class Overview:
         self.axis = (
             Axis("FLOPs", FLOPS, format_flops) if measure == "flops" else Axis("equations", (("", 1),), _equations)
         )
-        self.whole = float(view.columns[f"scope_{measure}"][view.columns["scope_parent"] < 0].sum())
-        self.edges = (edges(view, measure) * self.whole).tolist()
+        self.total = float(view.columns[f"scope_{measure}"][view.columns["scope_parent"] < 0].sum())
+        self.edges = (edges(view, measure) * self.total).tolist()
         self.turn = n_forward(view)
         seen = lambda b: b.depth < _DEPTHS and (b.end - b.start) * (RIGHT - LEFT) >= 2
         self.boxes = list(filter(seen, boxes(view, measure)))
@@ -90,11 +90,11 @@ class Overview:
         rows = []
         for name, start, end in (
             ("forward", 0.0, self.edges[self.turn]),
-            ("backward", self.edges[self.turn], self.whole),
+            ("backward", self.edges[self.turn], self.total),
         ):
             rows.append((f"{name}, {self.axis.written(end - start)}", name, start, end - start, 0))
         for b in self.boxes:
-            start, long = b.start * self.whole, (b.end - b.start) * self.whole
+            start, long = b.start * self.total, (b.end - b.start) * self.total
             rows.append((self.title(b.scope), self.kind(b.scope), start, long, b.depth + 1))
         return FlameGraph(rows, _PASSES, {}, "", self.axis)
 
@@ -277,10 +277,10 @@ def boxes(view: View, measure: Measure) -> Iterator[PlacedScope]:
     for scope, parent in enumerate(columns["scope_parent"].tolist()):
         children.setdefault(parent, []).append(scope)
 
-    def lay(scopes: Sequence[int], start: float, end: float, depth: int, whole: float) -> Iterator[PlacedScope]:
+    def lay(scopes: Sequence[int], start: float, end: float, depth: int, extent: float) -> Iterator[PlacedScope]:
         width = end - start
         for scope in scopes:
-            after = start + width * sizes[scope] / whole if whole else start
+            after = start + width * sizes[scope] / extent if extent else start
             if not rest[scope]:
                 yield PlacedScope(scope, start, after, depth)
             yield from lay(children.get(scope, ()), start, after, depth + 1, sizes[scope])

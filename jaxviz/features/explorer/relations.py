@@ -28,8 +28,8 @@ def handed_to(equation: Equation) -> dict[int, tuple[Body, list[int]]]:
     # A scan's consts and carry precede the arrays it iterates over.
     slices = sum(of(equation).carry(equation.operation)) if is_scan(equation) else len(equation.invars)
     by_program: dict[int, tuple[Body, list[int]]] = {}
-    whole = of(equation).runs(equation.operation)
-    for body in [whole] if whole is not None and whole.operands else bodies(equation):
+    runs = of(equation).runs(equation.operation)
+    for body in [runs] if runs is not None and runs.operands else bodies(equation):
         how = [1 if i in rounds else 2 if i >= slices else 0 for i in body.operands]
         by_program[id(body.program)] = (body, how)
     return by_program

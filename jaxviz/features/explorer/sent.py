@@ -26,7 +26,7 @@ else."""
 def first_payload(maker: ViewMaker) -> tuple[bytes, View | None]:
     """What is sent first, and the corresponding view if more follows."""
     n = maker.first.n_equations
-    shown = fit_to_show(maker.first if n > _AT_ONCE else maker.whole)
+    shown = fit_to_show(maker.first if n > _AT_ONCE else maker.complete)
     if n <= _COMPARED_AT_ONCE:
         shown = replace(shown, check=fit(compared_with_jax(maker.derivation)))
     return pack(encode(shown)), None if shown.is_whole else shown

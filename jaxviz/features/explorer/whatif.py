@@ -120,7 +120,7 @@ class Switches:
             _ = search.whole_parts
         except ValueError:  # devices exchange values in it, which cannot be saved
             return offered
-        return [*offered, search.whole]
+        return [*offered, search.root]
 
     def _values_of(self, region: Region) -> frozenset[Var]:
         """What a checkpoint around a region recomputes if it saves nothing, and could save instead."""
@@ -152,8 +152,8 @@ class Switches:
 
     def _by_group(self, some: Collection[int], choices: Collection[int]) -> tuple[list[int], list[int]]:
         """The groups whose values in `held` are all among some values, and the values that remain."""
-        whole = {g for g in {self.group_of[i] for i in some} if self._members(g, choices) <= set(some)}
-        return sorted(whole), sorted(i for i in some if self.group_of[i] not in whole)
+        groups = {g for g in {self.group_of[i] for i in some} if self._members(g, choices) <= set(some)}
+        return sorted(groups), sorted(i for i in some if self.group_of[i] not in groups)
 
     def setting(self, key: str) -> SwitchSetting:
         """The setting of a key.
@@ -194,7 +194,7 @@ class Switches:
         """``all of `loss` ``, `` `block` `` or `the body of the scan at model.py:27`: a region in a sentence."""
         region = self.regions[number]
         name = region.name.rpartition("<locals>.")[2]
-        if region is self.search.whole:
+        if region is self.search.root:
             return f"all of `{name}`"
         return region.described if region.is_body else f"`{name}`"
 
@@ -252,8 +252,8 @@ class Switches:
         setting = self.setting(key)
         if region in setting.regions:
             return self.key([i for i in setting.regions if i != region], setting.saved, setting.offloaded)
-        kept = (i for i in setting.regions if i not in self._crossing[region])
-        return self.key([*kept, region], setting.saved, setting.offloaded)
+        others = (i for i in setting.regions if i not in self._crossing[region])
+        return self.key([*others, region], setting.saved, setting.offloaded)
 
     @cached_property
     def present(self) -> str:
@@ -356,7 +356,7 @@ class Switches:
     def _region(self, i: int) -> SwitchRegion:
         region = self.regions[i]
         first = next(iter(region.spots))
-        is_whole = region is self.search.whole
+        is_whole = region is self.search.root
         runs: list[tuple[int, int]] = []
         for n in sorted(self.number[v] for v in self._chosen_from[i]):
             if runs and sum(runs[-1]) == n:

@@ -132,7 +132,7 @@ class Explorer(Bundled):
         self._sent: View | None = None
         """What was sent, if more follows."""
         self._comparison = comparison
-        self._asked = 0
+        self._n_asked = 0
         super().__init__(**traits)
         self.on_msg(self._answer)
 
@@ -148,9 +148,9 @@ class Explorer(Bundled):
     @cached_property
     def _whole(self) -> View:
         """Everything but the comparison with JAX."""
-        whole = fit_to_show(self._maker.whole)
+        view = fit_to_show(self._maker.complete)
         del self._maker  # it holds data that is no longer needed
-        return whole
+        return view
 
     @property
     def _complete(self) -> View | None:
@@ -201,7 +201,7 @@ class Explorer(Bundled):
         self.derivation, self._comparison = derivation, comparison
         for name in ("view", "_whole", "_switches", "_one_block"):
             self.__dict__.pop(name, None)
-        self._asked = 0
+        self._n_asked = 0
         self._maker, self._sent = maker, sent
         # In one message, so that the page is rendered once.
         with self.hold_sync():
@@ -435,9 +435,9 @@ class Explorer(Bundled):
             self.what_if = json.dumps({"error": first_line(error)})
 
     def _tried(self) -> str:
-        self._asked += 1
+        self._n_asked += 1
         trades, failed = self._switches.tried_trades()
-        return as_json(TriedSettings(trades=trades, failed=failed, plan=self._switches.planned, asked=self._asked))
+        return as_json(TriedSettings(trades=trades, failed=failed, plan=self._switches.planned, asked=self._n_asked))
 
     def _try(self, request: SwitchRequest) -> None:
         """Computes what the page requests: as many settings as there is time for before the page may request something

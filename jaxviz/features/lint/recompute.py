@@ -285,8 +285,8 @@ def _in_function(saved: SavedValues, function: Function, runs: Sequence[Run]) ->
         )
         every = [*chosen, *filter(saved.is_read_by, others)]
         on_lines.append(Candidate(every, first, last, False, _is_whole(saved, every), saved.saving(every)))
-    whole = _whole(saved, function)
-    return [whole] if whole is not None and whole.saving.worth >= sum(c.saving.worth for c in on_lines) else on_lines
+    one = _of_function(saved, function)
+    return [one] if one is not None and one.saving.worth >= sum(c.saving.worth for c in on_lines) else on_lines
 
 
 def _best(saved: SavedValues, runs: Sequence[Run]) -> Sequence[Run]:
@@ -305,10 +305,10 @@ def _best(saved: SavedValues, runs: Sequence[Run]) -> Sequence[Run]:
         return ()
     # A whole statement is easier to wrap than part of it.
     first, end = _ends(runs[0], start, reads[-1])
-    whole = worth(first, end)
+    candidate = worth(first, end)
     # Users cannot wrap part of what a library computes for an expression.
-    if whole >= most or any(library_line(e.source) is not None for e in (runs[0][start], runs[0][reads[-1] - 1])):
-        return [run[first:end] for run in runs] if whole > 0 else ()
+    if candidate >= most or any(library_line(e.source) is not None for e in (runs[0][start], runs[0][reads[-1] - 1])):
+        return [run[first:end] for run in runs] if candidate > 0 else ()
     return [run[start : reads[-1]] for run in runs]
 
 
@@ -345,7 +345,7 @@ def _extent(runs: Iterable[Run], function: Function | None = None) -> tuple[Loca
     return min(lines, key=lambda x: x.line), max(lines, key=lambda x: x.line)
 
 
-def _whole(saved: SavedValues, function: Function) -> Candidate | None:
+def _of_function(saved: SavedValues, function: Function) -> Candidate | None:
     """The whole of a function, if everything in it is cheap."""
 
     def call(stack: Stack) -> Place | None:

@@ -201,7 +201,7 @@ class _Correction:
           ValueError: the model has no such plan.
         """
         plan = self.planning.within_memory(room, way.at_calls)
-        is_around_all = self._search.whole in plan.regions
+        is_around_all = self._search.root in plan.regions
         self._is_around_all |= is_around_all
         if way.in_branches and (is_around_all or not self._search.is_unrolled(plan.regions)):
             return None

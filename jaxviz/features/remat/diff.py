@@ -228,7 +228,7 @@ class Writer:
 
     def _all_ways(self, region: Region) -> list[tuple[Way, ...]]:
         search, call = self.search, self.call
-        if region is not search.whole:
+        if region is not search.root:
             return ways_of(region, search.context.written)
         there = next((w for w in search.context.written if w.covers(region)), None)
         if there is not None and (ways := ways_of(there, [there])):
@@ -331,7 +331,7 @@ def _writable(
     forms = [f for path in paths for f in _near(path, form.nbytes)]
     if limits.work is not None:
         forms += [f for path in paths for f in [f for f in path if f.work <= limits.work][:3]]
-    if forms[0].regions == (search.whole,):
+    if forms[0].regions == (search.root,):
         ((part, _),) = forms[0].choices
         forms.append(search.form_within(trial.trade.nbytes if limits.residuals is None else limits.residuals, part))
     tried = [search.trial(f, everywhere) for f in dict.fromkeys(forms)]

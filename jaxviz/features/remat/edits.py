@@ -317,8 +317,8 @@ def encoding_note(file: str, diff: str) -> str:
 
 def _diff(old: list[str], new: list[str], names: list[str], n: int) -> str:
     lines = difflib.unified_diff(old, new, names[0], names[1], n=n)
-    whole = "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
-    return whole.removesuffix("\n")
+    text = "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+    return text.removesuffix("\n")
 
 
 def _for_git(text: str) -> list[str]:

@@ -103,8 +103,8 @@ def _index(file: str, call: ast.Call) -> tuple[str, tuple[Edit, ...]] | None:
             iter=ast.Call(func=ast.Name(id="enumerate"), args=[_], keywords=[]),
         ) if name not in stored:
             return name, ()
-    whole = holders[function] if function < len(holders) else holders[-1]
-    used = {node.id for node in ast.walk(whole) if isinstance(node, ast.Name)}
+    holder = holders[function] if function < len(holders) else holders[-1]
+    used = {node.id for node in ast.walk(holder) if isinstance(node, ast.Name)}
     index = next((word for word in ("i", "layer_index") if word not in used), None)
     if index is None:
         return None

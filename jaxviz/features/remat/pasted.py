@@ -90,9 +90,9 @@ def chunked(equation: Equation, chunk: int) -> list[Equation]:
             results = as_function(_alone(_of_length(op, length), equation))(*consts, *init, *xs)
             return tuple(results[:n_carry]), tuple(results[n_carry:])
 
-        whole = scan_in_chunks(scan, chunk)
+        text = scan_in_chunks(scan, chunk)
         length, reverse, unroll = (op.params[key] for key in ("length", "reverse", "unroll"))
-        carry, ys = whole(None, init, xs, length, reverse, unroll)
+        carry, ys = text(None, init, xs, length, reverse, unroll)
         return (*carry, *ys)
 
     return _spliced(trace_rule(over_chunks, op.in_avals), equation)
@@ -154,8 +154,8 @@ def ways_in_chunks(ways: Sequence[Way], chunk: int) -> list[Way] | None:
         func = way.call.func if way.call is not None else None
         if func is None or last_name(func) != "scan":
             return None
-        whole = around(way.file, start_of(func), end_of(func), f"{scan_in_chunks.__name__}(", f", {chunk})")
-        adapted.append(replace(way, changes=(*way.changes, *whole)))
+        text = around(way.file, start_of(func), end_of(func), f"{scan_in_chunks.__name__}(", f", {chunk})")
+        adapted.append(replace(way, changes=(*way.changes, *text)))
     return adapted
 
 

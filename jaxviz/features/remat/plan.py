@@ -215,7 +215,7 @@ class RematPlan(Report, schema="plan_remat"):
         is_unrolled = search.is_unrolled(self.regions)
         verification = Verification(self.function, jax.default_backend(), before, after, modelled, is_unrolled)
         if not verification.happened and is_unrolled and verification.is_undone:
-            instead = self._at_calls if search.whole in self.regions else self
+            instead = self._at_calls if search.root in self.regions else self
             if instead is not None:
                 verification = replace(
                     verification,
@@ -246,7 +246,7 @@ class RematPlan(Report, schema="plan_remat"):
         """The best plan found with checkpoints around calls that has about the same peak, or the lowest;
         None if there is none."""
         search = self._search
-        there = [t for regions in search.sets if search.whole not in regions for t in search.trials_around(regions)]
+        there = [t for regions in search.sets if search.root not in regions for t in search.trials_around(regions)]
         low = [t for t in there if t.trade.peak_nbytes <= (1 + NEAR) * self.peak_nbytes]
         best = min(low, key=by_work) if low else min(there, key=by_peak, default=None)
         if best is None:

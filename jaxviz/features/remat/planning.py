@@ -203,7 +203,7 @@ class Planning:
         see `within_memory`."""
         search = self.search
         search.leanest()
-        some = [t for t in search.trials.values() if not at_calls or search.whole not in t.form.regions]
+        some = [t for t in search.trials.values() if not at_calls or search.root not in t.form.regions]
         return min(search.written.peak_nbytes, *(t.trade.peak_nbytes for t in some))
 
     def within_memory(self, room: int, at_calls: bool = False) -> RematPlan:

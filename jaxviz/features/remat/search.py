@@ -105,7 +105,7 @@ class Search:
 
     @cached_property
     def whole_parts(self) -> list[Part]:
-        return [self.context.part(self.whole.alike[0], self.recompute_collectives, self.offload)]
+        return [self.context.part(self.root.alike[0], self.recompute_collectives, self.offload)]
 
     @property
     def measured_trades(self) -> list[Trade]:
@@ -134,7 +134,7 @@ class Search:
         part = self.whole_parts[0] if part is None else part
         counted = part.counting_inputs()
         choice = counted.within(limit) or counted.fewest
-        return Form((self.whole,), ((part, part.choice(part.names_of(choice), part.moved_of(choice))),))
+        return Form((self.root,), ((part, part.choice(part.names_of(choice), part.moved_of(choice))),))
 
     def within(self, limit: int) -> Trial | None:
         """The same, measured; None if there is none."""
@@ -244,7 +244,7 @@ class Search:
     # --- regions ---------------------------------------------------------------------------------------------------
 
     @cached_property
-    def whole(self) -> Region:
+    def root(self) -> Region:
         spot = Spot(self.flat, 0, len(self.flat.equations))
         return Region(self.flat.name, None, None, ((spot,),))
 
@@ -261,7 +261,7 @@ class Search:
 
     def parts(self, region: Region) -> list[Part] | None:
         """The parts of a region; None if JAX or jaxviz cannot put a checkpoint around it."""
-        if region is self.whole:
+        if region is self.root:
             return self.whole_parts
         if region not in self._parts:
             part = lambda spots: self.context.part(spots, self.recompute_collectives, self.offload)
@@ -290,7 +290,7 @@ class Search:
         if self.context.written and all(self.parts(r) for r in self.context.written):
             sets.append(tuple(self.context.written))
         # A single checkpoint around the whole function recomputes everything at once, unless XLA delays it.
-        return sets or ([] if self.refused else [(self.whole,)])
+        return sets or ([] if self.refused else [(self.root,)])
 
     def sets_of(self, regions: Sequence[Region]) -> list[tuple[Region, ...]]:
         """Sets of some regions."""
@@ -389,7 +389,7 @@ class Search:
           room: see `choose.fastest`.
           at_calls: whether only plans without a checkpoint around the whole function count.
         """
-        some = (t for t in self.plans if not (at_calls and self.whole in t.form.regions))
+        some = (t for t in self.plans if not (at_calls and self.root in t.form.regions))
         return min((t for t in some if room(t.trade) >= 0), key=by_work, default=None)
 
     @property

@@ -180,7 +180,7 @@ def trials_under_policies(search: Search) -> Iterator[Trial]:
         return  # no policy of JAX saves what devices exchange
     places: list[tuple[Derivation, tuple[Region, ...]]] = []
     if not search.refused:
-        places.append((search.plain, (search.whole,)))
+        places.append((search.plain, (search.root,)))
     if search.context.written and all(map(search.parts, search.context.written)):
         places.append((search.derivation, tuple(search.context.written)))
     for derivation, regions in places:

@@ -91,12 +91,12 @@ def restored_arguments(args_res: Any, jaxpr: Callable[[], Any], in_tree: Any) ->
 
 
 def accumulators(
-    wanted: Sequence[Any], in_avals: Sequence[Any], explicit: bool, jaxpr: Callable[[], Any], in_tree: Any
+    expected: Sequence[Any], in_avals: Sequence[Any], explicit: bool, jaxpr: Callable[[], Any], in_tree: Any
 ) -> list[Any]:
     """JAX's accumulator of each argument's cotangent: as a value, into a reference, or none.
 
     Args:
-      wanted: `GradValue`, `DontWant`, a reference or an accumulator for each.
+      expected: `GradValue`, `DontWant`, a reference or an accumulator for each.
       in_avals: types of the arguments.
       explicit: whether the user said what is wanted.
       jaxpr, in_tree: of the function, for errors.
@@ -107,10 +107,10 @@ def accumulators(
         of_type = [types.SimpleNamespace(aval=a) for a in in_avals]
         return [
             _api._vjp_accum(jaxpr() if explicit else None, in_tree, explicit, i, v, x)
-            for i, (v, x) in enumerate(zip(of_type, wanted, strict=True))
+            for i, (v, x) in enumerate(zip(of_type, expected, strict=True))
         ]
     accumulators_: list[Any] = []
-    for aval, x in zip(in_avals, wanted, strict=True):
+    for aval, x in zip(in_avals, expected, strict=True):
         ct_aval = aval.to_ct_aval()
         if isinstance(x, _ad.GradAccum):
             accumulators_.append(_api.check_accum(ct_aval, x))

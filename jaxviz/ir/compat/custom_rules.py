@@ -102,17 +102,17 @@ class _MappedAlike:
                 self._dims = dims
                 return list(outs)
             n = min(len(dims), len(self._dims))
-            wanted = [
+            target = [
                 tuple([d if other is None else other for d, other in zip(of, others, strict=True)])
                 for of, others in zip(dims[len(dims) - n :], self._of(n), strict=True)
             ]
-            wanted = dims[: len(dims) - n] + wanted
-            self._dims = wanted
+            target = dims[: len(dims) - n] + target
+            self._dims = target
             for i, (store, _) in enumerate(vmaps):
                 store.reset()
-                store.store([of[i] for of in wanted])
+                store.store([of[i] for of in target])
             # Tangents, which a JVP rule returns after its results, are mapped like the results.
-            return [_mapped_along(x, dims[i % len(dims)], wanted[i % len(dims)], axes) for i, x in enumerate(outs)]
+            return [_mapped_along(x, dims[i % len(dims)], target[i % len(dims)], axes) for i, x in enumerate(outs)]
 
         return fun.wrap(alike, (), None)
 
@@ -121,18 +121,18 @@ def _is_vmap(transform: Any) -> bool:
     return transform in (_batching.batch_subtrace.args[0], _batching.batch_custom_jvp_subtrace.args[0])
 
 
-def _mapped_along(x: Any, dims: Dims, wanted: Dims, axes: Sequence[Axis]) -> Any:
+def _mapped_along(x: Any, dims: Dims, target: Dims, axes: Sequence[Axis]) -> Any:
     """Moves the mapped dimensions of a value to other ones, and broadcasts where it was not mapped.
 
     Args:
       x: the value, or a symbolic zero, which has no dimensions to move.
-      dims, wanted: its mapped dimensions, by `vmap`, the outermost first.
+      dims, target: its mapped dimensions, by `vmap`, the outermost first.
       axes: the axis of each `vmap`.
     """
-    if dims == wanted or type(x) in (_ad_util.SymbolicZero, _ad.Zero) or is_float0(_core.typeof(x)):
+    if dims == target or type(x) in (_ad_util.SymbolicZero, _ad.Zero) or is_float0(_core.typeof(x)):
         return x
     own = list(range(x.ndim - sum(d is not None for d in dims)))
-    before, after = (_with_axes(own, d) for d in (dims, wanted))
+    before, after = (_with_axes(own, d) for d in (dims, target))
     x = jax.lax.transpose(x, [before.index(a) for a in after if a in before])
     for i, a in enumerate(after):
         if a not in before:

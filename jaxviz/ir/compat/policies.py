@@ -169,8 +169,8 @@ def emit_callback(ctx: Any, callback: Callable[..., None], operands: Sequence[An
         operands.append(_hlo.partition_id())
         avals.append(_core.ShapedArray((), np.dtype(np.uint32)))
     elif isinstance(axes, _sharding_impls.ShardingContext):
-        whole = _sharding_impls.SdyArray(mesh_shape=(), dim_shardings=(), logical_device_ids=(0,))
-        sharding = _sharding_impls.SdyArrayList((whole,))
+        replicated = _sharding_impls.SdyArray(mesh_shape=(), dim_shardings=(), logical_device_ids=(0,))
+        sharding = _sharding_impls.SdyArrayList((replicated,))
 
     def called(*values: Any) -> tuple[()]:
         callback(*values)

@@ -64,9 +64,9 @@ class _RuleTrace(_core.Trace):
     pure = lift = new_const
 
     def stage_value(self, x: Any) -> _RuleTracer:
-        return self.held(_RuleTracer(self, self.atom(x)))
+        return self.as_array(_RuleTracer(self, self.atom(x)))
 
-    def held(self, tracer: _RuleTracer) -> _RuleTracer:
+    def as_array(self, tracer: _RuleTracer) -> _RuleTracer:
         """The scalars in a rule that `_Trace` records."""
         if isinstance(tracer.atom, Literal):
             tracer.atom.held = True
@@ -83,14 +83,13 @@ class _RuleTrace(_core.Trace):
             if any(x is not None for x in values):
                 folded = _pe.const_fold_rules[primitive](values, params, operation.out_avals)
                 if folded is not None:
-                    outs = [
-                        self.held(self.new_const(x, None, a)) for x, a in zip(folded, operation.out_avals, strict=True)
-                    ]
+                    avals = operation.out_avals
+                    outs = [self.as_array(self.new_const(x, None, a)) for x, a in zip(folded, avals, strict=True)]
                     return outs if primitive.multiple_results else outs[0]
         if primitive in _pe.forwarding_rules:
             forwarded, equation = _pe.forwarding_rules[primitive](Equation(operation, atoms, ()))
             if equation is None:
-                outs = [self.held(_RuleTracer(self, atoms[i])) for i in forwarded]
+                outs = [self.as_array(_RuleTracer(self, atoms[i])) for i in forwarded]
                 return outs if primitive.multiple_results else outs[0]
         outvars = tuple([Var(aval) for aval in operation.out_avals])
         self.equations.append(Equation(operation, atoms, outvars))

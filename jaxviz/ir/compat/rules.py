@@ -209,7 +209,7 @@ def trace_forward_rule(
         traced = trace_to_jaxpr(forward, in_avals, unknown_debug_info(len(in_avals), 0))
         # A scalar that went through a jnp operation, and so is a tracer here, is an array outside `jit`.
         outvars = zip(traced.jaxpr.jaxpr.outvars, is_array, strict=True)
-        traced.held.extend(a for a, given in outvars if given and isinstance(a, _core.Literal))
+        traced.held.extend(a for a, flag in outvars if flag and isinstance(a, _core.Literal))
     _, residual_tree, forwarded = params["out_trees"]()
     return traced, residual_tree.num_leaves, forwarded
 
@@ -229,14 +229,14 @@ def custom_lin_params(
     backward = custom_vjp_call_p.get_bind_params(params)["subfuns"][2]
     n_given = sum(r is None for r in residuals)
     if n_given < len(residuals):
-        whole = backward
+        pull = backward
 
         def with_constants(*args: Any) -> Any:
             rest = iter(args)
             values = [next(rest) if r is None else r[0] for r in residuals]
-            return whole.call_wrapped(*values, *rest)
+            return pull.call_wrapped(*values, *rest)
 
-        backward = _lu.wrap_init(with_constants, debug_info=whole.debug_info)
+        backward = _lu.wrap_init(with_constants, debug_info=pull.debug_info)
     return {
         "num_res": n_given,
         "bwd": backward,

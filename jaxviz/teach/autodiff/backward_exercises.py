@@ -87,12 +87,12 @@ def of_transposed(my: Engine) -> Exercise:
         for i in LINEAR[op]:
             f = lambda x, i=i: reference(my, op, params)(*(x if j == i else y for j, y in enumerate(inputs)))
             ct = moving(jax.eval_shape(f, inputs[i]))
-            given = [None if j == i else y for j, y in enumerate(inputs)]
-            found = transposed(op, i, ct, given, inputs[i].shape, params)
-            if found is ...:
+            operands = [None if j == i else y for j, y in enumerate(inputs)]
+            cotangent = transposed(op, i, ct, operands, inputs[i].shape, params)
+            if cotangent is ...:
                 return DOTS
-            (wanted,) = jax.linear_transpose(f, inputs[i])(ct)
-            if why := unlike(found, wanted, "jax.linear_transpose"):
+            (expected,) = jax.linear_transpose(f, inputs[i])(ct)
+            if why := unlike(cotangent, expected, "jax.linear_transpose"):
                 return f"For input {i} {why}"
         return ""
 
@@ -137,14 +137,14 @@ def of_transpose(my: Engine) -> Exercise:
         }  # fmt: skip
 
     def fails(transpose: Any) -> str:
-        for text, (program, inputs, cts, wanted) in cases().items():
-            found = transpose(program, inputs, cts)
-            if len(found) != len(wanted):
+        for text, (program, inputs, cts, expected) in cases().items():
+            cotangents = transpose(program, inputs, cts)
+            if len(cotangents) != len(expected):
                 return (
-                    f"{text}: it returns {len(found)} cotangents for {len(wanted)} inputs; it should return one "
+                    f"{text}: it returns {len(cotangents)} cotangents for {len(expected)} inputs; it should return one "
                     "for each, None for a known input."
                 )
-            for i, (a, b) in enumerate(zip(found, wanted, strict=True)):
+            for i, (a, b) in enumerate(zip(cotangents, expected, strict=True)):
                 if (a is None) != (b is None):
                     return f"{text}: for input {i} it returns {a}; the correct cotangent is {b}."
                 if why := unlike(a, b, "JAX"):

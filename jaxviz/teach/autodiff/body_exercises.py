@@ -27,19 +27,19 @@ def of_batched(my: Engine) -> Exercise:
         inputs, params = SAMPLES[op]
         by_jax = reference(my, op, params)
         for flags in [(True,)] if len(inputs) == 1 else [(True, True), (True, False), (False, True)]:
-            given = [np.stack([x, x + 1, 2 * x]) if m else x for x, m in zip(inputs, flags, strict=True)]
-            found = batched(op, given, list(flags), 3, params)
-            if found is ... or (isinstance(found, list) and any(x is ... for x in found)):
+            operands = [np.stack([x, x + 1, 2 * x]) if m else x for x, m in zip(inputs, flags, strict=True)]
+            result = batched(op, operands, list(flags), 3, params)
+            if result is ... or (isinstance(result, list) and any(x is ... for x in result)):
                 return DOTS
-            if not isinstance(found, (list, tuple)):
+            if not isinstance(result, (list, tuple)):
                 return "It should return a list of results, as `my.bind` does."
-            wanted = jax.vmap(by_jax, tuple(0 if m else None for m in flags))(*given)
+            expected = jax.vmap(by_jax, tuple(0 if m else None for m in flags))(*operands)
             which = " and ".join(f"input {i}" for i, m in enumerate(flags) if m)
-            if why := unlike(found[0], wanted, "jax.vmap"):
+            if why := unlike(result[0], expected, "jax.vmap"):
                 return f"With {which} mapped, {why}"
-            program = my.trace(lambda *xs, flags=flags: batched(op, xs, list(flags), 3, params), *given)
+            program = my.trace(lambda *xs, flags=flags: batched(op, xs, list(flags), 3, params), *operands)
             recorded = program.outputs[0].shape
-            if recorded != wanted.shape:
+            if recorded != expected.shape:
                 return (
                     f"With {which} mapped, the recorded equation has the shapes {recorded}: all inputs of an "
                     "operation must have the same shape."
@@ -69,10 +69,10 @@ def of_vmap_program(my: Engine) -> Exercise:
     def fails(walk: Any) -> str:
         for text, (f, by_jax, args) in functions(my).items():
             flags = [i == 0 for i in range(len(args))]
-            given = [np.stack([x, x + 1, x + 2]) if m else x for x, m in zip(args, flags, strict=True)]
-            outs, along = walk(my.trace(f, *args), given, flags, 3)
-            wanted = jax.vmap(by_jax, tuple(0 if m else None for m in flags))(*given)
-            why = unlike(outs[0], wanted, "jax.vmap") or ("" if along[0] else "the output should be mapped.")
+            operands = [np.stack([x, x + 1, x + 2]) if m else x for x, m in zip(args, flags, strict=True)]
+            outs, along = walk(my.trace(f, *args), operands, flags, 3)
+            expected = jax.vmap(by_jax, tuple(0 if m else None for m in flags))(*operands)
+            why = unlike(outs[0], expected, "jax.vmap") or ("" if along[0] else "the output should be mapped.")
             if why:
                 return f"For {text}, with its first argument mapped, {why}"
         return ""
@@ -139,14 +139,14 @@ def of_scan_jvp(my: Engine) -> Exercise:
 
     def separates(scan_jvp: Any) -> str:
         with my.trying("scan_jvp", scan_jvp):
-            found = my.grad(lambda k: _scanned(my, k, *_AT[1:]))(_AT[0])
+            gradient = my.grad(lambda k: _scanned(my, k, *_AT[1:]))(_AT[0])
             forward, *_ = my.linearize_program(my.trace(lambda k: _scanned(my, k, *_AT[1:]), _AT[0]))
         if all(e.op != "scan" for e in forward.equations):
             return (
                 "No part of the loop can be computed before the tangents are known: its values and its tangents "
                 "must be two loops."
             )
-        why = unlike(found, jax.grad(_scanned_by_jax)(*_AT), "JAX")
+        why = unlike(gradient, jax.grad(_scanned_by_jax)(*_AT), "JAX")
         return f"With `transpose`, as the gradient with respect to k, {why}" if why else ""
 
     def one_loop(inputs: Any, tangents: Any, params: Any) -> Any:
@@ -196,13 +196,13 @@ def of_checkpoint_jvp(my: Engine) -> Exercise:
     def fails(checkpoint_jvp: Any) -> str:
         with my.trying("checkpoint_jvp", checkpoint_jvp):
             outs, moved = my.jvp(my.trace(my.checkpoint(f), POSITIVE), [POSITIVE], [np.ones_like(POSITIVE)])
-            found = my.grad(lambda x: my.total(my.checkpoint(f)(x)))(POSITIVE)
-        wanted = jax.grad(lambda x: jnp.sum(g(x)))(POSITIVE)
+            gradient = my.grad(lambda x: my.total(my.checkpoint(f)(x)))(POSITIVE)
+        expected = jax.grad(lambda x: jnp.sum(g(x)))(POSITIVE)
         if why := unlike(outs, [g(POSITIVE)], "the function without a checkpoint"):
             return f"As the value {why}"
-        if why := unlike(my.instantiate_zeros(moved, outs), [wanted], "jax.jvp"):
+        if why := unlike(my.instantiate_zeros(moved, outs), [expected], "jax.jvp"):
             return f"As the tangent along ones {why}"
-        why = unlike(found, wanted, "JAX")
+        why = unlike(gradient, expected, "JAX")
         return f"As the gradient {why}" if why else ""
 
     def keeps(checkpoint_jvp: Any) -> str:

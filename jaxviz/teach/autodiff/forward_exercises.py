@@ -49,9 +49,9 @@ def of_bind(my: Engine) -> Exercise:
     def shapes(bind: Any) -> str:
         with my.trying("bind", bind):
             program = my.trace(lambda x, w: my.spread(my.sum(my.dot(x, w), 1), 0, 3), A, B)
-        found = [v.shape for e in program.equations for v in e.outputs]
-        if found != [(2, 2), (2,), (3, 2)]:
-            return f"The variables have the shapes {found}; `shapes_of` returns (2, 2), (2,) and (3, 2)."
+        recorded = [v.shape for e in program.equations for v in e.outputs]
+        if recorded != [(2, 2), (2,), (3, 2)]:
+            return f"The variables have the shapes {recorded}; `shapes_of` returns (2, 2), (2,) and (3, 2)."
         return "" if program.equations[1].params == {"axis": 1} else "The equation of sum has lost its params."
 
     def nested(bind: Any) -> str:
@@ -157,12 +157,12 @@ def of_partial(my: Engine) -> Exercise:
         (out,) = my.compute(op, inputs, params)
         for i in range(len(inputs)):
             dx = moving(inputs[i])
-            found = partial(op, i, dx, inputs, out, params)
-            if found is ...:
+            tangent = partial(op, i, dx, inputs, out, params)
+            if tangent is ...:
                 return DOTS
             of_one = lambda x, i=i: reference(my, op, params)(*(x if j == i else y for j, y in enumerate(inputs)))
-            wanted = jax.jvp(of_one, (inputs[i],), (dx,))[1]
-            if why := unlike(np.zeros_like(wanted) if found is None else found, wanted, "jax.jvp"):
+            expected = jax.jvp(of_one, (inputs[i],), (dx,))[1]
+            if why := unlike(np.zeros_like(expected) if tangent is None else tangent, expected, "jax.jvp"):
                 return f"Input {i} of shape {inputs[i].shape} moves by cos(0), cos(1), …: {why}"
         return ""
 
@@ -193,10 +193,10 @@ def of_jvp(my: Engine) -> Exercise:
         for text, (f, by_jax, args) in functions(my).items():
             dots = [moving(x) for x in args]
             outs, moved = jvp(my.trace(f, *args), args, dots)
-            value, wanted = jax.jvp(by_jax, args, tuple(dots))
+            value, expected = jax.jvp(by_jax, args, tuple(dots))
             if why := unlike(list(outs), [value], "JAX"):
                 return f"As the value of {text} {why}"
-            if why := unlike(my.instantiate_zeros(moved, outs), [wanted], "jax.jvp"):
+            if why := unlike(my.instantiate_zeros(moved, outs), [expected], "jax.jvp"):
                 return f"As the tangent of {text} {why}"
         return ""
 

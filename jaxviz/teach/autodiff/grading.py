@@ -30,9 +30,9 @@ LINEAR = {"neg": (0,), "add": (0, 1), "mul": (0, 1), "sum": (0,), "spread": (0,)
 """The operations of linear programs, and the inputs in which each is linear."""
 
 
-def unlike(found: Any, wanted: Any, by: str) -> str:
+def unlike(result: Any, expected: Any, by: str) -> str:
     """A sentence on where a result differs from what `by` returns; '' if it does not."""
-    return difference(found, wanted, 1e-4, by)
+    return difference(result, expected, 1e-4, by)
 
 
 def moving(x: Any) -> Any:
@@ -65,8 +65,8 @@ def each(my: Engine, question: str, ops: Iterable[str], problem: Callable[..., s
     """An exercise on a function with a case for each operation: each of them is a point of the verdict."""
     checks = [Check(f"`{op}`", partial(problem, op=op)) for op in ops]
 
-    def check(given: Any) -> Verdict:
-        points = tuple(replace(p, mark="missed") if p.why == DOTS else p for p in tried(checks, given))
+    def check(answer: Any) -> Verdict:
+        points = tuple(replace(p, mark="missed") if p.why == DOTS else p for p in tried(checks, answer))
         n_right = len([p for p in points if p.mark == "right"])
         return Verdict(n_right == len(points), f"{n_right} of {len(points)} rules.", points)
 

@@ -112,8 +112,8 @@ IMPLEMENTATIONS: dict[str, Any] = {
 def compute(op: str, inputs: Any, params: dict[str, Any]) -> list[Any]:
     """Computes an operation on values."""
     library = jnp if any(isinstance(x, jax.Array) for x in inputs) else np
-    given = [library.asarray(x, np.float32) for x in inputs]
-    out = IMPLEMENTATIONS[op](library, *given, **params)
+    arrays = [library.asarray(x, np.float32) for x in inputs]
+    out = IMPLEMENTATIONS[op](library, *arrays, **params)
     return [library.asarray(y, np.float32) for y in (out if isinstance(out, list) else [out])]
 
 
@@ -201,8 +201,8 @@ def instantiate_zeros(tangents: Any, like: Any) -> list[Any]:
 
 def innermost(inputs: Any) -> Recording | None:
     """The innermost recording among those of the inputs' tracers; None if there is no tracer."""
-    found = [x.recording for x in inputs if isinstance(x, Tracer)]
-    return max(found, key=lambda r: r.number, default=None)
+    recordings = [x.recording for x in inputs if isinstance(x, Tracer)]
+    return max(recordings, key=lambda r: r.number, default=None)
 
 
 def bind(op: str, *inputs: Any, **params: Any) -> list[Any]:
@@ -308,9 +308,9 @@ def partial_eval(program: Program, n_known: int) -> tuple[Program, Program]:
     """
     known, unknown = program.inputs[:n_known], program.inputs[n_known:]
     now, later = split(program.equations, unknown)
-    made = {*known, *(v for e in now for v in e.outputs)}
-    wanted = [a for e in later for a in e.inputs] + [a for a in program.outputs if a in unknown]
-    residuals = tuple(dict.fromkeys(a for a in wanted if a in made))
+    early_values = {*known, *(v for e in now for v in e.outputs)}
+    read_later = [a for e in later for a in e.inputs] + [a for a in program.outputs if a in unknown]
+    residuals = tuple(dict.fromkeys(a for a in read_later if a in early_values))
     late = {*unknown, *(v for e in later for v in e.outputs)}
     early = tuple(a for a in program.outputs if a not in late)
     first = Program(known, now, (*residuals, *early))
@@ -340,8 +340,8 @@ def linearize(f: Any, *inputs: Any) -> tuple[list[Any], Any]:
     residuals, outs = results[:n_residuals], results[n_residuals:]
 
     def pushed(*tangents: Any) -> list[Any]:
-        found = dict(zip(moving, evaluate(linear, *residuals, *tangents), strict=True))
-        return [found.get(i, zeros(out)) for i, out in enumerate(outs)]
+        tangent_of = dict(zip(moving, evaluate(linear, *residuals, *tangents), strict=True))
+        return [tangent_of.get(i, zeros(out)) for i, out in enumerate(outs)]
 
     return outs, pushed
 
@@ -383,23 +383,23 @@ def transpose(program: Program, inputs: Any, cts: Any) -> list[Any]:
     for e in now:
         value.update(zip(e.outputs, bind(e.op, *(read(value, a) for a in e.inputs), **e.params), strict=True))
     linear = {*linear_inputs, *(v for e in later for v in e.outputs)}
-    found: dict[Var, Any] = {}
+    cotangent_of: dict[Var, Any] = {}
 
     def collect(v: Any, ct: Any) -> None:
         if ct is not None and v in linear:
-            found[v] = add(found[v], ct) if v in found else ct
+            cotangent_of[v] = add(cotangent_of[v], ct) if v in cotangent_of else ct
 
     for v, ct in zip(program.outputs, cts, strict=True):
         collect(v, ct)
     for e in reversed(later):
-        out_cts = [found.pop(v, None) for v in e.outputs]
+        out_cts = [cotangent_of.pop(v, None) for v in e.outputs]
         if all(ct is None for ct in out_cts):
             continue
         ins = [None if a in linear else read(value, a) for a in e.inputs]
         parts = pull(e.op, ins, [shape(a) for a in e.inputs], out_cts, e.params)
         for a, ct in zip(e.inputs, parts, strict=True):
             collect(a, ct)
-    return [found.get(v) if x is None else None for v, x in zip(program.inputs, inputs, strict=True)]
+    return [cotangent_of.get(v) if x is None else None for v, x in zip(program.inputs, inputs, strict=True)]
 
 
 def value_and_grad(f: Any) -> Any:
@@ -412,8 +412,8 @@ def value_and_grad(f: Any) -> Any:
         n_residuals = len(linear.inputs) - len(leaves)
         results = evaluate(forward, *leaves)
         cts = [np.float32(1) for _ in moving]
-        found = transpose(linear, [*results[:n_residuals], *(None for _ in leaves)], cts)[n_residuals:]
-        return results[n_residuals], tree.unflatten(instantiate_zeros(found, leaves))
+        gradients = transpose(linear, [*results[:n_residuals], *(None for _ in leaves)], cts)[n_residuals:]
+        return results[n_residuals], tree.unflatten(instantiate_zeros(gradients, leaves))
 
     return both
 
@@ -453,9 +453,9 @@ def vmap(f: Any, mapped: Any) -> Any:
         results: list[Any] = []
 
         def flat(*xs: Any) -> list[Any]:
-            made, result = jax.tree.flatten(f(*tree.unflatten(xs)))
+            leaves_out, result = jax.tree.flatten(f(*tree.unflatten(xs)))
             results[:] = [result]
-            return list(made)
+            return list(leaves_out)
 
         like = [Var(shape(x)[1:]) if m else x for x, m in zip(leaves, flags, strict=True)]
         outs, along = vmap_program(trace(flat, *like), leaves, flags, size)
@@ -480,11 +480,11 @@ def _run_scan(
     if library is jnp:
         carry, ys = jax.lax.scan(one, tuple(carry), tuple(xs), length=length, reverse=reverse)
         return [*carry, *ys]
-    made = []
+    results = []
     for i in reversed(range(length)) if reverse else range(length):
         carry, y = one(carry, [x[i] for x in xs])
-        made.append(y)
-    return [*carry, *(np.stack(y) for y in zip(*(made[::-1] if reverse else made), strict=True))]
+        results.append(y)
+    return [*carry, *(np.stack(y) for y in zip(*(results[::-1] if reverse else results), strict=True))]
 
 
 IMPLEMENTATIONS["scan"] = _run_scan
@@ -554,19 +554,19 @@ def scan_transpose(inputs: Any, shapes: Any, cts: Any, params: dict[str, Any]) -
 
     def backward(*args: Any) -> list[Any]:
         values = iter([*args[:p], *args[p + q + m :][:r]])
-        given = [None if lin else next(values) for lin in is_linear]
-        found = transpose(body, given, [*args[p + q :][:m], *args[p + q + m + r :]])
-        found = instantiate_zeros(found, body.inputs)
-        parts = [ct for ct, lin in zip(found, is_linear[:n], strict=False) if lin]
-        ct_xs = [ct for ct, lin in zip(found[n + m :], is_linear[n + m :], strict=True) if lin]
-        return [*(add(x, y) for x, y in zip(args[p:], parts, strict=False)), *found[n : n + m], *ct_xs]
+        operands = [None if lin else next(values) for lin in is_linear]
+        cotangents = transpose(body, operands, [*args[p + q :][:m], *args[p + q + m + r :]])
+        cotangents = instantiate_zeros(cotangents, body.inputs)
+        parts = [ct for ct, lin in zip(cotangents, is_linear[:n], strict=False) if lin]
+        ct_xs = [ct for ct, lin in zip(cotangents[n + m :], is_linear[n + m :], strict=True) if lin]
+        return [*(add(x, y) for x, y in zip(args[p:], parts, strict=False)), *cotangents[n : n + m], *ct_xs]
 
     one = [Var(shape(x)[1:]) for x in (*k_xs, *cts[m:])]
     traced = trace(backward, *k_consts, *sums, *cts[:m], *one)
     done, ct_xs = bind_scan(traced, k_consts, [*sums, *cts[:m]], [*k_xs, *cts[m:]], length, not params["reverse"])
     in_turn = iter([*done, *ct_xs])
-    made = [next(in_turn) if lin else None for lin in is_linear]
-    return [ct if x is None else None for x, ct in zip(inputs, made, strict=True)]
+    input_cts = [next(in_turn) if lin else None for lin in is_linear]
+    return [ct if x is None else None for x, ct in zip(inputs, input_cts, strict=True)]
 
 
 def checkpoint(f: Any) -> Any:

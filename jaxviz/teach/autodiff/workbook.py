@@ -68,9 +68,9 @@ class Engine(types.ModuleType):
         setattr(self, name, function)
         missing = sorted(names_missing(source) - set(self.__dict__) - set(dir(builtins)))
         self._own[name] = "" if missing else source
-        kept = {n: s for n, s in self._own.items() if s}
-        if kept:
-            answers.write(self._path, _HEAD, kept)
+        sources = {n: s for n, s in self._own.items() if s}
+        if sources:
+            answers.write(self._path, _HEAD, sources)
         if missing:
             return (
                 f"It reads {', '.join(missing)} from another cell, so only this notebook can use it: put that into "

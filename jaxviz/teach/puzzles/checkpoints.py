@@ -110,7 +110,7 @@ NAMES = Puzzle(
            jax.checkpoint_policies.everything_saveable),
     argnums=(0, 1),
     checks=(at_most(0.1, head, *_HEAD, argnums=(0, 1)),),
-    made=lambda policy: head if policy is head else _checkpointed(policy),
+    function_of=lambda policy: head if policy is head else _checkpointed(policy),
 )  # fmt: skip
 
 

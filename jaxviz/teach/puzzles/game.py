@@ -54,8 +54,8 @@ class Scored(Verdict):
         cheers = (
             f'<div style="color:#c98500;font-size:1.7em;letter-spacing:.15em;line-height:1">{"★" * self.stars}</div>'
         )
-        whole = f"{cheers if self.stars else ''}{shown}{self.picture}"
-        return f"<details><summary>Result of the solution</summary>{whole}</details>" if self.is_folded else whole
+        text = f"{cheers if self.stars else ''}{shown}{self.picture}"
+        return f"<details><summary>Result of the solution</summary>{text}</details>" if self.is_folded else text
 
 
 @dataclass(eq=False)
@@ -84,14 +84,14 @@ def show(which: int | str, path: str | Path = scores.ANSWERS) -> PuzzleExercise:
       ValueError: there is no such puzzle.
     """
     puzzle = find(which)
-    given, par = puzzle.measure.written(puzzle.given_amount), puzzle.measure.written(puzzle.par_amount)
+    amount, par = puzzle.measure.written(puzzle.given_amount), puzzle.measure.written(puzzle.par_amount)
     return PuzzleExercise(
         f"{PUZZLES.index(puzzle) + 1} · {puzzle.title}. {puzzle.task}",
         lambda answer: check(puzzle, answer),
         lambda: _known(puzzle),
         AnswerForm(
             "code",
-            ((f"As given: {given}. Par: {par}, {puzzle.par_is}.", ()),),
+            ((f"As given: {amount}. Par: {par}, {puzzle.par_is}.", ()),),
             code=code_of(puzzle.function, puzzle.function),
         ),
         puzzle.hints,
@@ -143,10 +143,10 @@ def check(puzzle: Puzzle, answer: Any) -> Verdict:
     if puzzle.points:
         at_points = partial(puzzle.difference, on_points=True)
         checks.append(Check("also has the correct values and gradients at the hard points", at_points))
-    made = cache(puzzle.made)
-    points = until_wrong([c.of(made) for c in checks], answer)
+    function_of = cache(puzzle.function_of)
+    points = until_wrong([c.of(function_of) for c in checks], answer)
     if points[-1].mark == "right":
-        return _scored(puzzle, made(answer), points)
+        return _scored(puzzle, function_of(answer), points)
     return Verdict(False, "See what fails." if points[1:] else "It must compute the same values first.", points)
 
 
@@ -191,11 +191,11 @@ def _known(puzzle: Puzzle) -> Verdict:
 
 def _kept(puzzle: Puzzle, answer: Any, path: Path) -> str:
     """Stores an answer, and reports it."""
-    amount = puzzle.measured(puzzle.made(answer))
+    amount = puzzle.measured(puzzle.function_of(answer))
     is_kept = scores.keep(puzzle.name, scores.Best(amount, puzzle.par_amount, source_of(answer)), path)
     n_solved = len(scores.read(path))
-    told = f"{n_solved} of {len(PUZZLES)} solved; `teach.puzzles.card()` is the score card."
-    return told if is_kept else f"Your best answer to this puzzle is as good. {told}"
+    progress = f"{n_solved} of {len(PUZZLES)} solved; `teach.puzzles.card()` is the score card."
+    return progress if is_kept else f"Your best answer to this puzzle is as good. {progress}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -226,9 +226,9 @@ class Card(Report, schema="teach.puzzles.card"):
     @property
     def summary(self) -> str:
         """`7 of 24 puzzles solved: 4 at par, 1 birdie and 2 eagles`."""
-        found = Counter(map(self.score_of, PUZZLES))
-        parts = [f"{found['par']} at par"] if found["par"] else []
-        parts += [counted(found[s], s) for s in ("birdie", "eagle") if found[s]]
+        counts = Counter(map(self.score_of, PUZZLES))
+        parts = [f"{counts['par']} at par"] if counts["par"] else []
+        parts += [counted(counts[s], s) for s in ("birdie", "eagle") if counts[s]]
         return f"{self.solved} of {len(PUZZLES)} puzzles solved{': ' if parts else ''}{', '.join(parts)}"
 
     def _parts(self) -> Iterator[Part]:

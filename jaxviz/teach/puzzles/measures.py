@@ -53,14 +53,14 @@ class Measure:
         return self.amount(self.report(f, *types, argnums=argnums))
 
 
-def _most_kept(found: ResidualSet) -> str:
-    largest = max((r for r in found if r.kind != "argument"), key=lambda r: r.nbytes, default=None)
+def _most_kept(saved: ResidualSet) -> str:
+    largest = max((r for r in saved if r.kind != "argument"), key=lambda r: r.nbytes, default=None)
     return "" if largest is None else f"The largest value is {format_bytes(largest.nbytes)}: {largest.reason}."
 
 
-def _most_at_peak(found: MemoryTimeline) -> str:
-    largest = found.alive[0]
-    return f"The {peak_text(found)}: most of it is `{largest.what}`, {format_bytes(largest.nbytes)}."
+def _most_at_peak(timeline: MemoryTimeline) -> str:
+    largest = timeline.alive[0]
+    return f"The {peak_text(timeline)}: most of it is `{largest.what}`, {format_bytes(largest.nbytes)}."
 
 
 def _program(f: Function, *types: Any, argnums: Argnums) -> Program:
@@ -80,9 +80,9 @@ def _most_flops(program: Program) -> str:
     return f"Most of them, {format_flops(n)}, are in {place}."
 
 
-def _most_operations(found: CostReport) -> str:
+def _most_operations(report: CostReport) -> str:
     of_primitive: Counter[str] = Counter()
-    for row in found.rows:
+    for row in report.rows:
         of_primitive[row.primitive] += row.cost.flops + row.cost.transcendentals
     (name, n), *_ = of_primitive.most_common(1)
     return f"Most of them, {n:,}, are `{name}`; `jaxviz.cost` lists all."
@@ -103,12 +103,12 @@ def on_devices(f: Function) -> Function:
 
 
 def _sending(f: Function, *types: Any, argnums: Argnums) -> list[CostPart]:
-    whole = (jax.ShapeDtypeStruct((DEVICES * t.shape[0], *t.shape[1:]), t.dtype) for t in types)
-    return [part for part in _parts(trace(on_devices(f))(*whole)) if part.cost.bytes_sent]
+    global_types = (jax.ShapeDtypeStruct((DEVICES * t.shape[0], *t.shape[1:]), t.dtype) for t in types)
+    return [part for part in _parts(trace(on_devices(f))(*global_types)) if part.cost.bytes_sent]
 
 
-def _which_are_sent(found: list[CostPart]) -> str:
-    sent = (f"`{p.equation.primitive.name}` ({format_bytes(p.each.bytes_sent)})" for p in found)
+def _which_are_sent(parts: list[CostPart]) -> str:
+    sent = (f"`{p.equation.primitive.name}` ({format_bytes(p.each.bytes_sent)})" for p in parts)
     return f"It has {', '.join(sent)}."
 
 
@@ -151,8 +151,8 @@ def at_most(share: float, more_than: Function, *types: Any, argnums: Argnums = 0
     """
 
     def fails(written: Function) -> str:
-        given = cost(more_than, *types, argnums=argnums).total.flops
-        found = cost(written, *types, argnums=argnums).total.flops
-        return "" if found <= (1 + share) * given else f"It takes {100 * (found / given - 1):.1f} % more."
+        before = cost(more_than, *types, argnums=argnums).total.flops
+        after = cost(written, *types, argnums=argnums).total.flops
+        return "" if after <= (1 + share) * before else f"It takes {100 * (after / before - 1):.1f} % more."
 
     return Check(f"its gradient takes at most {100 * share:g} % more FLOPs than as given", fails)

@@ -23,9 +23,9 @@ def finite(*args: Any, argnums: Argnums = 0) -> Check:
     """Checks that neither the sum of the results nor its gradient has a NaN or an infinity."""
 
     def fails(written: Function) -> str:
-        summed = functools.wraps(written)(lambda *given: jnp.sum(written(*given)))
-        found = find_nan(summed, *args, argnums=argnums)
-        return "" if found is None else f"{found.summary}."
+        summed = functools.wraps(written)(lambda *arguments: jnp.sum(written(*arguments)))
+        report = find_nan(summed, *args, argnums=argnums)
+        return "" if report is None else f"{report.summary}."
 
     return Check("its gradient is finite where the function as given has a NaN or infinite gradient", fails)
 
@@ -195,8 +195,8 @@ MASKED = Puzzle(
 
 
 def _which_are_nan() -> str:
-    found = np.isnan(jax.grad(lambda logits: jnp.sum(entropy(logits, _SOME[1])))(_SOME[0]))
-    return "the others" if (found == _SOME[1]).all() else "this one" if (found != _SOME[1]).all() else "none"
+    is_nan = np.isnan(jax.grad(lambda logits: jnp.sum(entropy(logits, _SOME[1])))(_SOME[0]))
+    return "the others" if (is_nan == _SOME[1]).all() else "this one" if (is_nan != _SOME[1]).all() else "none"
 
 
 # --- a custom rule ----------------------------------------------------------------------------------------------------
@@ -230,8 +230,8 @@ def _no_rule(written: Function) -> str:
 
 
 def _costly(written: Function) -> str:
-    found, most = (OPERATIONS.of(f, _LINE, 0) for f in (written, jax.nn.softplus))
-    return "" if found <= most else f"It takes {found:,}, and that of `jax.nn.softplus` {most:,}."
+    count, most = (OPERATIONS.of(f, _LINE, 0) for f in (written, jax.nn.softplus))
+    return "" if count <= most else f"It takes {count:,}, and that of `jax.nn.softplus` {most:,}."
 
 
 _FAR = np.array([0.0, 100.0, -100.0, 1.0], np.float32)

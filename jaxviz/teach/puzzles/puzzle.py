@@ -58,7 +58,7 @@ class Puzzle:
       right: computes what an answer should, if that is not the function as given.
       points: further arguments on which answers are compared, with the types of the random ones.
       checks: further checks of an answer, on the measured arguments.
-      made: maps an answer to the function that is compared and measured.
+      function_of: maps an answer to the function that is compared and measured.
       run: maps that function to the one that is run to compare it.
       tol: the largest allowed difference, relative to the largest number of an array.
     """
@@ -81,14 +81,14 @@ class Puzzle:
     right: Function | None = None
     points: tuple[tuple[Any, ...], ...] = ()
     checks: tuple[Check, ...] = ()
-    made: Callable[[Any], Function] = lambda answer: answer
+    function_of: Callable[[Any], Function] = lambda answer: answer
     run: Callable[[Function], Function] = lambda function: function
     tol: float = 1e-4
 
     @cached_property
     def given_amount(self) -> int:
         """The measure of the function as given."""
-        return self.measured(self.made(self.function))
+        return self.measured(self.function_of(self.function))
 
     @cached_property
     def par_amount(self) -> int:
@@ -107,7 +107,7 @@ class Puzzle:
         return [tree_map(jnp.asarray, args) for args in (*random, *self.points)]
 
     @cached_property
-    def _wanted(self) -> list[Any]:
+    def _expected(self) -> list[Any]:
         run = _value_and_gradient(self.run(self.right or self.function), self.argnums)
         return [run(*args) for args in self._inputs]
 
@@ -122,13 +122,13 @@ class Puzzle:
         chosen = slice(len(SEEDS), None) if on_points else slice(len(SEEDS))
         names = list(inspect.signature(self.right or self.function).parameters)
         of_gradient = [f"gradient in `{names[i]}`" for i in _places(self.argnums)]
-        for args, (value, gradient) in zip(self._inputs[chosen], self._wanted[chosen], strict=True):
+        for args, (value, gradient) in zip(self._inputs[chosen], self._expected[chosen], strict=True):
             our_value, our_gradient = run(*args)
             pairs = [("value", our_value, value), *zip(of_gradient, our_gradient, gradient, strict=True)]
             for what, ours, theirs in pairs:
-                found = difference(ours, theirs, self.tol, "the right answer")
-                if found:
-                    return f"In the {what} at {shown_inputs(args)}, {found}"
+                mistake = difference(ours, theirs, self.tol, "the right answer")
+                if mistake:
+                    return f"In the {what} at {shown_inputs(args)}, {mistake}"
         return ""
 
 
@@ -144,8 +144,8 @@ def _value_and_gradient(function: Function, argnums: Argnums) -> Function:
         places = _places(argnums)
 
         def of_some(*some: Any) -> Any:
-            given = dict(zip(places, some, strict=True))
-            return function(*(given.get(i, x) for i, x in enumerate(args)))
+            values = dict(zip(places, some, strict=True))
+            return function(*(values.get(i, x) for i, x in enumerate(args)))
 
         out, pull_back = jax.vjp(of_some, *(args[i] for i in places))
         return out, pull_back(tree_map(lambda y: jnp.cos(jnp.arange(y.size)).reshape(y.shape).astype(y.dtype), out))
@@ -179,14 +179,14 @@ def least_peak(work: float) -> Callable[[Puzzle], int]:
 def fewest_kept(work: float) -> Callable[[Puzzle], int]:
     """Par as the fewest bytes that the planner saves with a checkpoint for some extra work."""
 
-    def found(puzzle: Puzzle) -> int:
+    def planned_amount(puzzle: Puzzle) -> int:
         search = Search(derive(puzzle.function, *puzzle.types, argnums=puzzle.argnums), False)
         (part,) = search.whole_parts
         choice = search.counted.lightest(work * search.plain_flops)
-        planned = search.trial(Form((search.whole,), ((part, part.choice(part.names_of(choice))),)))
+        planned = search.trial(Form((search.root,), ((part, part.choice(part.names_of(choice))),)))
         return residuals(planned.derivation).nbytes_without_arguments
 
-    return found
+    return planned_amount
 
 
 def score_name(amount: int, par: int) -> str:

@@ -80,7 +80,7 @@ STRAIGHT = Puzzle(
     wrong=(quantized, _stopped, _straight, lambda x: jnp.clip(x, -1, 1)),
     right=lambda w, x: _stopped(x @ w),
     checks=(at_most(0.1, lambda w, x: _stopped(x @ w), *_QUANTIZED),),
-    made=lambda answer: lambda w, x: answer(x @ w),
+    function_of=lambda answer: lambda w, x: answer(x @ w),
 )  # fmt: skip
 
 

@@ -140,7 +140,7 @@ def _coarse_forward(h):
     return y.astype(h.dtype), jnp.round(127 * y).astype(jnp.int8)
 
 
-_coarse_tanh.defvjp(_coarse_forward, lambda kept, ct: ((ct * (1 - (kept / 127.0) ** 2)).astype(ct.dtype),))
+_coarse_tanh.defvjp(_coarse_forward, lambda residual, ct: ((ct * (1 - (residual / 127.0) ** 2)).astype(ct.dtype),))
 
 
 def _eighth(w, x):

@@ -31,15 +31,15 @@ class Best:
 
 def read(path: str | Path = ANSWERS) -> dict[str, Best]:
     """The stored best answers, by the names of the puzzles; empty if there is no file."""
-    found = ((_LINE.fullmatch(line), source) for line, source in answers.read(path).items())
-    return {line[1]: Best(int(line[2]), int(line[3]), source.strip()) for line, source in found if line}
+    matches = ((_LINE.fullmatch(line), source) for line, source in answers.read(path).items())
+    return {line[1]: Best(int(line[2]), int(line[3]), source.strip()) for line, source in matches if line}
 
 
 def keep(name: str, best: Best, path: str | Path = ANSWERS) -> bool:
     """Stores an answer unless the stored one is as good; returns whether it was stored."""
-    found = read(path)
-    if name in found and found[name].amount <= best.amount:
+    scores = read(path)
+    if name in scores and scores[name].amount <= best.amount:
         return False
-    found[name] = best
-    answers.write(path, _HEAD, {f"{n}: {b.amount}, par {b.par}": b.source for n, b in found.items()})
+    scores[name] = best
+    answers.write(path, _HEAD, {f"{n}: {b.amount}, par {b.par}": b.source for n, b in scores.items()})
     return True

@@ -44,7 +44,7 @@ class Advisor:
 
     def _of_transpose(self, cause: ExchangeCause) -> str:
         """Advice on a sum that is the transpose of a `psum`."""
-        place = self.causes.places.found[cause.number]
+        place = self.causes.places.makers[cause.number]
         holder = next((e for e in reversed(place.within) if of(e).kind == "devices"), None)
         if holder is None or not place.is_cotangent:
             return ""
@@ -98,7 +98,7 @@ class Advisor:
     def _gathered_before(self, exchange: Exchange, value: Atom) -> str:
         """Advice on a value that the backward pass gathers although the forward pass has gathered it too."""
         values, places = self.causes.values, self.causes.places
-        is_backward = lambda e: places.found[e.number].stage == "backward"
+        is_backward = lambda e: places.makers[e.number].stage == "backward"
         path = values.argument(value)
         if not path or not is_backward(exchange):
             return ""
@@ -132,7 +132,7 @@ class Advisor:
         """The other operands of the equation for which a value is gathered."""
         cause = exchange.cause
         assert cause is not None
-        equation = self.causes.places.found[cause.number].equation
+        equation = self.causes.places.makers[cause.number].equation
         return tuple(self.causes.values.source(a) for a in equation.invars if a is not cause.value)
 
 

@@ -34,7 +34,7 @@ class Causes:
     def of(self, exchange: Exchange) -> ExchangeCause | None:
         """The cause of a collective; None if it is unknown."""
         for number in exchange.numbers:
-            place = self.places.found[number]
+            place = self.places.makers[number]
             if is_collective(place.equation):
                 return ExchangeCause(self._written(place), "written", number, self.values.cotangent_of(place.equation))
         need = self._need(exchange)
@@ -77,10 +77,10 @@ class Causes:
     def _need(self, exchange: Exchange) -> Need | None:
         """The need for a collective: found by its name, or else by its equation, for its axes."""
         kind = "sum" if exchange.kind in SUMMED else "move"
-        wanted = {a.partition(":")[0] for a in exchange.axes}
+        axes = {a.partition(":")[0] for a in exchange.axes}
 
         def fitting(needs: Iterable[Need]) -> list[Need]:
-            return [n for n in dict.fromkeys(needs) if n.kind == kind and (not wanted or wanted & _axes(n))]
+            return [n for n in dict.fromkeys(needs) if n.kind == kind and (not axes or axes & _axes(n))]
 
         named = fitting(n for path in exchange.paths for n in self._by_path.get(path, ()))
         if exchange.n_together > 1:  # the names are those of all exchanges that XLA combined
@@ -95,7 +95,7 @@ class Causes:
         def fit(need: Need) -> tuple[bool, bool, bool, bool, int]:
             of_need = set(self.places.tags.named(need.path))
             served, own = bool(of_need & set(exchange.served)), bool(of_need & set(exchange.numbers))
-            return need in alike, served, own, wanted <= _axes(need), -len(_axes(need))
+            return need in alike, served, own, axes <= _axes(need), -len(_axes(need))
 
         return (
             max(candidates, key=fit, default=None) if exchange.axes else candidates[0] if len(candidates) == 1 else None
@@ -135,7 +135,7 @@ class Causes:
         )
 
     def _summed(self, need: Need, number: int) -> ExchangeCause:
-        place = self.places.found[number]
+        place = self.places.makers[number]
         equation = place.equation
         over = axes_text(need.axes)
         value = self.values.cotangent_of(equation) if place.is_cotangent else None
@@ -165,7 +165,7 @@ class Causes:
         return ExchangeCause(text, "sum", number, None, need)
 
     def _moved(self, need: Need, number: int, kind: str = "") -> ExchangeCause:
-        equation = self.places.found[number].equation
+        equation = self.places.makers[number].equation
         value = self._value_moved(need, equation)
         name = self._words(value) or "the value"
         done = _DONE.get(kind, "it is exchanged")
@@ -241,7 +241,7 @@ class Causes:
             if operand is not None:
                 return operand
         if need.is_asked:
-            asking = next((self.places.found[n].equation for n in self.places.tags.named(need.path)), equation)
+            asking = next((self.places.makers[n].equation for n in self.places.tags.named(need.path)), equation)
             return asking.invars[0] if asking.invars else None
         shape = need.before.shape
         return next((v for v in equation.outvars if tuple(getattr(v.aval, "shape", ())) == shape), None)

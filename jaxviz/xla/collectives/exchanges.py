@@ -177,7 +177,7 @@ class Reading:
 
     def _trips(self, instruction: Instruction, numbers: Sequence[int]) -> int | None:
         trips, computation = 1, instruction.computation
-        lengths = [scan_length(e) for n in numbers[:1] for e in self.places.found[n].within if is_scan(e)]
+        lengths = [scan_length(e) for n in numbers[:1] for e in self.places.makers[n].within if is_scan(e)]
         while computation in self.module.callers:
             holder = self.module.callers[computation]
             if holder.opcode == "while":

@@ -152,7 +152,7 @@ def _row(e: Exchange, advisor: Advisor) -> Collective:
     what, location, stage, operation = e.instruction.opcode, None, "outside", ""
     if number is not None:
         what, location, _ = places.label(number)
-        stage, operation = places.found[number].stage, places.found[number].operation
+        stage, operation = places.makers[number].stage, places.makers[number].operation
     return Collective(
         e.kind, e.axes, e.group_size, e.type, e.nbytes, e.sent, 1, e.trips, stage,  # type: ignore[arg-type]
         what, operation, location, cause.text if cause is not None else "",
@@ -181,7 +181,7 @@ def _written(places: Places, exchanges: Sequence[Exchange]) -> Iterator[WrittenC
         for n in numbers:
             became.setdefault(n, []).append(e.kind)
     rows: list[tuple[WrittenCollective, Any]] = []
-    for number, place in enumerate(places.found):
+    for number, place in enumerate(places.makers):
         # JAX's rules constrain shardings, too, which the user did not write.
         asks = place.operation in _ASKS and primal_equation(place.equation).primitive is place.equation.primitive
         if is_collective(place.equation) or asks:

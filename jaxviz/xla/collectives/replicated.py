@@ -61,7 +61,7 @@ def _computed_in_full(places: Places, needs: Needs, mesh: Mapping[str, int]) -> 
             if number not in seen:
                 seen.add(number)
                 what, location, _ = places.label(number)
-                equation = places.found[number].equation
+                equation = places.makers[number].equation
                 avals = (v.aval for v in equation.outvars)
                 aval = next((a for a in avals if tuple(getattr(a, "shape", ())) == split.shape), None)
                 if aval is not None and not equation.programs:

@@ -93,14 +93,14 @@ def _primes(mesh: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
 def _joined(names: Sequence[str], mesh: Sequence[tuple[str, int]]) -> tuple[str, ...]:
     """Parts of an axis that follow each other, as one part, or as the axis if they form all of it;
     Shardy takes them only like this."""
-    whole = {f"{name}:(1){size}": name for name, size in mesh}
+    full_axes = {f"{name}:(1){size}": name for name, size in mesh}
     axes: list[str] = []
     for part in names:
         before, here = (_PART.fullmatch(n) for n in (axes[-1] if axes else "", part))
         if before and here and before[1] == here[1] and int(before[2]) * int(before[3]) == int(here[2]):
             part = f"{before[1]}:({before[2]}){int(before[3]) * int(here[3])}"
             axes.pop()
-        axes.append(whole.get(part, part))
+        axes.append(full_axes.get(part, part))
     return tuple(axes)
 
 

@@ -26,9 +26,9 @@ def row_of(equation: Equation) -> int | None:
         return None
     starts, limits, strides = (equation.params[name] for name in ("start_indices", "limit_indices", "strides"))
     shape = equation.invars[0].aval.shape
-    whole = all(s == 0 and e == n for s, e, n in zip(starts[1:], limits[1:], shape[1:], strict=True))
+    is_full = all(s == 0 and e == n for s, e, n in zip(starts[1:], limits[1:], shape[1:], strict=True))
     plain = strides is None or all(s == 1 for s in strides)
-    return int(starts[0]) if shape and whole and plain and limits[0] - starts[0] == 1 else None
+    return int(starts[0]) if shape and is_full and plain and limits[0] - starts[0] == 1 else None
 
 
 def rows_of(equations: Iterable[Equation]) -> dict[Atom, Row]:

@@ -96,18 +96,18 @@ def _no_reverse_mode(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argn
 def _report(subject: Subject, ablate: bool) -> CompileCost:
     s = subject
     inputs = (*s.inputs, *s.cotangents)
-    whole, alone = CompileTimings(), CompileTimings()
+    total, alone = CompileTimings(), CompileTimings()
 
     def once() -> None:
         if s.gradient is not None:
             alone.trace(s.call(), s.inputs)
-        whole.compile(s.make(), inputs)
+        total.compile(s.make(), inputs)
 
     with counting("compiling"):
         once()
     stacks = sampled_tracing(s.make(), inputs)
-    program = read_jaxpr(whole.traced.jaxpr)
-    before, after = before_xla(whole.lowered), whole.after
+    program = read_jaxpr(total.traced.jaxpr)
+    before, after = before_xla(total.lowered), total.after
     equations = [_lines_of(e, within) for e, within in with_holders(program)]
     counts = Counts(len(equations), len(before), None if after is None else len(after))
     notes: list[str] = []
@@ -120,12 +120,12 @@ def _report(subject: Subject, ablate: bool) -> CompileCost:
                 sizes[blocks] = _counts(blocks, equations, before, after)
     largest_first = sorted(sizes, key=lambda blocks: -sizes[blocks].equations)
     with_one = {b: partial(_with_one, sources[b], b) for b in largest_first[:LARGEST]}
-    savings = _less_with_one(with_one, inputs, whole, once, TIMES if ablate else 1)
+    savings = _less_with_one(with_one, inputs, total, once, TIMES if ablate else 1)
     repeated = tuple(_repeated(sources[b], b, sizes[b], savings.get(b, "")) for b in largest_first)
-    lines, functions, rest = _by_place(program, before, after, stacks, whole.phases.tracing.cpu)
+    lines, functions, rest = _by_place(program, before, after, stacks, total.phases.tracing.cpu)
     return CompileCost(
-        s.name, s.about, jax.default_backend(), whole.phases, median(alone.tracing) if alone.tracing else None, counts,
-        lines, functions, repeated, len(whole.compiling), rest, (*notes, *_notes(stacks, repeated)),
+        s.name, s.about, jax.default_backend(), total.phases, median(alone.tracing) if alone.tracing else None, counts,
+        lines, functions, repeated, len(total.compiling), rest, (*notes, *_notes(stacks, repeated)),
     )  # fmt: skip
 
 
@@ -176,7 +176,7 @@ def _with_one(source: Editable, blocks: Blocks) -> Callable[..., Any]:
 def _less_with_one(
     with_one: Mapping[Blocks, Callable[[], Callable[..., Any]]],
     inputs: Sequence[Any],
-    whole: CompileTimings,
+    total: CompileTimings,
     again: Callable[[], None],
     times: int,
 ) -> dict[Blocks, Saving | str]:
@@ -206,8 +206,8 @@ def _less_with_one(
                 done()
 
     def saving(one: CompileTimings) -> Saving:
-        all_blocks, alone = whole.phases, one.phases
-        tracing = all_blocks.tracing.cpu * (1 - _size(one) / max(1, _size(whole)))
+        all_blocks, alone = total.phases, one.phases
+        tracing = all_blocks.tracing.cpu * (1 - _size(one) / max(1, _size(total)))
         lowering = all_blocks.lowering.cpu - alone.lowering.cpu
         compiling = all_blocks.compiling.cpu - alone.compiling.cpu
         return Saving(tracing, lowering, compiling, all_blocks.cpu - (tracing + lowering + compiling))

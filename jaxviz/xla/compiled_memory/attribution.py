@@ -124,7 +124,7 @@ class Attribution:
                 pending += [(v, so_far) for v in reversed(before)]
                 continue
             numbers = self.places.numbers(instruction)
-            holds = bool(numbers) and all(self.places.found[n].holds_programs for n in numbers)
+            holds = bool(numbers) and all(self.places.makers[n].holds_programs for n in numbers)
             if instruction.opcode in _COPIES:
                 pending.append(((operands[0], here[1]), replace(so_far, copied=so_far.copied or instruction)))
             elif instruction.opcode == "dynamic-update-slice" and (holds or not numbers):
@@ -164,7 +164,7 @@ class Attribution:
             for user, _ in self.module.users.get(here[0], ()):
                 numbers = self.places.numbers(user)
                 if numbers and (not with_line or self._line(numbers) is not None):
-                    if not all(self.places.found[n].holds_programs for n in numbers):
+                    if not all(self.places.makers[n].holds_programs for n in numbers):
                         return Traced(numbers, serves=True)
                     holder = holder or Traced(numbers, serves=True)
                 maker = (user.id, ())
@@ -221,7 +221,7 @@ class Attribution:
         numbers = self.places.numbers(instruction)
         if not numbers:
             return None
-        return replace(self._named(numbers[0], Shape("", None)), what=self.places.found[numbers[0]].operation)
+        return replace(self._named(numbers[0], Shape("", None)), what=self.places.makers[numbers[0]].operation)
 
     def fused(self) -> Iterator[tuple[Described, int]]:
         """Values that exist only within fusions, without a buffer, and their bytes."""
@@ -237,14 +237,14 @@ class Attribution:
                         continue
                     maker = self._made_last(instruction)
                     if maker is not None:
-                        place, shape = self.places.found[maker], self.module.shape((n, ()))
+                        place, shape = self.places.makers[maker], self.module.shape((n, ()))
                         yield replace(self._named(maker, shape), kind=_kind_of(place)), shape.nbytes or 0
 
     def _made_last(self, instruction: Instruction) -> int | None:
         """The instruction of a fusion whose value an equation computes; None if another one follows."""
         numbers = self.places.numbers(instruction)
         number = numbers[0] if numbers else None
-        if number is None or self.places.found[number].holds_programs:
+        if number is None or self.places.makers[number].holds_programs:
             return None
         after = (n for u, _ in self.module.users.get(instruction.id, ()) for n in self.places.numbers(u))
         return None if self.places.knows_equations and number in after else number
@@ -295,8 +295,8 @@ class Attribution:
         return (0,) if instruction.shape.tuple_shapes else ()
 
     def _of_equation(self, buffer: Buffer, value: Value, traced: Traced, shape: Shape) -> Described:
-        number = min(traced.numbers, key=lambda n: (n not in self.places.kept, n))
-        place = self.places.found[number]
+        number = min(traced.numbers, key=lambda n: (n not in self.places.residuals_of, n))
+        place = self.places.makers[number]
         described = self._named(number, shape)
         if described.location is None:
             described = replace(described, location=self._line_served(buffer))
@@ -310,7 +310,8 @@ class Attribution:
             why = "computed from it by XLA"
             if opcode == "convert":
                 why = f"XLA holds it as {shape.text.partition('[')[0]}"
-                is_saved = self.places.kept.get(number) and (traced.stacked or self._is_read_by_backward(buffer))
+                is_read = traced.stacked or self._is_read_by_backward(buffer)
+                is_saved = self.places.residuals_of.get(number) and is_read
                 why = f"the gradient saves it, and {why}" if is_saved else why
             return own(f"{opcode} of", why, opcode)
         if not times and self._is_on_the_way(value, number):
@@ -324,14 +325,14 @@ class Attribution:
             why = "memory of the library that XLA calls"
             return replace(described, kind="scratch", what=f"for {described.what}", why=why)
         if traced.sliced:
-            parts = self.places.kept.get(number, ())
+            parts = self.places.residuals_of.get(number, ())
             label = self.places.residuals[parts[0]].expression if parts else described.what
             return replace(described, kind="copy", what=f"a slice of {label}", why="one iteration's slice")
         kind: Kind = "temporary"
         if place.stage == "forward":
             residual = self._residual_of(number, shape, traced.stacked)
             is_late = self._is_read_by_backward(buffer)
-            if residual is None and traced.stacked and self.places.kept.get(number):
+            if residual is None and traced.stacked and self.places.residuals_of.get(number):
                 return replace(described, why="one iteration's slice of a stacked value")
             if residual is not None and (is_late or traced.stacked):
                 return self._as_copied(self._of_residual(residual, shape), traced)
@@ -383,7 +384,7 @@ class Attribution:
     def _is_on_the_way(self, value: Value, number: int) -> bool:
         """Whether an instruction is an intermediate step of what an equation becomes in XLA,
         and not the one with its value."""
-        maker, primitive = self.module.instructions[value[0]], self.places.found[number].operation
+        maker, primitive = self.module.instructions[value[0]], self.places.makers[number].operation
         inner = self._innermost(maker)
         if inner.opcode == "broadcast" and number in self.places.numbers(inner) and "broadcast" not in primitive:
             does = plain(primitive)
@@ -471,7 +472,7 @@ class Attribution:
     def _residual_of(self, number: int, shape: Shape, stacked: bool) -> int | None:
         """Which residual an equation's value is, as far as one device has it; None if it is none,
         or only one iteration's part."""
-        residuals = self.places.kept.get(number, ())
+        residuals = self.places.residuals_of.get(number, ())
         return next((k for k in residuals if self._is_all_of(k, shape, stacked)), None)
 
     def _is_all_of(self, k: int, shape: Shape, stacked: bool) -> bool:
@@ -496,7 +497,7 @@ class Attribution:
         """`, for dot_general in model.py:12`: the first reader in the backward pass with a location."""
         for user, _ in self._late_readers(buffer):
             for number in self.places.numbers(user)[:1]:
-                place, (_, location, _) = self.places.found[number], self.places.label(number)
+                place, (_, location, _) = self.places.makers[number], self.places.label(number)
                 if not place.holds_programs and place.stage == "backward":
                     return f", for {place.operation}{f' in {short_location(location)}' if location else ''}"
         return ""
@@ -508,13 +509,13 @@ class Attribution:
             for c in instruction.called if instruction.opcode == "fusion" else ():
                 for inner in self.module.computations[c].order:
                     numbers.update(self.places.numbers(self.module.instructions[inner]))
-            self._backward[instruction.id] = any(self.places.found[n].stage == "backward" for n in numbers)
+            self._backward[instruction.id] = any(self.places.makers[n].stage == "backward" for n in numbers)
         return self._backward[instruction.id]
 
     def _is_merged(self, buffer: Buffer) -> bool:
         """Whether the forward pass continues with the value that the backward pass should recompute,
         because XLA merged both."""
-        makers, module = self.places.found, self.module
+        makers, module = self.places.makers, self.module
         readers = (u for v in buffer.values for n, _ in module.occurrences(v) for u, _ in module.users.get(n, ()))
         return any(makers[n].stage == "forward" for u in readers for n in self.places.numbers(u))
 
@@ -538,7 +539,7 @@ class Attribution:
                 if user.id in seen:
                     continue
                 seen.add(user.id)
-                saved = [k for n in self.places.numbers(user) for k in self.places.kept.get(n, ())]
+                saved = [k for n in self.places.numbers(user) for k in self.places.residuals_of.get(n, ())]
                 residuals += saved
                 if not saved:
                     pending.append(user.id)

@@ -130,8 +130,8 @@ class MemoryChange(Report, schema="compiled_memory.compare"):
         more = f" and {counted(others, 'other')}" if others else ""
         because = f": {first.why}" if first.why else ""
         most = sum(c.nbytes for c in self.largest)
-        whole = sum(c.nbytes for c in self.changes)
-        share = "most of it" if 2 * abs(most) > abs(whole) else "the largest part"
+        total = sum(c.nbytes for c in self.changes)
+        share = "most of it" if 2 * abs(most) > abs(total) else "the largest part"
         return f"{said}; {share} {signed(most, 'bytes')} for {as_code(first.row)}{where}{more}{because}"
 
     def _chart(self) -> Bars:

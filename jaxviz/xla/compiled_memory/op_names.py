@@ -75,7 +75,7 @@ class OpNames(Makers):
 
     def __init__(self, module: Module):
         self.module = module
-        self.found: list[OpName] = []
+        self.makers: list[OpName] = []
         self._numbers: dict[tuple[str, Location | None], int] = {}
         self._of_instruction: dict[int, tuple[int, ...]] = {}
         self._labels: dict[int, tuple[str, Location | None, Hashable]] = {}
@@ -90,8 +90,8 @@ class OpNames(Makers):
     def _number(self, path: str, location: Location | None) -> int:
         key = path, location
         if key not in self._numbers:
-            self._numbers[key] = len(self.found)
-            self.found.append(OpName(path, location))
+            self._numbers[key] = len(self.makers)
+            self.makers.append(OpName(path, location))
         return self._numbers[key]
 
     def label(self, number: int) -> tuple[str, Location | None, Hashable]:
@@ -100,7 +100,7 @@ class OpNames(Makers):
         return self._labels[number]
 
     def _label(self, number: int) -> tuple[str, Location | None, Hashable]:
-        name = self.found[number]
+        name = self.makers[number]
         # XLA keeps one end position for all expressions that start at the same place; which of them it is follows only
         # from the operation.
         written = expressions_from(name.location)

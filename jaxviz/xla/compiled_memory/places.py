@@ -66,14 +66,14 @@ class Maker(Protocol):
 class Makers:
     """What the instructions of a compiled program come from, by number; here without what only equations tell."""
 
-    found: Sequence[Maker]
+    makers: Sequence[Maker]
     definition: Location | None = None
     """Where the function is defined; None if unknown."""
     knows_equations = False
     """Whether each number is that of one equation, for which residuals and their reasons are known."""
     residuals: Sequence[Residual] = ()
     """The residuals of the gradient, as far as they are known."""
-    kept: Mapping[int, tuple[int, ...]] = {}
+    residuals_of: Mapping[int, tuple[int, ...]] = {}
     """For the numbers of the equations that compute residuals, the indices of these residuals."""
 
     def numbers(self, instruction: Instruction) -> tuple[int, ...]:
@@ -152,12 +152,12 @@ class Places(Makers):
         self.tags = lowering.tags
         self.programs = lowering.programs
         self.opened = opened
-        self.found: list[EquationPlace] = []
+        self.makers: list[EquationPlace] = []
         for stage, program in zip(lowering.stages, lowering.programs, strict=True):
             for e, within in with_holders(program):
-                self.found.append(self._place(e, within, stage))
+                self.makers.append(self._place(e, within, stage))
         self._makers: dict[Program, dict[Atom, Equation]] = {}
-        self._numbers = {(p.stage, p.equation, p.within): i for i, p in reversed(list(enumerate(self.found)))}
+        self._numbers = {(p.stage, p.equation, p.within): i for i, p in reversed(list(enumerate(self.makers)))}
 
     def _place(self, e: Equation, within: tuple[Equation, ...], stage: str) -> EquationPlace:
         if self.opened is None:
@@ -179,7 +179,7 @@ class Places(Makers):
         return self.tags.named(instruction.path)
 
     def label(self, number: int) -> tuple[str, Location | None, Hashable]:
-        place = self.found[number]
+        place = self.makers[number]
         e, within = place.equation, place.within
         names = self._names_outside if place.stage == "outside" else self._names
         what = names.of(e, within, e.outvars[0] if e.outvars else None)
@@ -191,28 +191,28 @@ class Places(Makers):
     @cached_property
     def _makers_of(self) -> Mapping[int, int]:
         makers: dict[int, int] = {}
-        for number, residuals in self.kept.items():
+        for number, residuals in self.residuals_of.items():
             for k in residuals:
                 makers[k] = min(number, makers.get(k, number))
         return makers
 
     def read_in(self, number: int) -> Sequence[int]:
-        return self._read_by.get(self.found[number].equation, ())
+        return self._read_by.get(self.makers[number].equation, ())
 
     def is_computed_again(self, number: int) -> bool:
-        return primal_equation(self.found[number].equation) in self._computed_again
+        return primal_equation(self.makers[number].equation) in self._computed_again
 
     @cached_property
     def has_gradient(self) -> bool:
         """Whether it has a forward and a backward pass."""
-        return any(p.stage == "backward" for p in self.found)
+        return any(p.stage == "backward" for p in self.makers)
 
     @cached_property
     def residuals(self) -> Sequence[Residual]:  # type: ignore[override]
         return self.derivation.residuals.items if self.has_gradient else ()
 
     @cached_property
-    def kept(self) -> Mapping[int, tuple[int, ...]]:  # type: ignore[override]
+    def residuals_of(self) -> Mapping[int, tuple[int, ...]]:  # type: ignore[override]
         saved: dict[int, list[int]] = {}
         if self.has_gradient:
             forward = self.derivation.forward
@@ -239,7 +239,7 @@ class Places(Makers):
     @cached_property
     def _computed_again(self) -> frozenset[Equation]:
         """The equations of the function that the backward pass recomputes."""
-        return frozenset(primal_equation(p.equation) for p in self.found if p.is_recomputed)
+        return frozenset(primal_equation(p.equation) for p in self.makers if p.is_recomputed)
 
     @cached_property
     def _names(self) -> DerivationNames:

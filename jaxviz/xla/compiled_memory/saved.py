@@ -84,9 +84,9 @@ def _read(kind: Any, data: Any, name: str = "") -> Any:
 
 def _location(data: Mapping[str, Any], inside: str) -> Location | None:
     at = data.get("location", data)
-    wanted = {"file": str, "line": int, "function": str}
+    types = {"file": str, "line": int, "function": str}
     return (
-        Location(**{key: _read(of, at[key], f"{inside}location.{key}") for key, of in wanted.items()})
+        Location(**{key: _read(of, at[key], f"{inside}location.{key}") for key, of in types.items()})
         if at["file"]
         else None
     )

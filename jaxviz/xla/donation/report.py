@@ -267,12 +267,12 @@ def _call_of(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     if (jitted := jitted_function(underneath)) is not None:
         fun, info = jitted
         traced = underneath.trace(*args, **kwargs)
-        given = [x.donated for x in jax.tree.leaves(traced.args_info, is_leaf=lambda x: hasattr(x, "donated"))]
+        flags = [x.donated for x in jax.tree.leaves(traced.args_info, is_leaf=lambda x: hasattr(x, "donated"))]
         leaves = jax.tree.leaves(_dynamic(fun, info, args, kwargs))
         names = compat.argument_paths(fun, info, args, kwargs)
         anew = lambda: compiled_by_jax(jitted_anew(fun, info).trace(*args, **kwargs).lower())
         return _JittedCall(
-            function_name(fun), read_jaxpr(traced.jaxpr), given, names, leaves, result_paths(traced),
+            function_name(fun), read_jaxpr(traced.jaxpr), flags, names, leaves, result_paths(traced),
             compiled_by_jax(traced.lower()), anew,
         )  # fmt: skip
     if wraps_a_jit(f) and (wrapped := _wrapped_call(f, args, kwargs)) is not None:

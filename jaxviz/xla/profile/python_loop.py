@@ -103,8 +103,8 @@ def look_for_loop(
     if calls < 2:
         return None
     now = lambda: f(*args, **kwargs)
-    whole, compiling, reason = _whole(f, args, kwargs)
-    run, measured = _in_turns(now, whole) if whole is not None else (_in_turns(now, now)[0], None)
+    jitted, compiling, reason = _as_one(f, args, kwargs)
+    run, measured = _in_turns(now, jitted) if jitted is not None else (_in_turns(now, now)[0], None)
     loop = PythonLoop(run, calls, busy, measured, compiling, reason)
     body = _body(f, args, kwargs)
     if body is None:
@@ -115,21 +115,21 @@ def look_for_loop(
     return replace(loop, body=function_name(fun), body_calls=n, step=step / steps, scanned=scanned / steps)
 
 
-def _whole(
+def _as_one(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[[], Any] | None, float, str]:
     """The whole as one jitted function, compiled, and the seconds that this took; or why it is impossible."""
     leaves, tree = jax.tree.flatten((args, kwargs))
     at = [i for i, x in enumerate(leaves) if isinstance(x, (jax.Array, np.ndarray, float, complex))]
 
-    def whole(*arrays: Any) -> Any:
+    def filled_in(*arrays: Any) -> Any:
         filled = list(leaves)
         for i, x in zip(at, arrays, strict=True):
             filled[i] = x
         a, k = jax.tree.unflatten(tree, filled)
         return f(*a, **k)
 
-    operands, jitted = [leaves[i] for i in at], jax.jit(whole)
+    operands, jitted = [leaves[i] for i in at], jax.jit(filled_in)
     started = time.perf_counter()
     try:
         with without_leaks(f, args, kwargs):
@@ -227,9 +227,9 @@ def _loops(
         return jax.lax.scan(body, start, None, length=n)
 
     still = tuple(None if i in moving else x for i, x in enumerate(arguments))
-    whole = jax.jit(lambda start: scanned(start, still))
+    loop = jax.jit(lambda start: scanned(start, still))
     start = tuple(jax.tree.map(jax.numpy.asarray, arguments[i]) for i in moving)
-    return in_python, lambda: whole(start)
+    return in_python, lambda: loop(start)
 
 
 def _in_turns(one: Callable[[], Any], other: Callable[[], Any], n: int = 9) -> tuple[float, float]:

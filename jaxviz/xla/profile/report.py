@@ -431,7 +431,7 @@ def _kernels_of(numbered: _Numbered, leaves: Sequence[Any]) -> tuple[tuple[Kerne
         instruction = module.by_name.get(name)
         if of != module.name or (instruction is not None and instruction.opcode in _RUNS_OTHERS):
             continue
-        equations = [] if instruction is None else [places.found[n] for n in attribution.numbers_of(instruction)]
+        equations = [] if instruction is None else [places.makers[n] for n in attribution.numbers_of(instruction)]
         counts = Counter(place.operation for place in equations)
         primitives = ", ".join(f"{p} × {n}" if n > 1 else p for p, n in counts.most_common(5))
         locations = [at for place in equations if (at := location_of(place.equation, place.within)) is not None]

@@ -87,7 +87,7 @@ def test_a_card_is_not_for_what_a_checkpoint_does_that_saves_its_values():
 
     loss = lambda params, x: jnp.mean(predict(params, x) ** 2)
     switches = Switches(derive(loss, [jnp.ones(s) for s in ((4, 16), (16, 16), (16, 2))], jnp.ones((32, 4))))
-    whole = [i for i, r in enumerate(switches.regions) if r is switches.search.whole]
+    whole = [i for i, r in enumerate(switches.regions) if r is switches.search.root]
     saving_all = switches.trade(switches.key(whole, switches.choices(whole[0])))
     assert saving_all.peak_nbytes < switches.search.written.peak_nbytes
     advice = advice_of(switches.derivation.residuals, switches)

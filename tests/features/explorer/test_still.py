@@ -257,7 +257,7 @@ def test_labels_of_the_picture_do_not_collide(overview):
 def test_the_steps_are_where_their_scopes_are(overview):
     """The three charts have one axis, whose unit is the work."""
     memory, runs = overview.memory, overview.runs
-    assert memory.edges[-1] == pytest.approx(runs.whole)
+    assert memory.edges[-1] == pytest.approx(runs.total)
     backward = next(row for row in runs.rows if row[0].startswith("backward"))
     assert memory.edges[overview.turn] == pytest.approx(backward[2])
     figure = picture.drawn(overview)
@@ -277,7 +277,7 @@ def test_what_is_saved_but_for_a_moment_has_a_band(overview):
     assert len(bands) == len(overview.saved)
     for band in bands:
         wide, tall = np.ptp(band.get_paths()[0].vertices, axis=0)
-        assert wide >= picture._SEEN * overview.whole / picture._COLUMNS * 0.99
+        assert wide >= picture._SEEN * overview.total / picture._COLUMNS * 0.99
         assert tall >= 0.05
 
 

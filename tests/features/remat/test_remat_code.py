@@ -390,7 +390,7 @@ def test_brackets_around_an_expression_become_those_of_its_name(tmp_path, line, 
 
 def test_a_function_that_no_way_is_left_for_is_said_not_to_be_written():
     search = Search(derive(lambda x: jnp.sum(jnp.sin(x)), jnp.ones(3)), False)
-    said = Writer(search, Call.known(search.derivation)).why_not(search.whole)
+    said = Writer(search, Call.known(search.derivation)).why_not(search.root)
     assert said == "No checkpoint can be written around <lambda> in your source."
 
 

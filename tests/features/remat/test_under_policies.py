@@ -39,7 +39,7 @@ ARGS = jnp.full((64, 64), 0.1), jnp.ones((512, 64))
 def test_a_policy_that_no_plan_beats_is_the_plan(module, place):
     own = module(SOURCE.format(block="block" if place == "loss" else "jax.checkpoint(block)"))
     search = Search(derive(own.loss, *ARGS), False)
-    around = lambda t: search.whole not in t.form.regions if place == "block" else search.whole in t.form.regions
+    around = lambda t: search.root not in t.form.regions if place == "block" else search.root in t.form.regions
     trial = next(t for t in search.under_policies if t.form.policy == POLICIES[0] and around(t))
     theirs = jax.checkpoint_policies.dots_saveable
     if place == "loss":

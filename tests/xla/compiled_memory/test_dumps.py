@@ -211,7 +211,7 @@ def lines_of_kernels(read):
     names = OpNames(module)
     attribution = Attribution(module, names)
     kernels = [i for n in module.order if (i := module.instructions[n]).opcode in ("fusion", "custom-call", "copy")]
-    return {i.name: {names.found[n].location.line for n in attribution.numbers_of(i)} for i in kernels}
+    return {i.name: {names.makers[n].location.line for n in attribution.numbers_of(i)} for i in kernels}
 
 
 def test_each_kernel_of_a_gpu_comes_from_a_line():

@@ -63,7 +63,7 @@ def test_expressions_that_begin_in_one_place_are_told_apart_by_the_operation(cha
     names = OpNames(chained)
     for i in chained.instructions.values():
         names.numbers(i)
-    found = {(o.operation, names.label(n)[0]) for n, o in enumerate(names.found) if o.stage == "forward"}
+    found = {(o.operation, names.label(n)[0]) for n, o in enumerate(names.makers) if o.stage == "forward"}
     assert {("tanh", "jnp.tanh(x)"), ("sin", "jnp.sin(x)"), ("mul", "jnp.tanh(x) * jnp.sin(x)")} <= found
     assert ("add", "add in y + x + y * 3") in found  # one of the two
 
