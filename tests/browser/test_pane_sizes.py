@@ -231,3 +231,20 @@ def test_the_explorer_is_as_high_as_the_notebook_until_it_is_dragged(in_lab):
     assert int(ask_kernel(page, "e.height")) == pytest.approx(height(), abs=1)
     page.set_viewport_size({"width": 1600, "height": 1100})
     assert height() == pytest.approx(box["height"] - 120, abs=2)
+
+
+def test_the_selected_line_stays_in_sight_in_each_question(tab, six_layers, tmp_path):
+    page = tab.page
+    page.goto(six_layers.save_html(tmp_path / "page.html").as_uri())
+    page.get_by_test_id("headline").wait_for()
+    resize(page, 848, 655)
+    page.get_by_test_id("view-kept").click()
+    page.get_by_test_id("residual-row").first.click()
+    for question in ("lines", "cost", "derived", "kept"):
+        page.get_by_test_id(f"view-{question}").click()
+        line = page.locator(".jv-src.is-selected").first
+        page.wait_for_timeout(100)
+        pane, heads, selected = (
+            box.bounding_box() for box in (page.locator(".jv-source-body"), page.get_by_test_id("figure-heads"), line)
+        )
+        assert heads["y"] + heads["height"] <= selected["y"] < pane["y"] + pane["height"]

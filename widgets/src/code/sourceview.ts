@@ -50,6 +50,8 @@ export class SourceView {
   /** The expanded content of lines, by `file:line`. */
   private readonly unfolded = new Map<string, HTMLElement>();
   private aimed: HTMLElement | undefined;
+  /** The line that stays in sight when the pane changes its size, and lines wrap differently, until the user scrolls. */
+  private inSight: HTMLElement | undefined;
   /** The lines with marked ranges. */
   private marked = new Map<string, Part[]>();
 
@@ -60,6 +62,9 @@ export class SourceView {
       .filter(({ file }) => file.excerpts.length > 0);
     const isOne = files.length === 1;
     const { heads } = options;
+    onResize(this.scroller, () => this.inSight && reveal(this.scroller, this.inSight, this.covered));
+    for (const name of ["wheel", "touchmove", "pointerdown", "keydown"])
+      this.scroller.addEventListener(name, () => (this.inSight = undefined), { passive: true });
     if (heads && files.length > 0) {
       this.scroller.append(heads);
       onResize(heads, () => this.scroller.style.setProperty("--jv-heads", `${heads.offsetHeight}px`));
@@ -91,6 +96,7 @@ export class SourceView {
     for (const name of inSight) {
       const first = this.scroller.querySelector<HTMLElement>(`.jv-src.${name}`);
       if (!first) continue;
+      this.inSight = first;
       reveal(this.scroller, first, this.covered);
       return;
     }
@@ -110,6 +116,7 @@ export class SourceView {
       this.scroller.getBoundingClientRect(),
       line.getBoundingClientRect(),
     ];
+    this.inSight = line;
     if (at.top < top || at.bottom > bottom) this.scroller.scrollTop += at.top - top - height / 3;
   }
 

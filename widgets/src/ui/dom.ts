@@ -87,8 +87,8 @@ export function onResize(
 export function reveal(scroller: HTMLElement, child: HTMLElement, covered = 0): void {
   const outer = scroller.getBoundingClientRect();
   const inner = child.getBoundingClientRect();
-  const margin = Math.min(40, outer.height / 4);
-  const top = outer.top + Math.max(margin, covered);
+  const margin = Math.min(40, (outer.height - covered) / 4);
+  const top = outer.top + covered + margin;
   if (inner.top < top) scroller.scrollTop -= top - inner.top;
   else if (inner.bottom > outer.bottom - margin) scroller.scrollTop += inner.bottom - outer.bottom + margin;
 }
