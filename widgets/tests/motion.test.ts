@@ -35,73 +35,114 @@ function pane() {
 test("a shelf has the bytes in memory of its values at each step", () => {
   const m = gradient();
   const motion = motionOf(m);
-  const { kinds } = totalsOf(m.timeline);
+  const { kinds, total } = totalsOf(m.timeline);
   const kept = motion.shelves.filter((shelf) => shelf.kind === "kept");
   expect(kept.length).toBeGreaterThan(0);
   for (const shelf of kept) expect(shelf.most).toBe(Math.max(...shelf.alive));
   // Temporary values are on one shelf, or on the shelf of recomputed values.
   const rest = motion.shelves.filter((s) => s.kind === "temporary" || s.kind === "again");
-  for (let step = 0; step < motion.length; step++)
+  for (let step = 0; step < total.length; step++)
     expect(rest.reduce((sum, s) => sum + s.alive[step]!, 0)).toBe(kinds[5]![step]);
 });
 
 test("a value is saved when it is computed, and read when the backward pass reads it", () => {
   const m = gradient();
   const motion = motionOf(m);
-  const steps = Array.from({ length: motion.length }, (_, s) => motion.at(s));
+  const frames = motion.frames("equation");
+  expect(frames.map(({ first, last }) => [first, last])).toEqual(m.timeline.steps.map((_, i) => [i, i]));
+  const at = frames.map((frame) => motion.during(frame));
   const number = motion.shelves.findIndex((shelf) => shelf.kind === "kept");
   const { alive, residuals } = motion.shelves[number]!;
-  const saved = steps.findIndex((at) => at.saves.includes(number));
+  const has = (events: { shelf: number }[]) => events.some(({ shelf }) => shelf === number);
+  const saved = at.findIndex(({ saves }) => has(saves));
   expect(saved).toBe(alive.findIndex((bytes) => bytes > 0));
+  expect(motion.isStop(frames[saved]!)).toBe(true);
   const readers = new Set(residuals.flatMap((r) => m.residuals[r]!.consumers));
-  const read = steps.flatMap((at, s) => (at.reads.includes(number) ? [m.timeline.steps[s]!.row] : []));
+  const read = at.flatMap(({ reads }, s) => (has(reads) ? [m.timeline.steps[s]!.row] : []));
   expect(read.length).toBeGreaterThan(0);
   for (const row of read) expect([...readers].some((r) => r === row || m.owner(r) === row)).toBe(true);
-  expect(motion.stops).toContain(saved);
-  expect(motion.stopFrom(-1, 1)).toBe(motion.stops[0]);
-  expect(motion.stopFrom(motion.length, -1)).toBe(motion.stops.at(-1));
 });
 
-test("keys and buttons go to steps, stops and the ends", () => {
+test("what is on the shelf of all others has its own name", () => {
+  const few = motionOf(gradient(), 1);
+  const shelves = few.shelves.filter((shelf) => shelf.kind === "kept");
+  expect(shelves.map((shelf) => shelf.label)).toEqual(["2 other expressions"]);
+  const labels = few.frames("equation").flatMap((frame) => few.during(frame).saves.map((e) => e.kept.label));
+  expect(labels).toContain("sin(x)");
+});
+
+test("lines and layers are played as one, and what a loop runs follows it", () => {
+  const m = gradient();
+  const firsts = (pace: "line" | "layer", motion = motionOf(m)) =>
+    motion.frames(pace).map(({ first, last, rows }) => [first, last, ...rows]);
+  expect(firsts("line")).toEqual([
+    [0, 0],
+    [1, 1],
+    [2, 3],
+  ]);
+  expect(firsts("layer").at(-1)).toEqual([2, 3]);
+  // A step that is a loop of three iterations over equation 2.
+  const looped = new Model({
+    ...m.view,
+    columns: {
+      ...m.view.columns,
+      step_row: Int32Array.of(0, 1, 3, 4),
+      program_length: m.view.columns.program_length.map((_, p) =>
+        m.column("program_owner")[p] === 1 ? 3 : 0,
+      ),
+    },
+  });
+  expect(firsts("line", motionOf(looped)).slice(0, 3)).toEqual([
+    [0, 0],
+    [1, 1],
+    [1, 1, 2],
+  ]);
+});
+
+test("keys and buttons go to lines, changes and the ends; an equation can be played alone", () => {
   const { shown, find, count, state } = pane();
-  const n = state.model.timeline.steps.length;
   const key = (name: string) =>
     shown.element.dispatchEvent(new KeyboardEvent("keydown", { key: name, bubbles: true }));
-  expect(count()).toBe(`1 of ${n}`);
-  key("ArrowRight");
-  expect(count()).toBe(`2 of ${n}`);
+  const pace = find("motion-pace") as HTMLSelectElement;
+  expect([pace.value, count()]).toEqual(["line", "1 of 3"]);
+  key("End");
+  expect(count()).toBe("3 of 3");
+  pace.value = "equation";
+  pace.dispatchEvent(new Event("change"));
+  const n = state.model.timeline.steps.length;
+  expect(count()).toBe(`${n} of ${n}`);
   key("ArrowLeft");
+  expect(count()).toBe(`${n - 1} of ${n}`);
+  key("Home");
   key("ArrowLeft");
   expect(count()).toBe(`1 of ${n}`);
   find("motion-last").click();
   expect(count()).toBe(`${n} of ${n}`);
   expect(find("motion-now").className).toContain("is-backward");
   key("Home");
-  expect(count()).toBe(`1 of ${n}`);
   key("ArrowDown");
   expect(find("motion-said").textContent).toMatch(/^It (saves|reads) /);
 });
 
 test("it plays to the end, pauses, and stops when the view changes", () => {
   const { shown, find, count, state } = pane();
-  const n = state.model.timeline.steps.length;
   find("motion-play").click();
   expect(find("motion-play").textContent).toContain("pause");
   vi.advanceTimersByTime(60_000);
-  expect(count()).toBe(`${n} of ${n}`);
+  expect(count()).toBe("3 of 3");
   expect(find("motion-play").textContent).toContain("play");
   find("motion-play").click();
-  expect(count()).toBe(`1 of ${n}`);
+  expect(count()).toBe("1 of 3");
   state.arrange("overview");
   shown.update("view");
   vi.advanceTimersByTime(60_000);
-  expect(count()).toBe(`1 of ${n}`);
+  expect(count()).toBe("1 of 3");
 });
 
 test("the running expression is highlighted in the source, and a shelf leads to its values", () => {
   const { find, state } = pane();
   find("motion-last").click();
-  const row = state.model.timeline.steps.at(-1)!.row;
+  const { row } = state.model.timeline.steps.find(({ isBackward }) => isBackward)!;
   expect(state.aimed).toEqual(state.model.place(row));
   const shelf = document.querySelector<HTMLElement>(".jv-mo-shelf.is-kept")!;
   shelf.click();

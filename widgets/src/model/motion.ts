@@ -2,13 +2,10 @@
 
 import { push } from "./groups";
 import type { Model } from "./model";
-import { aliveOf, bytesOf, type Kept, overviewOf } from "./overview";
+import { aliveOf, bytesOf, type Kept, type Overview, overviewOf } from "./overview";
 import type { Place } from "./records";
 import { atOnce, type Sliced } from "./slices";
-import { type Buffer, type Timeline, type Totals, totalsOf } from "./timeline";
-
-/** How many saved expressions have their own shelf; the rest share one. */
-const MOST = 8;
+import { type Buffer, type Step, type Timeline, type Totals, totalsOf } from "./timeline";
 
 export type ShelfKind = "kept" | "again" | "temporary" | "cotangent";
 
@@ -20,30 +17,55 @@ export interface Shelf {
   reason: string;
   place: Place | null;
   residuals: readonly number[];
+  /** The expressions whose values they are, if several. */
+  members: readonly Kept[];
   alive: Float64Array;
   /** The most bytes in memory at any step. */
   most: number;
 }
 
-/** What happens at a step; shelves by index. */
-export interface Happening {
-  saves: number[];
-  reads: number[];
-  frees: number[];
+/** What happens to the values of an expression, which are on a shelf. */
+export interface Event {
+  shelf: number;
+  kept: Kept;
 }
 
-const NOTHING: Happening = { saves: [], reads: [], frees: [] };
+/** What happens while something runs. */
+export interface Happening {
+  saves: Event[];
+  reads: Event[];
+  frees: Event[];
+}
 
-const made = new WeakMap<Timeline, Motion>();
+const KINDS = ["saves", "reads", "frees"] as const;
 
-/** The motion of a gradient whose memory is known; cached. */
-export const motionOf = (model: Model): Motion => atOnce(moving(model));
+/** What is played as one: a line, a part of the model, or an equation. */
+export const PACES = ["line", "layer", "equation"] as const;
+export type Pace = (typeof PACES)[number];
+
+/** What is seen at a time: some steps, or some equations that a loop runs in its step. */
+export interface Frame {
+  first: number;
+  last: number;
+  /** The loop whose equations it shows, and the first and last of them; or -1 and none. */
+  loop: number;
+  rows: readonly number[];
+}
+
+/** How many saved expressions have a shelf where there is room. */
+const USUAL = 8;
+
+const made = new WeakMap<Timeline, Map<number, Motion>>();
+
+/** The motion of a gradient whose memory is known, with so many shelves for saved expressions, of which the last is for all others; cached. */
+export const motionOf = (model: Model, most = USUAL): Motion => atOnce(moving(model, most));
 
 /** The same, in slices. */
-export function* moving(model: Model): Sliced<Motion> {
-  const motion = made.get(model.timeline) ?? new Motion(model);
-  if (!made.has(motion.timeline)) yield* motion.find();
-  made.set(motion.timeline, motion);
+export function* moving(model: Model, most = USUAL): Sliced<Motion> {
+  const all = made.get(model.timeline) ?? new Map<number, Motion>();
+  const motion = all.get(most) ?? new Motion(model, most);
+  if (!all.has(most)) yield* motion.find();
+  made.set(motion.timeline, all.set(most, motion));
   return motion;
 }
 
@@ -51,13 +73,17 @@ export class Motion {
   readonly timeline: Timeline;
   readonly totals: Totals;
   readonly shelves: Shelf[] = [];
-  /** The steps that save or read something. */
-  stops: readonly number[] = [];
   private readonly happenings = new Map<number, Happening>();
+  private readonly paced = new Map<Pace, readonly Frame[]>();
+  private readonly overview: Overview;
 
-  constructor(readonly model: Model) {
+  constructor(
+    readonly model: Model,
+    private readonly most: number,
+  ) {
     this.timeline = model.timeline;
     this.totals = totalsOf(this.timeline);
+    this.overview = overviewOf(model);
   }
 
   /** Computes the shelves and what happens at each step. */
@@ -68,23 +94,13 @@ export class Motion {
     }
     const steps = stepsOfRows(this.timeline);
     for (const [i, shelf] of this.shelves.entries()) {
-      if (shelf.kind === "kept") this.note(shelf, i, steps);
-      yield;
+      if (shelf.members.length === 0) continue;
+      for (const kept of shelf.members) {
+        const alive = shelf.members.length > 1 ? aliveOf(kept, this.timeline) : shelf.alive;
+        this.note(kept, alive, i, steps);
+        yield;
+      }
     }
-    const stops = [...this.happenings].filter(([, at]) => at.saves.length + at.reads.length > 0);
-    this.stops = stops.map(([s]) => s).sort((a, b) => a - b);
-  }
-
-  get length(): number {
-    return this.timeline.steps.length;
-  }
-
-  at(step: number): Happening {
-    return this.happenings.get(step) ?? NOTHING;
-  }
-
-  isBackward(step: number): boolean {
-    return this.timeline.steps[step]?.isBackward ?? false;
   }
 
   /** Whether a step of the backward pass recomputes values of a checkpoint. */
@@ -93,49 +109,114 @@ export class Motion {
     return row >= 0 && this.model.role(row) === "recomputation";
   }
 
-  /** The next or previous stop, or the end of the animation. */
-  stopFrom(step: number, by: 1 | -1): number {
-    if (by > 0) return this.stops.find((s) => s > step) ?? this.length - 1;
-    return this.stops.filter((s) => s < step).at(-1) ?? 0;
+  /** What happens in a frame. Of what a loop does, the values of an expression belong to its line. */
+  during({ first, last, rows }: Frame): Happening {
+    const found: Happening = { saves: [], reads: [], frees: [] };
+    for (let step = first; step <= last; step++)
+      for (const kind of KINDS)
+        for (const event of this.happenings.get(step)?.[kind] ?? [])
+          if (!found[kind].some(({ kept }) => kept === event.kept)) found[kind].push(event);
+    if (rows.length === 0) return found;
+    const place = this.model.place(rows[0]!);
+    const here = new Set(rows);
+    const isOfLine = ({ kept }: Event) =>
+      kept.place?.file === place?.file && kept.place?.line === place?.line;
+    const isReadHere = ({ kept }: Event) =>
+      kept.residuals.some((r) => this.model.residuals[r]!.consumers.some((row) => here.has(row)));
+    return { saves: found.saves.filter(isOfLine), reads: found.reads.filter(isReadHere), frees: [] };
+  }
+
+  /** Whether something is saved or read in a frame. */
+  isStop(frame: Frame): boolean {
+    if (frame.first === frame.last && !this.happenings.has(frame.first)) return false;
+    const { saves, reads } = this.during(frame);
+    return saves.length + reads.length > 0;
+  }
+
+  /** The frames of a pace, in order; what a loop runs follows it. */
+  frames(pace: Pace): readonly Frame[] {
+    const known = this.paced.get(pace);
+    if (known) return known;
+    const { steps } = this.timeline;
+    const frames: Frame[] = [];
+    let before = "";
+    steps.forEach((step, i) => {
+      const inside = pace === "layer" ? [] : this.insideLoop(step.row);
+      const isAlone = inside.length > 0 || pace === "equation";
+      const key = isAlone ? `${i}` : this.keyOf(step, pace, before);
+      if (key === before) frames.at(-1)!.last = i;
+      else frames.push({ first: i, last: i, loop: -1, rows: [] });
+      before = key;
+      for (const rows of groupedBy(inside, (row) => (pace === "line" ? this.lineOf(row) : `${row}`)))
+        frames.push({ first: i, last: i, loop: step.row, rows });
+    });
+    this.paced.set(pace, frames);
+    return frames;
+  }
+
+  /** A key of what a step belongs to; what has no line belongs to the step before in the same pass. */
+  private keyOf({ row, isBackward }: Step, pace: Pace, before: string): string {
+    const pass = isBackward ? "backward" : "forward";
+    const part = pace === "line" ? this.lineOf(row) : this.overview.around(row).slice(-2)[0]?.index;
+    return (part ?? "") === "" && before.startsWith(pass) ? before : `${pass} ${part}`;
+  }
+
+  private lineOf(row: number): string {
+    const place = row >= 0 ? this.model.place(row) : null;
+    return place === null ? "" : `${place.file}:${place.line}`;
+  }
+
+  /** The equations that a loop runs, without those that call others; none for other equations. */
+  private insideLoop(row: number): number[] {
+    const { model } = this;
+    if (row < 0 || model.length(row) === 0) return [];
+    const within = (each: number): number[] => {
+      const programs = model.nested(each);
+      // Of several programs, such as a cond's branches, one runs.
+      return programs.length === 1 ? model.rowsOf(programs[0]!).flatMap(within) : [each];
+    };
+    return within(row);
   }
 
   /** The shelves in order; null for an empty one. */
   private *makeShelves(): Generator<Shelf | null> {
-    const { model, timeline } = this;
-    const { kept } = overviewOf(model);
-    const shown = kept.slice(0, kept.length > MOST ? MOST - 1 : MOST);
+    const { model, timeline, most } = this;
+    const { kept } = this.overview;
+    const shown = kept.slice(0, kept.length > most ? most - 1 : most);
     const rest = kept.slice(shown.length);
-    const ofKept = (k: Kept, label: string, reason: string) =>
-      shelf("kept", label, aliveOf(k, timeline), { reason, place: k.place, residuals: k.residuals });
     const others = (kind: ShelfKind, label: string, has: (buffer: Buffer) => boolean) => {
       const alive = bytesOf(timeline.buffers.filter(has), timeline.steps.length);
       const made = shelf(kind, label, alive);
       return made.most > 0 ? made : null;
     };
-    const isAgain = ({ kind, row }: Buffer) =>
-      kind === "temporary" && row >= 0 && model.role(row) === "recomputation";
-    yield others("temporary", "temporary", (b) => b.kind === "temporary" && !isAgain(b));
-    for (const k of shown) yield ofKept(k, k.label, k.reason);
-    if (rest.length > 0) {
-      const all = { ...rest[0]!, place: null, residuals: rest.flatMap((k) => k.residuals) };
-      yield ofKept(all, `${rest.length} other expressions`, "");
+    const again = (b: Buffer) => isRecomputed(model, b);
+    yield others("temporary", "temporaries", (b) => b.kind === "temporary" && !again(b));
+    for (const k of shown) {
+      const { reason, place, residuals } = k;
+      yield shelf("kept", k.label, aliveOf(k, timeline), { reason, place, residuals, members: [k] });
     }
-    yield others("again", "recomputed for checkpoints", isAgain);
+    if (rest.length > 0) {
+      const residuals = rest.flatMap((k) => k.residuals);
+      const alive = aliveOf({ ...rest[0]!, residuals }, timeline);
+      const label = rest.length > 1 ? `${rest.length} other expressions` : rest[0]!.label;
+      yield shelf("kept", label, alive, { reason: "", place: null, residuals, members: rest });
+    }
+    yield others("again", "recomputed for checkpoints", again);
     yield others("cotangent", "cotangents", (b) => b.kind === "cotangent");
   }
 
-  private note({ alive, residuals }: Shelf, number: number, steps: Map<number, number[]>): void {
+  private note(kept: Kept, alive: Float64Array, number: number, steps: Map<number, number[]>): void {
     const { model } = this;
     const add = (step: number, what: keyof Happening) => {
       const found = this.happenings.get(step) ?? { saves: [], reads: [], frees: [] };
       this.happenings.set(step, found);
-      if (found[what].at(-1) !== number) found[what].push(number);
+      if (found[what].at(-1)?.kept !== kept) found[what].push({ shelf: number, kept });
     };
     for (let s = 0; s < alive.length; s++) {
       if (alive[s]! > (alive[s - 1] ?? 0)) add(s, "saves");
       if (alive[s]! > (alive[s + 1] ?? alive[s]!)) add(s, "frees");
     }
-    for (const consumer of new Set(residuals.flatMap((r) => model.residuals[r]?.consumers ?? [])))
+    for (const consumer of new Set(kept.residuals.flatMap((r) => model.residuals[r]?.consumers ?? [])))
       for (let row = consumer; row >= 0; row = model.owner(row)) {
         const there = steps.get(row);
         if (there === undefined) continue;
@@ -145,14 +226,32 @@ export class Motion {
   }
 }
 
+/** Whether a value is recomputed for a checkpoint. */
+export const isRecomputed = (model: Model, { kind, row }: Buffer): boolean =>
+  kind === "temporary" && row >= 0 && model.role(row) === "recomputation";
+
+/** The items in order, those that follow each other with the same key together. */
+function groupedBy<T>(items: readonly T[], keyOf: (item: T) => string): T[][] {
+  const groups: T[][] = [];
+  let before = "";
+  for (const item of items) {
+    const key = keyOf(item);
+    if (key === before && groups.length > 0) groups.at(-1)!.push(item);
+    else groups.push([item]);
+    before = key;
+  }
+  return groups;
+}
+
 function shelf(
   kind: ShelfKind,
   label: string,
   alive: Float64Array,
-  about: { reason: string; place: Place | null; residuals: readonly number[] } = {
+  about: Pick<Shelf, "reason" | "place" | "residuals" | "members"> = {
     reason: "",
     place: null,
     residuals: [],
+    members: [],
   },
 ): Shelf {
   let most = 0;

@@ -1,20 +1,33 @@
 /** The animation of a gradient: what runs, what is saved and read again, and the memory over time. */
 
 import { Waiting } from "../main/waiting";
-import { type Motion, motionOf, type Shelf } from "../model/motion";
-import { lineOf } from "../model/overview";
+import {
+  type Event,
+  type Frame,
+  isRecomputed,
+  type Motion,
+  motionOf,
+  PACES,
+  type Pace,
+  type Shelf,
+} from "../model/motion";
+import { lineOf, overviewOf } from "../model/overview";
+import type { Place } from "../model/records";
+import { ALL, type Span } from "../model/span";
 import { peakOf } from "../model/timeline";
 import type { Change, State } from "../state/state";
-import { button, h, onResize, reveal, svg } from "../ui/dom";
-import { formatBytes, formatCount } from "../ui/format";
+import { button, h, onResize, svg } from "../ui/dom";
+import { fitted, wrapped } from "../ui/fit";
+import { formatBytes, formatCount, plural } from "../ui/format";
 import { marked } from "../ui/marked";
 import { Chart } from "./chart";
 import { played } from "./playbar";
+import { TimeControl } from "./timecontrol";
 
-/** How long a step that saves or reads something is shown at speed 1, at most and at least, and any other step; in milliseconds. */
+/** How long a frame in which something is saved or read is shown at speed 1, at most and at least, and any other; in milliseconds. */
 const [STAYS, STAYS_LEAST, PASSES] = [1500, 40, 60];
 
-/** The time budget of all such steps, and of all others, in milliseconds; the minimum takes precedence. */
+/** The time budget of all such frames, and of all others, in milliseconds; the minimum takes precedence. */
 const [ALL_STOPS, ALL_OTHERS] = [40_000, 8_000];
 
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
@@ -22,16 +35,35 @@ const FALLS = 450;
 
 /** Below this duration of a stop, values are not animated; in milliseconds. */
 const SEEN = 120;
-const CHART = 150;
+
+/** The height of the chart, at least and at most; below which height of the pane all is more compact; and what the rest needs then, in pixels. */
+const [CHART_LEAST, CHART_MOST, LOW, REST] = [76, 150, 460, 300];
+
+/** The width of a bin in a row of bins, in pixels, of which there are so many. */
+const [BIN, FEWEST, MOST] = [100, 4, 10];
+
+/** The width of a letter of a bin's name, and of what runs, and of what is beside that, in pixels. */
+const [LETTER, LARGE_LETTER, BESIDE] = [7, 9.1, 70];
+
+/** The lines of a bin's name, and in a low pane. */
+const [LINES, LINES_LOW] = [3, 2];
 
 export class MotionPane {
   readonly element: HTMLElement;
   private motion: Motion | null = null;
+  private frames: readonly Frame[] = [];
+  /** In how many of them something is saved or read. */
+  private stopCount = 0;
+  /** The frame that is shown. */
   private current = 0;
   private timer: ReturnType<typeof setTimeout> | undefined;
   private chart: Chart | null = null;
   private width = 0;
+  private chartHeight = CHART_MOST;
+  private isLow = false;
   private waiting: Waiting | null = null;
+  private drawn: Span = ALL;
+  private readonly time: TimeControl;
   private shelves: { shelf: Shelf; element: HTMLElement; fill: HTMLElement; size: HTMLElement }[] = [];
   private readonly stops: (() => void)[] = [];
   private readonly now = h("div", { class: "jv-mo-now", "data-testid": "motion-now" });
@@ -41,11 +73,13 @@ export class MotionPane {
     "data-testid": "motion-said",
   });
   private readonly rack = h("div", { class: "jv-mo-rack", role: "group", "aria-label": "what is in memory" });
-  private readonly drawing = svg("svg", {
-    class: "jv-plot jv-mo-chart",
-    height: CHART,
-    "aria-hidden": "true",
-  });
+  private readonly areas = svg("g");
+  private readonly marks = svg("g");
+  private readonly plot = h(
+    "div",
+    { class: "jv-plot jv-time jv-mo-chart", "data-testid": "motion-chart" },
+    svg("svg", { "aria-hidden": "true" }, this.areas, this.marks),
+  );
   private readonly air = h("div", { class: "jv-mo-air", "aria-hidden": true });
   private readonly body = h("div", { class: "jv-mo-body" });
   private readonly count = h("output", { class: "jv-step-count", "data-testid": "motion-count" });
@@ -62,6 +96,17 @@ export class MotionPane {
     { class: "jv-speed", "aria-label": "speed", title: "Speed" },
     ...SPEEDS.map((s) => h("option", { value: s, selected: s === 1 }, `${s}×`)),
   );
+  private readonly pace = h(
+    "select",
+    {
+      class: "jv-speed",
+      "aria-label": "play",
+      title: "What is played as one",
+      "data-testid": "motion-pace",
+      onchange: () => this.setPace(),
+    },
+    ...PACES.map((pace) => h("option", { value: pace }, `by ${pace}`)),
+  );
   private readonly playing: HTMLButtonElement;
 
   constructor(private readonly state: State) {
@@ -69,7 +114,7 @@ export class MotionPane {
       button(played(text), onclick, { title, "aria-label": title, "data-testid": id });
     this.playing = act("▶ play", "Play (Space)", "motion-play", () => this.playOrPause());
     this.playing.classList.add("jv-play-pause");
-    const stop = (by: 1 | -1) => () => this.jump(this.motion?.stopFrom(this.current, by) ?? 0);
+    const stop = (by: 1 | -1) => () => this.jump(this.stopFrom(by));
     this.element = h(
       "section",
       { class: "jv-motion", "aria-label": "the gradient in motion", "data-testid": "motion", tabindex: -1 },
@@ -81,26 +126,45 @@ export class MotionPane {
           { class: "jv-play-keys" },
           act("|← start", "To the start (Home)", "motion-first", () => this.jump(0)),
           act("⇤ change", "To the previous change: a value saved or read (↑)", "motion-stop-back", stop(-1)),
-          act("← back", "One step back (←)", "motion-back", () => this.jump(this.current - 1)),
+          act("← back", "Back (←)", "motion-back", () => this.jump(this.current - 1)),
           this.playing,
-          act("next →", "To the next step (→)", "motion-on", () => this.jump(this.current + 1)),
+          act("next →", "On (→)", "motion-on", () => this.jump(this.current + 1)),
           act("change ⇥", "To the next change: a value saved or read (↓)", "motion-stop-on", stop(1)),
           act("end →|", "To the end (End)", "motion-last", () => this.jump(Number.MAX_SAFE_INTEGER)),
         ),
         this.slider,
         this.count,
+        this.pace,
         this.speed,
       ),
       this.body,
     );
+    this.time = new TimeControl(state, this.element, {
+      ends: () => {
+        const { left } = this.plot.getBoundingClientRect();
+        return [left + (this.chart?.left ?? 0), left + (this.chart?.right ?? 0)];
+      },
+      timeline: () => this.motion?.timeline ?? null,
+      stepAt: (x) => this.stepAt(x),
+      cursor: () => this.shownStep,
+      moveTo: (step) => this.jump(this.frameOf(step)),
+      dragTo: (step) => this.jump(this.frameOf(step)),
+    });
+    this.plot.onpointermove = (event) => this.tellStep(this.stepAt(event.clientX));
+    this.plot.onpointerleave = () => this.time.tell();
+    this.plot.onclick = (event) => this.jump(this.frameOf(this.stepAt(event.clientX)));
     this.element.addEventListener("keydown", (event) => this.onKey(event));
     this.stops.push(state.rest.listen(() => this.waiting?.update()));
-    this.stops.push(onResize(this.body, (width) => this.resize(Math.floor(width))));
+    this.stops.push(onResize(this.body, (width, height) => this.resize(Math.floor(width), height)));
     this.fill();
   }
 
   update(change: Change): void {
     if (change === "memory") this.fill();
+    const isShown = this.state.view === "motion";
+    if (isShown && this.drawn !== this.state.time.span && (change === "span" || change === "view"))
+      this.draw();
+    if (change === "interval") this.markChart();
     if (change !== "view") return;
     if (this.state.view === "motion") this.show();
     else this.pause();
@@ -112,6 +176,7 @@ export class MotionPane {
 
   destroy(): void {
     this.pause();
+    this.time.destroy();
     this.waiting?.destroy();
     for (const stop of this.stops) stop();
   }
@@ -126,23 +191,69 @@ export class MotionPane {
       this.body.replaceChildren(this.waiting.element);
       return;
     }
-    this.motion = motionOf(this.state.model);
-    this.slider.max = String(Math.max(1, this.motion.length));
-    this.shelves = this.motion.shelves.map((shelf) => this.shelfOf(shelf));
-    this.rack.replaceChildren(...this.shelves.map(({ element }) => element));
     this.body.replaceChildren(
       h("div", { class: "jv-mo-scene" }, this.now, this.said, this.rack, this.air),
-      this.drawing,
+      h("div", { class: "jv-mo-axis" }, this.time.bar),
+      this.plot,
     );
+    this.fillShelves();
+    this.setPace();
+  }
+
+  /** Creates as many shelves as have room. */
+  private fillShelves(): void {
+    const { model } = this.state;
+    if (this.width === 0) return;
+    const bins = Math.min(MOST, Math.max(FEWEST, Math.floor(this.width / BIN)));
+    const isAgain = model.timeline.buffers.some((buffer) => isRecomputed(model, buffer));
+    // The others are for temporaries, cotangents, and what is recomputed.
+    const most = Math.max(1, bins - 2 - Number(isAgain));
+    this.motion = motionOf(model, most);
+    this.shelves = this.motion.shelves.map((shelf) => this.shelfOf(shelf));
+    this.rack.replaceChildren(...this.shelves.map(({ element }) => element));
+  }
+
+  private setPace(): void {
+    const { motion, shownStep } = this;
+    if (!motion) return;
+    this.pause();
+    this.frames = motion.frames(this.pace.value as Pace);
+    this.slider.max = String(Math.max(1, this.frames.length));
+    this.stopCount = this.frames.filter((frame) => motion.isStop(frame)).length;
     this.draw();
-    this.go(0);
+    this.time.tell();
+    this.go(this.frameOf(shownStep));
+  }
+
+  /** The last step that the frame shows. */
+  private get shownStep(): number {
+    return this.frames[this.current]?.last ?? 0;
+  }
+
+  /** The frame of a step. */
+  private frameOf(step: number): number {
+    return Math.max(
+      0,
+      this.frames.findIndex(({ last }) => last >= step),
+    );
+  }
+
+  /** The next or previous frame in which something is saved or read, or the first or last. */
+  private stopFrom(by: 1 | -1): number {
+    const { frames, motion } = this;
+    const isEnd = (at: number) => at <= 0 || at >= frames.length - 1;
+    let at = this.current + by;
+    while (!isEnd(at) && !motion?.isStop(frames[at]!)) at += by;
+    return at;
   }
 
   private shelfOf(shelf: Shelf): (typeof this.shelves)[number] {
     const fill = h("span", { class: "jv-mo-fill" });
     const size = h("span", { class: "jv-mo-size" });
     const isCode = shelf.kind === "kept" && shelf.place !== null;
-    const label = h(isCode ? "code" : "span", { class: "jv-mo-label" }, shelf.label);
+    const letters = (this.width / Math.max(1, this.motion!.shelves.length) - 18) / LETTER;
+    const lines = wrapped(shelf.label, letters, this.isLow ? LINES_LOW : LINES);
+    const label = h(isCode ? "code" : "span", { class: "jv-mo-label" }, lines.join("\n"));
     const open = () =>
       shelf.residuals.length > 0 ? this.state.openResiduals(shelf.residuals) : this.state.arrange("cost");
     const at = h("span", { class: "jv-mo-at-line" }, shelf.place ? `line ${shelf.place.line}` : "");
@@ -161,25 +272,49 @@ export class MotionPane {
     return { shelf, element, fill, size };
   }
 
-  private resize(width: number): void {
-    if (width === this.width || width === 0) return;
+  private resize(width: number, height: number): void {
+    if (width === 0) return;
+    const isLow = height > 0 && height < LOW;
+    const isOther = width !== this.width || isLow !== this.isLow;
+    this.chartHeight = Math.round(Math.min(CHART_MOST, Math.max(CHART_LEAST, height - REST)));
     this.width = width;
-    this.draw();
-    this.go(this.current);
+    this.isLow = isLow;
+    this.element.classList.toggle("is-low", isLow);
+    if (!this.state.model.view.has_memory) return;
+    if (isOther) {
+      this.fillShelves();
+      this.setPace();
+    } else this.draw();
   }
 
   private draw(): void {
     if (!this.motion || this.width === 0) return;
-    this.chart = new Chart(this.motion.totals, this.width, CHART, globalThis.devicePixelRatio || 1, {
-      span: this.state.time.span,
-    });
-    this.drawing.setAttribute("width", String(this.width));
-    this.drawing.onclick = (event) => {
-      const step = this.chart!.stepAt(
-        (event as MouseEvent).clientX - this.drawing.getBoundingClientRect().left,
-      );
-      if (step >= 0) this.jump(step);
-    };
+    this.drawn = this.state.time.span;
+    const pixels = globalThis.devicePixelRatio || 1;
+    this.plot.style.height = `${this.chartHeight}px`;
+    this.chart = new Chart(this.motion.totals, this.width, this.chartHeight, pixels, { span: this.drawn });
+    this.areas.replaceChildren(...this.chart.draw());
+    this.markChart();
+  }
+
+  private stepAt(x: number): number {
+    return this.chart?.stepAt(x - this.plot.getBoundingClientRect().left) ?? -1;
+  }
+
+  /** Says what is at the pointer. */
+  private tellStep(step: number): void {
+    if (!this.motion || step < 0) return;
+    const { timeline, totals, model } = this.motion;
+    const { row, what, isBackward } = timeline.steps[step]!;
+    const place = row >= 0 ? model.placeText(model.place(row)) : "";
+    const parts = [
+      `step ${formatCount(step + 1)} of ${formatCount(timeline.steps.length)}`,
+      isBackward ? "backward" : "forward",
+      what ?? (row >= 0 ? model.primitive(row) : ""),
+      place,
+      formatBytes(totals.total[step]!),
+    ];
+    this.time.tell(parts.filter(Boolean).join(" · "));
   }
 
   private show(): void {
@@ -187,20 +322,21 @@ export class MotionPane {
     this.focus();
   }
 
-  /** Goes to a step and pauses. */
-  private jump(step: number): void {
+  /** Goes to a frame and pauses. */
+  private jump(frame: number): void {
     this.pause();
-    this.go(step);
+    this.go(frame);
   }
 
   private go(to: number): void {
-    const { motion } = this;
-    if (!motion || motion.length === 0) return;
+    const { motion, frames } = this;
+    if (!motion || frames.length === 0) return;
     const before = this.current;
-    this.current = Math.min(motion.length - 1, Math.max(0, to));
-    const step = this.current;
-    this.slider.value = String(step + 1);
-    this.count.textContent = `${formatCount(step + 1)} of ${formatCount(motion.length)}`;
+    this.current = Math.min(frames.length - 1, Math.max(0, to));
+    const frame = frames[this.current]!;
+    const step = frame.last;
+    this.slider.value = String(this.current + 1);
+    this.count.textContent = `${formatCount(this.current + 1)} of ${formatCount(frames.length)}`;
     const most = Math.max(1, ...motion.shelves.map((shelf) => shelf.most));
     for (const { shelf, element, fill, size } of this.shelves) {
       const bytes = shelf.alive[step]!;
@@ -211,86 +347,104 @@ export class MotionPane {
       size.textContent = bytes > 0 ? formatBytes(bytes) : "–";
       element.classList.toggle("is-empty", bytes === 0);
     }
-    this.tell(step);
-    this.markChart(step);
-    if (this.state.view === "motion")
-      this.state.pointTo(motion.model.place(motion.timeline.steps[step]!.row));
-    const at = motion.at(step);
+    const row = frame.rows[0] ?? motion.timeline.steps[frame.first]!.row;
+    this.tell(frame, row);
+    this.markChart();
+    if (this.state.view === "motion") this.state.pointTo(this.placeOf(frame, row));
+    const { saves, reads } = motion.during(frame);
+    const [saved, read] = [shelvesOf(saves), shelvesOf(reads)];
     this.shelves.forEach(({ element }, i) => {
-      element.classList.toggle("is-saved", at.saves.includes(i));
-      element.classList.toggle("is-read", at.reads.includes(i));
+      element.classList.toggle("is-saved", saved.has(i));
+      element.classList.toggle("is-read", read.has(i));
     });
-    const [changed] = [...at.saves, ...at.reads];
-    if (changed !== undefined) reveal(this.rack, this.shelves[changed]!.element);
-    if (step === before + 1 || (this.timer !== undefined && step > before)) {
-      for (const i of at.saves) this.fly(i, true);
-      for (const i of at.reads) this.fly(i, false);
+    if (this.current === before + 1 || (this.timer !== undefined && this.current > before)) {
+      for (const i of saved) this.fly(i, true);
+      for (const i of read) this.fly(i, false);
     }
   }
 
+  /** The place of what runs; of several equations, their line. */
+  private placeOf({ first, last, rows }: Frame, row: number): Place | null {
+    const place = this.motion!.model.place(row);
+    const isOne = first === last && rows.length < 2;
+    return isOne || place === null ? place : { ...place, startLine: 0, start: 0, endLine: 0, end: 0 };
+  }
+
   /** Describes what runs, and its effect on the shelves. */
-  private tell(step: number): void {
+  private tell(frame: Frame, row: number): void {
     const { model, timeline, totals } = this.motion!;
-    const { row, isBackward, what } = timeline.steps[step]!;
+    const { first, last, loop } = frame;
+    const { isBackward, what } = timeline.steps[first]!;
     const place = row >= 0 ? model.place(row) : null;
-    const isAgain = this.motion!.isAgain(step);
+    const isAgain = this.motion!.isAgain(first);
     const pass = isAgain
       ? "backward pass, recomputed for a checkpoint"
       : isBackward
         ? "backward pass"
         : "forward pass";
+    const inside = loop < 0 ? "" : `, in each of ${plural(model.length(loop), "iteration")}`;
     // Most equations of the forward pass are the function's own.
     const rule = row >= 0 && !isAgain && model.role(row) !== "primal" ? model.rule(row) : "";
+    const n = loop < 0 ? last - first + 1 : frame.rows.length;
+    const primitive = loop < 0 ? (what ?? (row >= 0 ? model.primitive(row) : "")) : model.primitive(row);
+    const runs = n > 1 ? plural(n, "equation") : [h("code", {}, primitive), rule && ` · ${rule}`];
+    const title = this.title(row, place ? lineOf(model, place) : "");
+    const letters = (this.width - BESIDE) / LARGE_LETTER;
     this.now.className = `jv-mo-now ${isAgain ? "is-again" : isBackward ? "is-backward" : "is-forward"}`;
     this.now.replaceChildren(
-      h("span", { class: "jv-mo-pass" }, pass),
-      h("code", { class: "jv-mo-line" }, place ? lineOf(model, place) : ""),
+      h("span", { class: "jv-mo-pass" }, pass + inside),
+      h("code", { class: "jv-mo-line", title }, this.width > 0 ? fitted(title, letters) : title),
       h(
         "span",
         { class: "jv-dim" },
-        h("code", {}, what ?? (row >= 0 ? model.primitive(row) : "")),
-        rule && ` · ${rule}`,
+        ...[runs].flat().filter(Boolean),
         place ? ` · ${model.placeText(place)}` : "",
-        ` · ${formatBytes(totals.total[step]!)} in memory`,
-        step === totals.peak ? h("strong", { class: "jv-mo-peak" }, "the peak") : "",
+        ` · ${formatBytes(totals.total[last]!)} in memory`,
+        first <= totals.peak && totals.peak <= last ? h("strong", { class: "jv-mo-peak" }, "the peak") : "",
       ),
     );
-    this.said.replaceChildren(...marked(this.sentence(step)));
+    this.said.replaceChildren(...marked(this.sentence(frame)));
   }
 
-  private sentence(step: number): string {
-    const { saves, reads, frees } = this.motion!.at(step);
-    const named = (shelves: readonly number[]) =>
-      shelves
+  /** What runs: the line, or the layer. */
+  private title(row: number, line: string): string {
+    if (this.pace.value !== "layer") return line;
+    const overview = overviewOf(this.motion!.model);
+    const [scope] = overview.around(row).slice(-2);
+    return scope?.name || line;
+  }
+
+  private sentence(frame: Frame): string {
+    const { saves, reads, frees } = this.motion!.during(frame);
+    const named = (events: readonly Event[]) =>
+      events
         .slice(0, 3)
-        .map((i) => {
-          const { label, place } = this.motion!.shelves[i]!;
-          return place ? `\`${label}\`` : "a value of the other expressions";
-        })
-        .join(", ") + (shelves.length > 3 ? ` and ${shelves.length - 3} more` : "");
+        .map(({ kept }) => `\`${kept.label}\``)
+        .join(", ") + (events.length > 3 ? ` and ${formatCount(events.length - 3)} more` : "");
     const parts = [];
     const [first] = saves;
     if (first !== undefined) {
-      const { reason } = this.motion!.shelves[first]!;
+      const { reason } = first.kept;
       parts.push(`It saves ${named(saves)}${saves.length === 1 && reason ? `: ${reason}` : "."}`);
     }
     if (reads.length > 0) parts.push(`It reads ${named(reads)}.`);
-    const freed = frees.filter((i) => !saves.includes(i));
+    const freed = frees.filter(({ kept }) => !saves.some((event) => event.kept === kept));
     if (freed.length > 0) parts.push(`Afterwards the memory of ${named(freed)} is free.`);
     return parts.join(" ");
   }
 
-  private markChart(step: number): void {
-    const { chart } = this;
-    if (!chart) return;
-    const [, to] = chart.around(step);
-    const { y, height } = chart.cursor(step) as { y: number; height: number };
-    this.drawing.replaceChildren(
-      ...chart.draw(),
+  private markChart(): void {
+    const { chart, motion } = this;
+    if (!chart || !motion) return;
+    const [, to] = chart.around(this.shownStep);
+    const { y, height } = chart.cursor(this.shownStep) as { y: number; height: number };
+    const { interval } = this.state.time;
+    this.marks.replaceChildren(
+      ...(interval?.timeline === motion.timeline ? chart.interval(interval.first, interval.last) : []),
       svg("rect", { class: "jv-mo-later", x: to, width: Math.max(0, chart.right - to), y, height }),
       svg("line", { class: "jv-mo-at", x1: to, x2: to, y1: y, y2: y + height }),
     );
-    const share = (100 * this.motion!.totals.total[step]!) / Math.max(1, peakOf(this.motion!.totals));
+    const share = (100 * motion.totals.total[this.shownStep]!) / Math.max(1, peakOf(motion.totals));
     this.slider.setAttribute(
       "aria-valuetext",
       `${this.count.textContent}, memory at ${share.toFixed(0)} % of its peak`,
@@ -324,36 +478,38 @@ export class MotionPane {
 
   /** How long a stop is shown, in milliseconds. */
   private get stays(): number {
-    const n = Math.max(1, this.motion?.stops.length ?? 1);
-    return Math.min(STAYS, Math.max(STAYS_LEAST, ALL_STOPS / n)) / Number(this.speed.value);
+    return (
+      Math.min(STAYS, Math.max(STAYS_LEAST, ALL_STOPS / Math.max(1, this.stopCount))) /
+      Number(this.speed.value)
+    );
   }
 
   private playOrPause(): void {
     if (this.timer !== undefined) this.pause();
     else {
-      if (this.motion && this.current >= this.motion.length - 1) this.go(0);
+      if (this.current >= this.frames.length - 1) this.go(0);
       this.wait();
     }
     this.markPlaying();
   }
 
   private wait(): void {
-    const { motion } = this;
-    if (!motion) return;
-    const isStop = motion.at(this.current).saves.length + motion.at(this.current).reads.length > 0;
-    this.timer = setTimeout(() => this.advance(), isStop ? this.stays : PASSES / Number(this.speed.value));
+    const frame = this.frames[this.current];
+    if (!this.motion || !frame) return;
+    const passes = PASSES / Number(this.speed.value);
+    this.timer = setTimeout(() => this.advance(), this.motion.isStop(frame) ? this.stays : passes);
   }
 
-  /** Goes to the next step, or skips several that save and read nothing. */
+  /** Goes on, or skips several frames that save and read nothing. */
   private advance(): void {
-    const { motion } = this;
-    if (!motion || this.current >= motion.length - 1) {
+    const { frames } = this;
+    if (this.current >= frames.length - 1) {
       this.pause();
       return;
     }
-    const others = motion.length - motion.stops.length;
-    const stride = Math.max(1, Math.ceil((others * PASSES) / ALL_OTHERS));
-    this.go(Math.min(motion.stopFrom(this.current, 1), this.current + stride));
+    const stride = Math.max(1, Math.ceil(((frames.length - this.stopCount) * PASSES) / ALL_OTHERS));
+    this.go(Math.min(this.stopFrom(1), this.current + stride));
+    this.time.reveal(this.shownStep);
     this.wait();
   }
 
@@ -372,22 +528,27 @@ export class MotionPane {
   }
 
   private onKey(event: KeyboardEvent): void {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
     const isField = (event.target as HTMLElement).matches("select, input");
     const isButton = (event.target as HTMLElement).matches("button");
     const end = Number.MAX_SAFE_INTEGER;
     const to = {
       ArrowLeft: this.current - 1,
       ArrowRight: this.current + 1,
-      ArrowUp: this.motion?.stopFrom(this.current, -1),
-      ArrowDown: this.motion?.stopFrom(this.current, 1),
+      ArrowUp: this.stopFrom(-1),
+      ArrowDown: this.stopFrom(1),
       Home: 0,
       End: end,
     }[event.key];
     if (event.key === " " && !isButton && !isField) this.playOrPause();
-    else if (to !== undefined && !isField) this.jump(to);
-    else return;
+    else if (to !== undefined && !isField) {
+      this.jump(to);
+      this.time.reveal(this.shownStep);
+    } else return;
     event.preventDefault();
     event.stopPropagation();
   }
 }
+
+const shelvesOf = (events: readonly Event[]): ReadonlySet<number> =>
+  new Set(events.map(({ shelf }) => shelf));
