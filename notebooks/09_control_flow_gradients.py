@@ -175,7 +175,7 @@ explorer.stage, explorer.beside, explorer.height = "forward", "backward", 640
 explorer
 
 # %% [markdown]
-# In motion (press Space), the scan is one step: it saves the stacked residuals of all 8 iterations, and the backward scan reads them.
+# In motion (press Space), the scan saves the stacked residuals of all 8 iterations, shown line by line of its body, and the backward scan reads them.
 
 # %%
 in_motion = jaxviz.explore(fixed_loss, w, y)

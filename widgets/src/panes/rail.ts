@@ -41,6 +41,8 @@ export const KEYS: [string, string][] = [
   ["X", "in the table of residuals: save one, or recompute it"],
   ["Ctrl + Z, Ctrl + Shift + Z", "undo the last click on a switch, redo it"],
   ["M", "memory over time; ← → move, Enter selects"],
+  ["+ − 0", "in a chart over time: zoom, the whole run; also wheel (Ctrl where it scrolls), drag, double click"],
+  ["Shift + drag, Shift + ← →", "in a chart over time: select an interval, and list its equations"],
   ["Tab", "next control; arrows move within a table"],
   ["Esc", "clear the selection"],
   ["?", "these keys"],
