@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { shortened } from "../src/graph/layout/stubs";
 import type { Residual } from "../src/model/records";
-import { folded, sorted, summary, unfolded } from "../src/panes/residualrows";
+import { byExpression, folded, labelIn, sorted, summary } from "../src/panes/residualrows";
 import { formatBytes, formatCount, plural } from "../src/ui/format";
 
 test.each([
@@ -106,10 +106,47 @@ test("values of a row have its name and its reason, with their total bytes", () 
     nbytes: 600,
     perDevice: 550,
   });
-  expect(unfolded(whole!).map((row) => row.residual.reason)).toEqual(["most of them", "", "", "reason 2"]);
+  expect(whole!.inside.map((row) => row.residual.reason)).toEqual(["", "", "reason 2"]);
   const [some] = folded(layers.slice(1), groups);
   expect(some!.residual).toMatchObject({ type: "2 of 3 × f32[4]", nbytes: 500, perDevice: -1 });
   expect(folded([layers[2]!], groups)[0]!.residual).toBe(layers[2]);
+});
+
+test("what one expression saves is one row, in which each operation is one", () => {
+  const all = [0, 1, 2, 3].map((i) =>
+    residual(i, {
+      label: ["f(x)", "tanh in f(x)", "tanh in f(x)", "y"][i]!,
+      group: [0, 1, 1, 2][i]!,
+      nbytes: 10 * (i + 1),
+    }),
+  );
+  const groups = [[0], [1, 2], [3]].map((of) => ({
+    label: all[of[0]!]!.label,
+    why: "so",
+    members: of.map((i) => all[i]!),
+  }));
+  const kept = {
+    index: 5,
+    label: "f(x)",
+    reason: "needed",
+    times: 1,
+    values: 2,
+    nbytes: 60,
+    place: null,
+    residuals: [0, 1, 2],
+  };
+  const [f, y] = byExpression(folded(all, groups), (r) => (r < 3 ? kept : undefined));
+  expect([f!.isExpression, f!.residual.nbytes, f!.residual.reason, f!.members.length]).toEqual([
+    true,
+    60,
+    "needed",
+    3,
+  ]);
+  expect(f!.inside.map((row) => [labelIn(row), row.depth, row.inside.map((each) => each.depth)])).toEqual([
+    ["its result", 1, []],
+    ["tanh", 1, [2, 2]],
+  ]);
+  expect([y!.isExpression, labelIn(y!)]).toEqual([false, "y"]);
 });
 
 test("names of boxes are cut at the end of a word", () => {

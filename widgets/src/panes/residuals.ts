@@ -1,5 +1,6 @@
 /** The residuals table: the saved values with reasons, sortable and filtered. */
 
+import { overviewOf } from "../model/overview";
 import type { Residual } from "../model/records";
 import { type Change, type Lit, residualLitAs, type State } from "../state/state";
 import { breakable, button, foldButton, h, onRowKey, reveal, section } from "../ui/dom";
@@ -9,17 +10,15 @@ import { marked } from "../ui/marked";
 import { Rows } from "../ui/rows";
 import { Heads } from "../ui/sorting";
 import { KINDS } from "../wire/schema";
-import { folded, type Key, type Row, sorted, summary, unfolded } from "./residualrows";
+import { Lifetimes } from "./lifetimes";
+import { byExpression, folded, isSaved, type Key, labelIn, type Row, sorted, summary } from "./residualrows";
 import { figuresOf } from "./switchfigures";
 
 const HEADS: [Key, string, string][] = [
-  ["label", "name", "value"],
-  ["type", "type", "type"],
   ["nbytes", "nbytes", "bytes"],
-  ["kind", "kind", "kind"],
+  ["label", "name", "value, and why it is saved"],
+  ["type", "type", "type"],
   ["line", "line", "line"],
-  ["rule", "rule", "rule"],
-  ["reason", "reason", "why it is saved"],
 ];
 
 const LIT: Lit[] = ["is-selected", "is-ancestor", "is-descendant", "is-related"];
@@ -35,14 +34,18 @@ export class ResidualsPane {
     this.update("selection");
   });
   private readonly table: Rows;
-  /** The rows in the document, by residual. */
-  private readonly rows = new Map<number, HTMLElement>();
+  /** The rows in the document, by key. */
+  private readonly rows = new Map<string, HTMLElement>();
+  private lives: Lifetimes | null = null;
+  /** What fills the bars and the bands. */
+  private most = { nbytes: 1, alive: 1 };
   /** All residuals in table order, and those that match the filter. */
   private order: Residual[] = [];
   private found: Residual[] = [];
-  /** The rows shown, and the expanded groups. */
+  /** The outermost rows, those shown, and the expanded ones. */
+  private outermost: readonly Row[] = [];
   private shown: Row[] = [];
-  private readonly opened = new Set<number>();
+  private readonly opened = new Set<string>();
   private filter: ReturnType<typeof filterOf>;
   private readonly box: HTMLInputElement;
   private readonly kind: HTMLSelectElement;
@@ -64,8 +67,8 @@ export class ResidualsPane {
     "data-testid": "pair",
   });
   private readonly steps: readonly HTMLButtonElement[];
-  /** The switch cells, by residual. */
-  private readonly cells = new Map<number, HTMLElement>();
+  /** The switch cells, by key. */
+  private readonly cells = new Map<string, HTMLElement>();
 
   constructor(private readonly state: State) {
     const { residuals, view } = state.model;
@@ -106,6 +109,12 @@ export class ResidualsPane {
       { scope: "col", class: "jv-col-keep", title: "What if it were recomputed? Flip its switch." },
       "saved",
     );
+    const ofLives = h(
+      "th",
+      { scope: "col", class: "jv-col-life", title: "When it is in memory" },
+      h("span", {}, "forward"),
+      h("span", {}, "backward"),
+    );
     this.reset = button("As written", () => state.switches.choose(null), {
       class: "jv-button jv-reset",
       title: "set all switches as the function is written",
@@ -114,7 +123,11 @@ export class ResidualsPane {
     const table = h(
       "table",
       { class: "jv-table" },
-      h("thead", {}, h("tr", {}, ofSwitches, ...this.heads.cells)),
+      h(
+        "thead",
+        {},
+        h("tr", {}, ofSwitches, ...this.heads.cells.slice(0, 2), ofLives, ...this.heads.cells.slice(2)),
+      ),
       this.body,
     );
     const step = (by: 1 | -1, text: string, title: string, id: string) =>
@@ -143,7 +156,7 @@ export class ResidualsPane {
       h("div", { class: "jv-pair" }, h("strong", {}, "The equations"), back, on, this.paired),
     );
     this.table = new Rows(this.scroller, this.body, (i) => {
-      const key = keyOf(this.shown[i]!);
+      const { key } = this.shown[i]!;
       const tr = this.rows.get(key);
       this.rows.delete(key);
       this.cells.delete(key);
@@ -187,13 +200,14 @@ export class ResidualsPane {
     }
     if (change === "switches") {
       for (const row of this.shown) {
-        const cell = this.cells.get(keyOf(row));
+        const cell = this.cells.get(row.key);
         if (cell) this.fillSwitch(row, cell);
       }
       this.sumUp();
     }
     if (change !== "selection") return;
     this.showPair();
+    if (this.uncover()) this.fill();
     this.bringToLight();
     const shown = this.light();
     if (shown) reveal(this.scroller, shown);
@@ -228,7 +242,7 @@ export class ResidualsPane {
   private light(): HTMLElement | undefined {
     const first = new Map<Lit, HTMLElement>();
     for (const row of this.shown) {
-      const tr = this.rows.get(keyOf(row));
+      const tr = this.rows.get(row.key);
       if (!tr) continue;
       const lit = this.lightRow(row, tr);
       if (!first.has(lit)) first.set(lit, tr);
@@ -236,9 +250,10 @@ export class ResidualsPane {
     return first.get("is-selected") ?? first.get("is-ancestor") ?? first.get("is-descendant");
   }
 
-  /** How a row relates to the selection: the closest relation of its members. */
+  /** How a row relates to the selection: the closest relation of its members; of all of them, if they have rows of their own. */
   private litAs(row: Row): Lit {
     const found = new Set(row.members.map((r) => residualLitAs(this.state, r.index)));
+    if (this.opened.has(row.key) && found.size > 1) return "";
     return LIT.find((lit) => found.has(lit)) ?? "";
   }
 
@@ -253,23 +268,49 @@ export class ResidualsPane {
     this.order = sorted(this.state.model.residuals, this.heads.key, this.heads.descending);
   }
 
-  /** The matching rows, grouped, with members after expanded groups. */
+  /** The matching rows, those of one expression together, with what is in expanded ones after them. */
   private fold(): void {
-    const rows = folded(this.found, this.state.model.groups);
+    const { model } = this.state;
     const { key, descending } = this.heads;
-    const byResidual = new Map(rows.map((row) => [row.residual, row]));
-    const ordered = sorted([...byResidual.keys()], key, descending).map((r) => byResidual.get(r)!);
-    const isOpen = (row: Row) => row.members.length > 1 && this.opened.has(row.residual.group);
-    this.shown = ordered.flatMap((row) => (isOpen(row) ? unfolded(row) : [row]));
+    const { kept } = overviewOf(model);
+    const keptOf = (r: number) => kept[model.column("residual_kept")[r]!];
+    const order = (rows: readonly Row[]): Row[] => {
+      const byResidual = new Map(rows.map((row) => [row.residual, row]));
+      return sorted([...byResidual.keys()], key, descending).map((r) => byResidual.get(r)!);
+    };
+    const open = (rows: readonly Row[]): Row[] =>
+      order(rows).flatMap((row) => (this.opened.has(row.key) ? [row, ...open(row.inside)] : [row]));
+    const rows = byExpression(folded(this.found, model.groups), keptOf);
+    this.outermost = rows;
+    this.uncover();
+    this.shown = open(rows);
+    const [largest] = sorted(
+      rows.map((row) => row.residual),
+      "nbytes",
+      true,
+    );
+    const first = rows.find((row) => row.residual === largest);
+    this.lives ??= model.view.has_memory && model.timeline.steps.length > 0 ? new Lifetimes(model) : null;
+    const alive = this.lives && first ? this.lives.most(indicesOf(first)) : 1;
+    this.most = { nbytes: largest?.nbytes || 1, alive };
   }
 
-  private toggle(group: number): void {
+  /** Expands the expression that the selected values are a part of; returns whether it was not. */
+  private uncover(): boolean {
+    const { residuals } = this.state.selection;
+    const isChosen = (r: Residual) => residuals.has(r.index);
+    const row = this.outermost.find((each) => each.isExpression && each.members.some(isChosen));
+    if (!row || this.opened.has(row.key) || row.members.every(isChosen)) return false;
+    this.opened.add(row.key);
+    return true;
+  }
+
+  private toggle({ key }: Row): void {
     const top = this.scroller.scrollTop;
-    if (!this.opened.delete(group)) this.opened.add(group);
+    if (!this.opened.delete(key)) this.opened.add(key);
     this.fill();
     this.scroller.scrollTop = top;
-    const tr = this.rows.get(-1 - group);
-    if (tr) tr.querySelector<HTMLElement>(".jv-fold")?.focus();
+    this.rows.get(key)?.querySelector<HTMLElement>(".jv-fold")?.focus();
   }
 
   private onFilterKey(event: KeyboardEvent): void {
@@ -329,7 +370,7 @@ export class ResidualsPane {
     this.table.show(shown.length, (i) => this.row(shown[i]!));
     this.light();
     const wide = (...parts: (Node | string)[]) =>
-      this.body.append(h("tr", { class: "jv-wide" }, h("td", { colspan: HEADS.length + 1 }, ...parts)));
+      this.body.append(h("tr", { class: "jv-wide" }, h("td", { colspan: HEADS.length + 2 }, ...parts)));
     if (found.length === 0 && this.order.length > 0)
       wide(
         h(
@@ -343,21 +384,23 @@ export class ResidualsPane {
 
   private row(row: Row): HTMLElement {
     const { model } = this.state;
-    const { residual: r, members } = row;
-    const isGroup = members.length > 1;
-    const isOpen = isGroup && this.opened.has(r.group);
-    const select = () => this.state.selectResiduals(members.map((member) => member.index));
+    const { residual: r, members, inside, depth } = row;
+    const isGroup = inside.length > 0;
+    const isOpen = this.opened.has(row.key);
+    const select = () => this.state.selectResiduals(indicesOf(row));
     const cell = h("td", { class: "jv-col-keep" });
-    this.cells.set(keyOf(row), cell);
+    this.cells.set(row.key, cell);
     const fold = (event: Event) => {
       event.stopPropagation();
-      this.toggle(r.group);
+      this.toggle(row);
     };
+    const share = isSaved(r) ? (100 * r.nbytes) / this.most.nbytes : 0;
+    const label = labelIn(row);
     const tr = h(
       "tr",
       {
         tabindex: this.rows.size === 0 ? 0 : -1,
-        class: row.isInside ? "jv-inside" : "",
+        class: depth > 0 ? `jv-inside is-depth-${depth}` : "",
         "data-testid": "residual-row",
         "data-residual": r.index,
         onclick: select,
@@ -371,26 +414,32 @@ export class ResidualsPane {
       cell,
       h(
         "td",
+        { class: "jv-col-nbytes" },
+        h("span", { class: "jv-kept-bar", style: `--share: ${Math.min(100, share).toFixed(1)}%` }),
+        h("span", {}, formatBytes(r.nbytes)),
+        perDevice(r),
+      ),
+      h(
+        "td",
         { class: "jv-col-name", title: isGroup ? r.label : `${r.label}: ${r.name} in the forward program` },
         isGroup && foldButton(isOpen, `the ${members.length} of ${r.label}`, "residual-fold", fold),
-        h("code", {}, ...breakable(r.label)),
+        h("code", {}, ...breakable(label)),
         !isGroup && r.label !== r.name && h("code", { class: "jv-dim" }, ` ${r.name}`),
+        ...tags(r),
+        h("div", { class: "jv-dim jv-needed", title: r.reason }, ...marked(whyOf(r))),
       ),
+      h("td", { class: "jv-col-life" }, this.lives?.draw(indicesOf(row), this.most.alive)),
       h("td", { class: "jv-col-type" }, h("code", {}, r.type)),
-      h("td", { class: "jv-col-nbytes" }, formatBytes(r.nbytes), perDevice(r)),
-      h("td", { class: "jv-col-kind" }, r.kind, ...tags(r)),
       h("td", { class: "jv-col-line", title: model.placeTitle(r.place) }, model.placeText(r.place)),
-      h("td", { class: "jv-col-rule", title: r.rule }, r.rule.replace(/^.* rule of /, "")),
-      h("td", { class: "jv-col-reason", title: r.reason }, ...marked(whyOf(r))),
     );
-    this.rows.set(keyOf(row), tr);
+    this.rows.set(row.key, tr);
     this.fillSwitch(row, cell, tr);
     this.lightRow(row, tr);
     return tr;
   }
 
   /** Fills a cell with a switch, or the reason why there is none. */
-  private fillSwitch(row: Row, cell: HTMLElement, tr = this.rows.get(keyOf(row))): void {
+  private fillSwitch(row: Row, cell: HTMLElement, tr = this.rows.get(row.key)): void {
     const { switches } = this.state;
     const { residual: r } = row;
     const values = this.inPlaceOf(row);
@@ -455,7 +504,7 @@ export class ResidualsPane {
   /** The other rows whose switches a click changed, because they depend on the same values. */
   private movedWith(row: Row, was: ReadonlyMap<Row, boolean>): string[] {
     return [...was].flatMap(([other, isKept]) =>
-      isKept !== this.isKept(other) && other.residual.group !== row.residual.group
+      isKept !== this.isKept(other) && !row.members.some((r) => r.group === other.residual.group)
         ? [other.residual.label]
         : [],
     );
@@ -486,10 +535,7 @@ function whyOf(r: Residual): string {
   return r.reason.split(" is saved because ", 2)[1] ?? r.reason;
 }
 
-/** The key of a row: its residual, or a number that identifies the group. */
-function keyOf(row: Row): number {
-  return row.members.length > 1 ? -1 - row.residual.group : row.residual.index;
-}
+const indicesOf = ({ members }: Row) => members.map((r) => r.index);
 
 const more = (n: number) => (n > 0 ? ` and ${n} more` : "");
 
@@ -513,6 +559,7 @@ function perDevice(r: Residual): HTMLElement | false {
 function tags(r: Residual): HTMLElement[] {
   const tag = (text: string, title: string) => h("span", { class: "jv-tag", title }, text);
   const made = [];
+  if (r.kind !== "intermediate") made.push(tag(r.kind, "kind of residual"));
   if (r.dummy)
     made.push(tag("dummy", `${formatBytes(r.dummy)} that are dummies if a cond takes another branch`));
   if (r.decision === "offloaded")
