@@ -35,7 +35,7 @@ import { InspectorPane } from "../panes/inspector";
 import { MEANINGS } from "../panes/meanings";
 import { OverviewPane } from "../panes/overview";
 import { guarded, type Listing, later, type Pane, reasonOf } from "../panes/pane";
-import { KEYS, Rail } from "../panes/rail";
+import { KEYS, questionsOf, Rail } from "../panes/rail";
 import { ResidualsPane } from "../panes/residuals";
 import { type Other, type Side, State, type View } from "../state/state";
 import sheet from "../styles/style.css";
@@ -46,6 +46,7 @@ import type { Changes } from "../wire/explorer.generated";
 import { focused } from "./focus";
 import { frame, keySheet, note, onKeys } from "./frame";
 import { isLarge, Parts } from "./parts";
+import { Presenting } from "./presenting";
 import { modelIn } from "./reading";
 import { Waiting } from "./waiting";
 
@@ -78,6 +79,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const parts = new Parts(root, widget, state);
   const player = parts.player((stage, side) => codePane(state, [stage], side, root));
   const full = new FullScreen(root);
+  const presenting = new Presenting(root, state, full, questionsOf(state));
   const rail = guarded("rail", () => new Rail(state, full.button, keys.toggle, player.toggle));
   const large = isLarge(state.model);
   const seenIn = (...views: View[]) => ({ isSeen: () => views.includes(state.view), isLarge: large });
@@ -171,8 +173,9 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     const key = event.key.toLowerCase();
     if (key === "h") state.arrange(state.view === "overview" ? "kept" : "overview");
     if (key === "w") full.toggle();
+    if (key === "p") presenting.toggle();
     if (key === "i") state.open("details");
-    if (["h", "w", "i"].includes(key)) return true;
+    if (["h", "w", "p", "i"].includes(key)) return true;
     // These keys are the overview's.
     if (state.view === "overview" && ["f", "r", "ArrowDown", "ArrowUp"].includes(event.key)) state.show({});
     if (event.key === "/") rail.focus?.();
@@ -238,6 +241,8 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     if (change === "shown" || change === "params" || change === "groups") showCodes();
     const shown = [...code.values()].map((c) => c.pane);
     for (const pane of [player, rail, ...shown, ...panes]) pane.update(change);
+    // The question begins with the rules; closing them shows the programs beside each other.
+    if (change === "shown" && state.view === "derived") player.start();
   });
   const unfollow = state.other
     ? selectInBoth(
@@ -268,6 +273,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     stop();
     for (const stop of unwait) stop();
     state.switches.destroy();
+    presenting.destroy();
     full.destroy();
     for (const pane of [player, ...panes, ...[...code.values()].map((c) => c.pane)]) pane.destroy?.();
   };
@@ -395,7 +401,7 @@ function actOn(
   else if (event.key.toLowerCase() === "l") state.compareWithJvp();
   else if (event.key.toLowerCase() === "s") state.toggleLinking();
   else if (event.key.toLowerCase() === "c" && state.other) state.compare(!state.compared);
-  else if (event.key.toLowerCase() === "p") state.toggleParams();
+  else if (event.key.toLowerCase() === "e") state.toggleParams();
   else if (event.key.toLowerCase() === "v") state.toggleColours();
   // A scrolling pane handles its own arrow keys.
   else if ((event.target as Element).closest(".jv-scroll")) return false;

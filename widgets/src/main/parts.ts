@@ -35,7 +35,7 @@ export class Parts {
   }
 
   /** The rewrite player; `codeOf` shows a stage as code. */
-  player(codeOf: (stage: number, side: Side) => Pane): Pane & { toggle(): void } {
+  player(codeOf: (stage: number, side: Side) => Pane): Pane & { toggle(): void; start(): void } {
     const { root, state } = this;
     const element = h("div", { class: "jv-guard jv-at-player" });
     const canPlay = transformsOf(state.model).length > 0;
@@ -53,17 +53,19 @@ export class Parts {
         return opened;
       };
     };
+    const toggle = () => {
+      if (opened) opened.toggle();
+      else if (canPlay && pane === null) {
+        pane = later("player", load, undefined, () => opened?.toggle());
+        element.replaceChildren(pane.element);
+      }
+    };
     return {
       element,
       update: (change) => pane?.update(change),
       destroy: () => pane?.destroy?.(),
-      toggle: () => {
-        if (opened) opened.toggle();
-        else if (canPlay && pane === null) {
-          pane = later("player", load, undefined, () => opened?.toggle());
-          element.replaceChildren(pane.element);
-        }
-      },
+      toggle,
+      start: () => state.player ?? toggle(),
     };
   }
 

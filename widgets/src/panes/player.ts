@@ -123,8 +123,8 @@ export class PlayerPane {
 
   update(change: Change): void {
     const { player } = this.state;
-    if (change === "selection" && player && this.state.row >= 0) {
-      const step = player.play.stepOf[this.state.row]!;
+    if (change === "selection" && player) {
+      const step = this.stepOfSelection(player.play);
       if (step >= 0 && step !== player.step) this.go(step);
     }
     if (change === "whole") this.reopen();
@@ -133,7 +133,8 @@ export class PlayerPane {
       this.opening += 1;
       this.wanted = null;
     }
-    if (change === "shown" && player) this.leave();
+    const isLeft = change === "view" && !["", "derived"].includes(this.state.view);
+    if ((change === "shown" || isLeft) && player) this.leave();
     else if (change === "player") this.show();
     else if (change === "params" && player) {
       this.clear();
@@ -183,11 +184,17 @@ export class PlayerPane {
   private start(transform: Transform, rules: Rules): void {
     this.rules.set(transform, rules);
     this.wanted = null;
-    const { row, player } = this.state;
-    const selected = row < 0 ? -1 : rules.play.stepOf[row]!;
+    const { player } = this.state;
+    const selected = this.stepOfSelection(rules.play);
     if (rules.play.length > 0)
       this.state.setPlayer(new Player(rules, Math.max(0, selected), player?.onlyAdding ?? false));
     if (!player) this.focus();
+  }
+
+  /** The step of the first selected equation that has one, or -1. */
+  private stepOfSelection({ stepOf }: Rules["play"]): number {
+    for (const row of this.state.selection.rows) if (stepOf[row]! >= 0) return stepOf[row]!;
+    return -1;
   }
 
   /** The transform of the stages shown, or else the first. */

@@ -34,8 +34,9 @@ export const KEYS: [string, string][] = [
   ],
   ["S", "scroll two panes together, or separately"],
   ["C", "the previous version on the left, if there is one"],
-  ["P", "show params in full, or shortened"],
+  ["E", "show params in full, or shortened"],
   ["W", "everything on the full screen"],
+  ["P", "present: one pane in large text; ← → go through the questions, Escape leaves"],
   ["I", "the selection in full"],
   ["/", "search the source, equations, values and scopes; in the graph: its equations"],
   ["X", "in the table of residuals: save one, or recompute it"],
@@ -72,7 +73,11 @@ const VIEWS: [View, string, string][] = [
   ],
   ["diff", "What |differs", "The two versions side by side, source and equations aligned line by line"],
   ["kept", "Why is it |saved", "What is saved and why, with the equations that make it and read it"],
-  ["derived", "How was it |derived", "The function beside its linearization; R plays it step by step"],
+  [
+    "derived",
+    "How was it |derived",
+    "The rules that derive it, step by step; R closes them, and shows the function beside its linearization",
+  ],
   [
     "cost",
     "What does it |cost",
@@ -81,9 +86,23 @@ const VIEWS: [View, string, string][] = [
   ["what-if", "What if", "Checkpoints and what they save, switched on and off"],
 ];
 
+/** The questions that there are for a function. */
+export function questionsOf(state: State): View[] {
+  const isThere = (key: View) =>
+    key === "overview" || key === "motion" ? state.hasOverview : key !== "diff" || state.other !== null;
+  return VIEWS.map(([key]) => key).filter(isThere);
+}
+
 export class Rail {
   readonly element: HTMLElement;
   private readonly views: HTMLButtonElement[] = [];
+  /** In place of the buttons, on a phone. */
+  private readonly pick = h("select", {
+    class: "jv-pick",
+    "aria-label": "question",
+    "data-testid": "question",
+    "data-lm-suppress-shortcuts": "true",
+  });
   private readonly headline = h("span", { class: "jv-headline", "data-testid": "headline" });
   private readonly advice = h("span", { class: "jv-head-advice" });
   private readonly stagebar: HTMLElement;
@@ -151,9 +170,9 @@ export class Rail {
     });
     this.badge = badge(state);
     this.search = new SearchBox(state);
+    const questions = questionsOf(state);
     for (const [key, text, title] of VIEWS) {
-      const isThere =
-        key === "overview" || key === "motion" ? state.hasOverview : key !== "diff" || state.other !== null;
+      const isThere = questions.includes(key);
       const [word = "", lead = ""] = text.split("|").reverse();
       const label = [lead && h("span", { class: "jv-view-lead" }, lead), h("span", {}, word)];
       this.views.push(
@@ -165,7 +184,18 @@ export class Rail {
           "data-testid": `view-${key}`,
         }),
       );
+      if (isThere) this.pick.append(h("option", { value: key }, lead + word));
     }
+    this.pick.addEventListener("change", () => state.arrange(this.pick.value as View));
+    this.pick.addEventListener("keydown", (event) => event.stopPropagation());
+    const step = (by: 1 | -1, text: string, title: string) =>
+      button(
+        text,
+        () => state.arrange(questions[questions.indexOf(state.view) + by] ?? questions.at(by < 0 ? -1 : 0)!),
+        {
+          "aria-label": title,
+        },
+      );
     const plain = view.title.replaceAll("`", "").replace(/^./, (letter) => letter.toUpperCase());
     this.stagebar = h(
       "div",
@@ -203,6 +233,13 @@ export class Rail {
           { class: `jv-questions${state.other ? " has-versions" : ""}`, "aria-label": "views" },
           ...this.views,
         ),
+        h(
+          "span",
+          { class: "jv-picking" },
+          step(-1, "‹", "The previous question"),
+          this.pick,
+          step(1, "›", "The next question"),
+        ),
         h("span", { class: "jv-rail-end" }, ...this.extras.map(([, each]) => each)),
       ),
       this.stagebar,
@@ -218,6 +255,7 @@ export class Rail {
 
   update(change: Change): void {
     if (change === "memory" || change === "advice") this.fillHeadline();
+    if (change === "view") this.pick.value = this.state.view;
     if (change === "view")
       VIEWS.forEach(([key], i) => {
         const isShown = this.state.view === key;

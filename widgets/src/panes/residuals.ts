@@ -400,7 +400,7 @@ export class ResidualsPane {
       "tr",
       {
         tabindex: this.rows.size === 0 ? 0 : -1,
-        class: depth > 0 ? `jv-inside is-depth-${depth}` : "",
+        class: row.isExpression ? "is-expression" : depth > 0 ? `jv-inside is-depth-${depth}` : "",
         "data-testid": "residual-row",
         "data-residual": r.index,
         onclick: select,
