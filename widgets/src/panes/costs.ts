@@ -3,7 +3,7 @@
  * equations of the selected interval.
  */
 
-import { alikeAmong, FIGURES, type Figure, type Figures, formatFigure } from "../model/figures";
+import { alikeAmong, CALLED, FIGURES, type Figure, type Figures, formatFigure } from "../model/figures";
 import { sumOf } from "../model/groups";
 import type { Model } from "../model/model";
 import { lineOf, overviewOf, type Scope } from "../model/overview";
@@ -11,6 +11,7 @@ import type { Place, Residual } from "../model/records";
 import type { Change, Selection, State } from "../state/state";
 import { h, onRowKey, section } from "../ui/dom";
 import { formatCount, formatFlops, formatRepeated, percent } from "../ui/format";
+import { Rows } from "../ui/rows";
 import { Heads, sortedBy } from "../ui/sorting";
 import { isSaved } from "./residualrows";
 
@@ -45,6 +46,11 @@ const workOf = ({ figures }: Row): number => figures.forward + figures.backward;
 export class CostsPane {
   readonly element: HTMLElement;
   private readonly body = h("tbody", {});
+  private readonly scroller = h("div", { class: "jv-scroll" });
+  /** The rows near the visible ones are in the document. */
+  private readonly rows: Rows;
+  private readonly shown = new Map<string, HTMLElement>();
+  private sorted: readonly Row[] = [];
   private readonly total = h("span", { class: "jv-dim jv-cut" });
   private readonly heads = new Heads(HEADS, "work", ["work", ...FIGURES], () => this.fill());
   private readonly by: HTMLSelectElement;
@@ -80,8 +86,10 @@ export class CostsPane {
     this.element = section(
       { class: "jv-pane jv-costs", "aria-label": "costs", "data-testid": "costs" },
       [h("strong", {}, "work and saved bytes"), this.by, this.total],
-      h("div", { class: "jv-scroll" }, table),
+      this.scroller,
     );
+    this.scroller.append(table);
+    this.rows = new Rows(this.scroller, this.body, (i) => this.shown.delete(this.sorted[i]!.key));
     this.fill();
   }
 
@@ -129,8 +137,9 @@ export class CostsPane {
     );
     const most = Math.max(1, ...rows.map(workOf));
     const all = Math.max(1, total.forward + total.backward);
-    this.body.replaceChildren(...sorted.map((row, i) => this.row(row, i, most, all)));
-    this.light();
+    this.sorted = sorted;
+    this.shown.clear();
+    this.rows.show(sorted.length, (i) => this.row(sorted[i]!, i, most, all));
   }
 
   private row(row: Row, i: number, most: number, all: number): HTMLElement {
@@ -145,14 +154,17 @@ export class CostsPane {
       }
     };
     const figure = (name: Figure) =>
-      h("td", { class: "jv-col-figure" }, row.figures[name] > 0 ? formatFigure(name, row.figures[name]) : "");
+      h(
+        "td",
+        { class: "jv-col-figure", "data-head": CALLED[name] },
+        row.figures[name] > 0 ? formatFigure(name, row.figures[name]) : "",
+      );
     const work = workOf(row);
     const share = percent((100 * work) / all);
-    return h(
+    const tr = h(
       "tr",
       {
         tabindex: i === 0 ? 0 : -1,
-        "data-of": row.key,
         "data-testid": "cost",
         onclick: choose,
         onkeydown: (event: KeyboardEvent) => onRowKey(event, this.body, "tr", choose),
@@ -172,17 +184,21 @@ export class CostsPane {
       figure("kept"),
       h("td", { class: "jv-col-line" }, model.placeText(row.place)),
     );
+    this.shown.set(row.key, tr);
+    this.lightRow(row.key, tr);
+    return tr;
   }
 
   private light(): void {
+    for (const [key, tr] of this.shown) this.lightRow(key, tr);
+  }
+
+  private lightRow(key: string, tr: HTMLElement): void {
     const { file, line } = this.state.selection;
     const own = this.chosen?.selection === this.state.selection ? this.chosen.key : null;
-    const selected = line >= 0 ? `${file}:${line}` : own;
-    for (const tr of this.body.children as HTMLCollectionOf<HTMLElement>) {
-      const isSelected = tr.dataset["of"] === selected;
-      tr.classList.toggle("is-selected", isSelected);
-      tr.ariaCurrent = isSelected ? "true" : null;
-    }
+    const isSelected = key === (line >= 0 ? `${file}:${line}` : own);
+    tr.classList.toggle("is-selected", isSelected);
+    tr.ariaCurrent = isSelected ? "true" : null;
   }
 }
 

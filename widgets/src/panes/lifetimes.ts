@@ -2,16 +2,17 @@
 
 import { push } from "../model/groups";
 import type { Model } from "../model/model";
-import { bytesOf, edgesOf } from "../model/overview";
+import { bytesOf, edgesOf, overviewOf } from "../model/overview";
+import { ALL } from "../model/span";
 import { type Buffer, totalsOf } from "../model/timeline";
 import { svg } from "../ui/dom";
-import { band, type Columns, columnsFor } from "./overviewdraw";
+import { band, DrawnAxis } from "./overviewdraw";
 
 /** The drawn size, stretched to the width of the cell. */
 const [WIDTH, HEIGHT] = [150, 18];
 
 export class Lifetimes {
-  private readonly columns: Columns;
+  private readonly axis: DrawnAxis;
   private readonly buffers = new Map<number, Buffer[]>();
   private readonly turn: number;
   private readonly steps: number;
@@ -19,9 +20,10 @@ export class Lifetimes {
   /** @param model one that has the memory over time. */
   constructor(model: Model) {
     const { timeline } = model;
-    const measured = edgesOf(model, timeline, "flops");
-    this.columns = columnsFor(measured, WIDTH);
-    this.turn = (measured[totalsOf(timeline).turn] ?? 1) * WIDTH;
+    const overview = overviewOf(model);
+    const widths = overview.widths(overview.sum("flops") > 0 ? "flops" : "equations");
+    this.axis = new DrawnAxis(edgesOf(model, timeline, widths), ALL, WIDTH);
+    this.turn = this.axis.start(totalsOf(timeline).turn);
     this.steps = timeline.steps.length;
     for (const buffer of timeline.buffers) for (const r of buffer.residuals) push(this.buffers, r, buffer);
   }
@@ -45,7 +47,7 @@ export class Lifetimes {
         preserveAspectRatio: "none",
         "aria-hidden": "true",
       },
-      band(this.alive(residuals), this.columns, HEIGHT, Math.max(1, most)),
+      band(this.alive(residuals), this.axis.columns, HEIGHT, Math.max(1, most)),
       svg("line", { class: "jv-turn", x1: this.turn, x2: this.turn, y1: 0, y2: HEIGHT }),
     );
   }
