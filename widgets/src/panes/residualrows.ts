@@ -29,7 +29,13 @@ export function folded(residuals: readonly Residual[], groups: readonly Residual
     const [first, group] = [members[0]!, groups[members[0]!.group]!];
     if (members.length > 1) {
       const residual = together(members, group);
-      return { ...rowOf(first), key: `group ${first.group}`, residual, members, inside: members.map(memberOf) };
+      return {
+        ...rowOf(first),
+        key: `group ${first.group}`,
+        residual,
+        members,
+        inside: members.map(memberOf),
+      };
     }
     // The sentence with the rule is that of the inspector.
     return rowOf(group.members.length > 1 ? first : { ...first, reason: group.why });
