@@ -4,14 +4,14 @@ import { textView } from "../src/code/editor";
 import { linkScrolling, Places, target } from "../src/code/scrolling";
 import { compiledOf, switchesOf } from "../src/host/sync";
 import { PATIENCE } from "../src/host/work";
-import { GONE, NO_ANSWER } from "../src/main/waiting";
 import { exchangesIn } from "../src/model/exchanges";
+import { GONE, NO_ANSWER } from "../src/model/work";
 import { CompiledPane } from "../src/panes/compiled";
 import { Linked, partsOf } from "../src/panes/compiledtext";
-import type { Listing, Pane } from "../src/panes/pane";
 import { type Side, State } from "../src/state/state";
+import type { Listing, Pane } from "../src/ui/pane";
 import { model } from "./fixture";
-import { host } from "./host";
+import { followed, host } from "./host";
 import { layOut } from "./layout";
 
 const shared = model();
@@ -107,9 +107,8 @@ function source(first: string, isGone = false) {
 describe("the pane", () => {
   function mounted(from: ReturnType<typeof source>) {
     const state = new State(shared);
-    const pane = new CompiledPane(state, from.work, "left", document.body, textView);
+    const pane = followed(new CompiledPane(state, from.work, "left", document.body, textView));
     document.body.append(pane.element);
-    state.subscribe((change) => pane.update(change));
     const lines = () => [...pane.element.querySelectorAll(".cm-line")];
     return { state, pane, lines };
   }
@@ -397,8 +396,7 @@ describe("linked scrolling", () => {
     const codes = document.createElement("div");
     const shifted = [...empty, ...one];
     const panes = { left: listing(one, 0), right: listing(shifted, 0) };
-    const paneOf = (side: Side) =>
-      ({ element: panes[side].scroller, update() {}, listing: panes[side] }) satisfies Pane;
+    const paneOf = (side: Side) => ({ element: panes[side].scroller, listing: panes[side] }) satisfies Pane;
     codes.append(panes.left.scroller, panes.right.scroller);
     document.body.append(codes);
     const undo = linkScrolling(codes, state, paneOf);

@@ -3,11 +3,11 @@ import { expect, test } from "vitest";
 import { CostsPane } from "../src/panes/costs";
 import { State } from "../src/state/state";
 import { model } from "./fixture";
+import { followed } from "./host";
 
 function show(columns: Record<string, number[]> = {}) {
   const state = new State(model(columns));
-  const pane = new CostsPane(state);
-  state.subscribe((change) => pane.update(change));
+  const pane = followed(new CostsPane(state));
   const { element } = pane;
   const rows = () => [...element.querySelectorAll<HTMLTableRowElement>("[data-testid=cost]")];
   const texts = () => rows().map((row) => Array.from(row.cells, (cell) => cell.textContent));

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
+import { atOnce } from "../src/base/slices";
 import { aligned, sameLines, stretches } from "../src/model/diff";
-import { atOnce } from "../src/model/slices";
 
 const rows = (partner: number[], n: number) =>
   aligned(partner, n).map(({ left, right, isSame }) => [left, right, ...(isSame ? ["="] : [])]);

@@ -1,12 +1,13 @@
 // @vitest-environment jsdom
 
 import { expect, test, vi } from "vitest";
+import { turn } from "../src/base/slices";
 import { Matches } from "../src/model/changes";
-import { turn } from "../src/model/slices";
 import { DiffPane } from "../src/panes/diff";
 import { State } from "../src/state/state";
 import type { Changes } from "../src/wire/explorer.generated";
 import { modelOf } from "./graphs";
+import { followed } from "./host";
 
 const N = 1500;
 const EVERY = 5;
@@ -33,9 +34,8 @@ function shown() {
   before.other = { state, matches: match(false), mark: "is-removed" };
   state.other = { state: before, matches: match(true), mark: "is-added" };
   state.arrange("diff");
-  const pane = new DiffPane(state, state.other, changes);
+  const pane = followed(new DiffPane(state, state.other, changes));
   document.body.replaceChildren(pane.element);
-  pane.update("view");
   const rows = () => [...pane.element.querySelectorAll("tbody tr")].map((row) => row.textContent);
   const click = (id: string) => pane.element.querySelector<HTMLElement>(`[data-testid=${id}]`)!.click();
   return { pane, rows, click };

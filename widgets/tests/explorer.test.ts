@@ -2,20 +2,20 @@
 
 import { afterEach, beforeAll, expect, test, vi } from "vitest";
 import whatIfs from "../../tests/fixtures/whatif.json";
+import { formatBytes, formatFlops } from "../src/base/format";
 import { CodePane } from "../src/code/pane";
 import { coloured } from "../src/code/python";
 import explorer from "../src/main/index";
-import { GONE, NO_ANSWER } from "../src/main/waiting";
+import { GONE, NO_ANSWER } from "../src/model/work";
 import { InspectorPane } from "../src/panes/inspector";
 import { PlayerPane } from "../src/panes/player";
 import { ResidualsPane } from "../src/panes/residuals";
 import { fromTo } from "../src/panes/switcheffects";
 import { pointedPlaces, residualLitAs, type Side, State } from "../src/state/state";
 import { breakable, h } from "../src/ui/dom";
-import { formatBytes, formatFlops } from "../src/ui/format";
 import { bytes, json, model } from "./fixture";
 import { modelOf as programs } from "./graphs";
-import { host as modelOf, zipped } from "./host";
+import { followed, host as modelOf, zipped } from "./host";
 import { layOut, standIn } from "./layout";
 import { SIN_COS } from "./programs";
 
@@ -192,7 +192,7 @@ test("residuals of one expression are selected together", () => {
   state.selectResiduals([0, 1]);
   expect([...state.selection.rows]).toEqual([0, 2]);
   expect([0, 1].map((i) => residualLitAs(state, i))).toEqual(["is-selected", "is-selected"]);
-  const inspector = new InspectorPane(state);
+  const inspector = followed(new InspectorPane(state));
   expect(inspector.element.textContent).toContain("2 residuals, the first is");
 });
 
@@ -232,7 +232,7 @@ test("stages are synchronized with Python in both directions", () => {
   expect(find("code-right")).toHaveLength(0);
 });
 
-test("keys select stages, clear the selection, open the help, and do not reach the notebook", () => {
+test("keys select stages, clear the selection, open the help, and do not reach the notebook", async () => {
   const { find, key, model, el } = show({ selected: "primal:0" });
   const outside = vi.fn();
   el.addEventListener("keydown", outside);
@@ -241,7 +241,8 @@ test("keys select stages, clear the selection, open the help, and do not reach t
   key("Escape");
   expect(model.values["selected"]).toBe("");
   key("?");
-  expect((find("keys")[0] as HTMLDialogElement).open).toBe(true);
+  await vi.waitFor(() => expect((find("keys")[0] as HTMLDialogElement).open).toBe(true));
+  expect(find("keys")[0]!.textContent).toContain("clear the selection");
   key("Escape");
   expect((find("keys")[0] as HTMLDialogElement).open).toBe(false);
   key("b");
@@ -440,7 +441,7 @@ test("colouring Python does not change its text", () => {
 function inspected(columns: Record<string, number[]>): string[] {
   const state = new State(model(columns));
   state.selectRow(1);
-  const { element } = new InspectorPane(state);
+  const { element } = followed(new InspectorPane(state));
   return Array.from(element.querySelectorAll(".jv-of"), (part) => part.textContent ?? "");
 }
 
@@ -465,12 +466,10 @@ test("the inspector shows what becomes of a donated operand", () => {
 
 test("the equations below the residuals are stepped through those of one expression", () => {
   const state = new State(model({ residual_group: [0, 0], residual_producer: [0, 2] }));
-  const pane = new ResidualsPane(state);
-  state.subscribe((change) => pane.update(change));
+  const pane = followed(new ResidualsPane(state));
   const find = (id: string) => pane.element.querySelector<HTMLButtonElement>(`[data-testid=${id}]`)!;
   const [back, on] = [find("pair-back"), find("pair-on")];
   const now = () => [find("pair").textContent, back.disabled, on.disabled, [...state.selection.rows]];
-  pane.update("selection");
   expect(now()).toEqual(["of a value: select one", true, true, []]);
   state.selectResiduals([0, 1]);
   const [first, second] = state.model.residuals.map((r) => r.name);
@@ -486,7 +485,7 @@ test("the equations below the residuals are stepped through those of one express
 
 test("the residuals table has bytes per device if sharded", () => {
   const cells = (columns: Record<string, number[]>) => {
-    const { element } = new ResidualsPane(new State(model(columns)));
+    const { element } = followed(new ResidualsPane(new State(model(columns))));
     return Array.from(element.querySelectorAll("td.jv-col-nbytes"), (cell) => cell.textContent);
   };
   expect(cells({})).toEqual(["12 B", "4 B"]);
@@ -1110,9 +1109,10 @@ test("inputs are described as soon as their descriptions are known, also in a li
   const equations = [{ text: "y = concatenate a b c d e f" }];
   const m = programs({ primal: { inputs, equations, results: ["y"] } });
   const state = new State(m);
+  state.isWhole = false;
   const root = document.createElement("div");
   document.body.append(root);
-  const pane = codeIn(state, root)(0, "left");
+  const pane = followed(codeIn(state, root)(0, "left"));
   root.append(pane.element);
   const before = m.view;
   const lines = () => pane.element.querySelector(".cm-content")!.textContent;
@@ -1123,7 +1123,7 @@ test("inputs are described as soon as their descriptions are known, also in a li
     v === m.binders(0)[5] ? strings.length - 1 : 0,
   );
   m.complete({ ...before, strings, columns: { ...before.columns, variable_label: labels } });
-  pane.update("whole");
+  state.complete();
   expect(lines()).toContain("f:f32[4]  a residual");
   // Folded, it is hidden as before.
   pane.element.querySelector<HTMLElement>("[data-testid=fold-left]")!.click();
@@ -1136,9 +1136,8 @@ test("the player opens at the selected equation, explains one step at a time, an
   const state = new State(SIN_COS());
   const root = document.createElement("div");
   document.body.append(root);
-  const pane = new PlayerPane(state, root, codeIn(state, root));
+  const pane = followed(new PlayerPane(state, root, codeIn(state, root)));
   root.append(pane.element);
-  state.subscribe((change) => pane.update(change));
   const find = (id: string) => Array.from(root.querySelectorAll<HTMLElement>(`[data-testid="${id}"]`));
   const text = (id: string) => find(id)[0]!.textContent;
   const press = (key: string) =>
@@ -1191,9 +1190,8 @@ test("the player plays, stops at the end, and starts again", () => {
   vi.useFakeTimers();
   const state = new State(SIN_COS());
   const root = document.createElement("div");
-  const pane = new PlayerPane(state, root, codeIn(state, root));
+  const pane = followed(new PlayerPane(state, root, codeIn(state, root)));
   root.append(pane.element);
-  state.subscribe((change) => pane.update(change));
   const button = root.querySelector<HTMLElement>('[data-testid="step-play"]')!;
   pane.toggle();
   button.click();

@@ -1,8 +1,8 @@
 import { expect, test } from "vitest";
+import { formatBytes, formatCount, plural } from "../src/base/format";
 import { shortened } from "../src/graph/layout/stubs";
 import type { Residual } from "../src/model/records";
 import { byExpression, folded, labelIn, sorted, summary } from "../src/panes/residualrows";
-import { formatBytes, formatCount, plural } from "../src/ui/format";
 
 test.each([
   [0, "0 B"],

@@ -11,6 +11,7 @@ import type { Model } from "../src/model/model";
 import { State } from "../src/state/state";
 import { model as fixture } from "./fixture";
 import { layers, modelOf } from "./graphs";
+import { followed } from "./host";
 import { layOut } from "./layout";
 
 beforeAll(() => {
@@ -30,9 +31,8 @@ function show(model: Model, stages = [0]) {
   const root = document.createElement("div");
   document.body.append(root);
   const state = new State(model);
-  const pane = new GraphPane(state, treeOf(model, stages), "left", root);
+  const pane = followed(new GraphPane(state, treeOf(model, stages), "left", root));
   root.append(pane.element);
-  state.subscribe((change) => pane.update(change));
   const find = (id: string) => root.querySelector<HTMLElement>(`[data-testid="${id}"]`)!;
   const tree = find("graph-tree");
   const current = () => tree.querySelector<HTMLElement>(`#${tree.getAttribute("aria-activedescendant")}`);

@@ -1,6 +1,6 @@
 // @vitest-environment jsdom
 import { afterEach, expect, test, vi } from "vitest";
-import { frame } from "../src/main/frame";
+import { frame } from "../src/ui/frame";
 import { host } from "./host";
 
 /** Calls back when told to. */

@@ -1,4 +1,6 @@
-/** A widget model as provided by hosts of anywidget. */
+/** A widget model as provided by hosts of anywidget, and panes as the explorer shows them. */
+
+import { following, type Pane } from "../src/ui/pane";
 
 type Listener = (content: never, buffers: never) => void;
 
@@ -42,4 +44,15 @@ export function signal<T>() {
 export async function zipped(block: DataView<ArrayBuffer> | string): Promise<DataView<ArrayBuffer>> {
   const { body } = new Response(block);
   return new DataView(await new Response(body!.pipeThrough(new CompressionStream("gzip"))).arrayBuffer());
+}
+
+/** A pane that follows the state until it is destroyed. */
+export function followed<P extends Pane>(pane: P): P {
+  const stop = following(pane);
+  const destroy = pane.destroy?.bind(pane);
+  pane.destroy = () => {
+    stop();
+    destroy?.();
+  };
+  return pane;
 }

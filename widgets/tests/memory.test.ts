@@ -5,6 +5,7 @@ import { Chart } from "../src/panes/chart";
 import { MemoryPane } from "../src/panes/memory";
 import { State } from "../src/state/state";
 import { model } from "./fixture";
+import { followed } from "./host";
 import { layOut } from "./layout";
 
 beforeEach(() => {
@@ -21,8 +22,7 @@ function pane(changed: Record<string, number[]> = {}) {
   const root = document.createElement("div");
   document.body.append(root);
   const state = new State(model(changed));
-  const made = new MemoryPane(state, root);
-  state.subscribe((change) => made.update(change));
+  const made = followed(new MemoryPane(state, root));
   root.append(made.element);
   vi.advanceTimersByTime(100);
   const all = (what: string) => Array.from(root.querySelectorAll<SVGElement>(what));
@@ -168,13 +168,11 @@ test("another timeline replaces the view's, which becomes a line", () => {
 });
 
 test("the compiled memory is a line over the areas, with its peak in the legend", () => {
-  const { made, all, text, state } = pane();
+  const { all, text, state } = pane();
   state.switches.line = { key: "", turn: 1, total: [12, 96], error: "" };
-  made.update("switches");
   expect(all(".jv-reference.is-compiled")).toHaveLength(1);
   expect(text("memory-legend")).toContain("compiled peak96 B");
   state.switches.line = null;
-  made.update("switches");
   expect(all(".jv-reference")).toHaveLength(0);
 });
 
@@ -193,7 +191,7 @@ test("a step without an equation says what runs, and selects nothing", () => {
 test("with several devices, it is the memory of one", () => {
   const state = new State(model());
   Object.assign(state.model.view, { n_devices: 2 });
-  const { element } = new MemoryPane(state, document.createElement("div"));
+  const { element } = followed(new MemoryPane(state, document.createElement("div")));
   document.body.append(element);
   vi.advanceTimersByTime(100);
   const text = (id: string) => element.querySelector(`[data-testid="${id}"]`)!.textContent;
@@ -208,7 +206,7 @@ test("without a model, the reason is shown", () => {
   const root = document.createElement("div");
   const state = new State(model());
   Object.assign(state.model.view, { no_memory: "NoRuleError: no `while`" });
-  const { element } = new MemoryPane(state, root);
+  const { element } = followed(new MemoryPane(state, root));
   expect(view.no_memory).toBe("");
   expect(element.textContent).toContain("is not modelled. NoRuleError: no while");
   expect(element.querySelector('[data-testid="timeline"]')).toBeNull();

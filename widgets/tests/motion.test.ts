@@ -7,6 +7,7 @@ import { MotionPane } from "../src/panes/motion";
 import { State } from "../src/state/state";
 import { fromJson } from "../src/wire/schema";
 import { json } from "./fixture";
+import { followed } from "./host";
 import { layOut, standIn } from "./layout";
 
 beforeEach(() => {
@@ -26,7 +27,7 @@ function gradient(): Model {
 function pane() {
   const state = new State(gradient());
   state.arrange("motion");
-  const shown = new MotionPane(state);
+  const shown = followed(new MotionPane(state));
   document.body.append(shown.element);
   const find = (id: string) => shown.element.querySelector<HTMLElement>(`[data-testid="${id}"]`)!;
   return { state, shown, find, count: () => find("motion-count").textContent };
@@ -125,7 +126,7 @@ test("keys and buttons go to lines, changes and the ends; an equation can be pla
 });
 
 test("it plays to the end, pauses, and stops when the view changes", () => {
-  const { shown, find, count, state } = pane();
+  const { find, count, state } = pane();
   find("motion-play").click();
   expect(find("motion-play").textContent).toContain("pause");
   vi.advanceTimersByTime(60_000);
@@ -134,7 +135,6 @@ test("it plays to the end, pauses, and stops when the view changes", () => {
   find("motion-play").click();
   expect(count()).toBe("1 of 3");
   state.arrange("overview");
-  shown.update("view");
   vi.advanceTimersByTime(60_000);
   expect(count()).toBe("1 of 3");
 });

@@ -1,5 +1,6 @@
 // @vitest-environment jsdom
 import { beforeAll, beforeEach, expect, test, vi } from "vitest";
+import { effect, Signal } from "../src/base/signals";
 import explorer from "../src/main/index";
 import { Model } from "../src/model/model";
 import { aliveOf, edgesOf, mostIn, Overview, stepsOfColumns } from "../src/model/overview";
@@ -8,7 +9,7 @@ import { band } from "../src/panes/overviewdraw";
 import { State } from "../src/state/state";
 import { fromJson } from "../src/wire/schema";
 import { bytes, json, model } from "./fixture";
-import { host as modelOf } from "./host";
+import { followed, host as modelOf } from "./host";
 import { layOut, standIn } from "./layout";
 
 beforeAll(standIn);
@@ -99,7 +100,7 @@ test("a click on a saved expression selects it and shows forward beside backward
   const state = new State(gradient());
   state.arrange("overview");
   expect(state.view).toBe("overview");
-  const pane = new OverviewPane(state, zooming);
+  const pane = followed(new OverviewPane(state, zooming));
   document.body.append(pane.element);
   const rows = pane.element.querySelectorAll<HTMLElement>("[data-testid=kept-row]");
   expect([...rows].map((row) => row.textContent)).toEqual([
@@ -129,7 +130,7 @@ test("a low pane has fewer rows, the last for all the rest", () => {
   const rows = (height: number) => {
     layOut(600, height);
     const shown = new Model({ ...view, columns: { ...view.columns, ...kept } });
-    const { element } = new OverviewPane(new State(shown), zooming);
+    const { element } = followed(new OverviewPane(new State(shown), zooming));
     const found = [...element.querySelectorAll("[data-testid=kept-row]")];
     return [element.classList.contains("is-low"), found.length, found.at(-1)!.textContent];
   };
@@ -141,7 +142,7 @@ test("a low pane has fewer rows, the last for all the rest", () => {
 test("scopes are drawn, named and navigated with arrow keys; a click selects their equations", () => {
   const state = new State(gradient());
   state.arrange("overview");
-  const pane = new OverviewPane(state, zooming);
+  const pane = followed(new OverviewPane(state, zooming));
   document.body.append(pane.element);
   const boxes = () => [...pane.element.querySelectorAll<HTMLElement>("[data-testid=scope]")];
   // The first is too narrow for a name.
@@ -190,30 +191,23 @@ test("the explorer opens with the overview of a gradient, and tells Python when 
 });
 
 test("the advice is shown when it arrives", () => {
-  const listeners: (() => void)[] = [];
-  let text = "";
+  const text = new Signal("");
   const work = {
-    read: () => text,
+    read: () => text.value,
     ask: vi.fn(),
-    listen: (f: () => void) => {
-      listeners.push(f);
-      return () => {};
-    },
     progress: { state: "none" as const, since: 0, what: "", done: 0, total: 0 },
     canStop: false,
     cancel: () => {},
   };
   const state = new State(gradient(), undefined, undefined, work);
   expect(state.advised).toBeNull();
-  text = JSON.stringify({
+  const heard: unknown[] = [];
+  effect(() => heard.push(state.advised?.cards));
+  text.value = JSON.stringify({
     sentence: "1 % more work would halve it",
     setting: "0||",
     cards: ["a"],
     error: "",
   });
-  const heard = vi.fn();
-  state.subscribe(heard);
-  state.advise();
-  expect(heard).toHaveBeenCalledWith("advice");
-  expect(state.advised!.cards).toEqual(["a"]);
+  expect(heard).toEqual([undefined, ["a"]]);
 });

@@ -1,8 +1,8 @@
 import { expect, test } from "vitest";
+import { atOnce } from "../src/base/slices";
 import { Model } from "../src/model/model";
 import { type Play, Player, playing, type Transform, transformsOf } from "../src/model/player";
 import { rulesOf } from "../src/model/rule";
-import { atOnce } from "../src/model/slices";
 import { model } from "./fixture";
 import { cost } from "./graphs";
 import { CHECKPOINT, modelOf, SCAN, SIN_COS } from "./programs";

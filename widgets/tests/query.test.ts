@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { search } from "../src/graph/layout/query";
+import { search } from "../src/model/query";
 import { bestOf, layers, modelOf } from "./graphs";
 
 const body = {

@@ -1,11 +1,11 @@
 // @vitest-environment jsdom
 import { expect, test, vi } from "vitest";
+import { Signal } from "../src/base/signals";
+import { atOnce, inSlices, type Sliced, turn } from "../src/base/slices";
 import { preparing } from "../src/code/listing";
 import { keptTree, treeOf } from "../src/graph/layout/hierarchy";
 import { setting } from "../src/graph/layout/scene";
-import { atOnce, inSlices, type Sliced, turn } from "../src/model/slices";
-import { guarded } from "../src/panes/pane";
-import type { Change } from "../src/state/state";
+import { guarded } from "../src/ui/pane";
 import { layers, modelOf } from "./graphs";
 
 /** Counts, spending some milliseconds each time. */
@@ -53,48 +53,65 @@ test("errors reach the caller", async () => {
   await expect(inSlices(failing())).rejects.toThrow("no");
 });
 
-function pane(isSeen: () => boolean, isLarge = false) {
-  const told: Change[] = [];
+function pane(isSeen: Signal<boolean>, isLarge = false) {
+  const at = new Signal(0);
+  const told: number[] = [];
   const focus = vi.fn();
   const make = vi.fn(() => ({
     element: document.createElement("p"),
-    update: (change: Change) => told.push(change),
+    effects: [() => told.push(at.value)],
     focus,
   }));
-  return { told, focus, make, pane: guarded("pane", make, { isSeen, isLarge }) };
+  const made = guarded("pane", make, { isSeen: () => isSeen.value, isLarge });
+  return { at, told, focus, make, pane: made };
 }
 
-test("a pane is created when it is first visible, and updated from then on", () => {
-  let isSeen = false;
-  const { told, make, pane: made } = pane(() => isSeen);
-  made.update("selection");
+test("a pane is created when it is first visible, and follows the state from then on", () => {
+  const isSeen = new Signal(false);
+  const { at, told, make, pane: made } = pane(isSeen);
+  at.value = 1;
   expect(make).not.toHaveBeenCalled();
-  isSeen = true;
-  made.update("view");
+  isSeen.value = true;
   expect(make).toHaveBeenCalledOnce();
   expect(made.element.querySelector("p")).not.toBeNull();
-  expect(told).toContain("selection");
-  isSeen = false;
-  told.length = 0;
-  made.update("hover");
-  expect(told).toEqual(["hover"]);
+  isSeen.value = false;
+  at.value = 2;
+  expect(told).toEqual([1, 2]);
+  made.destroy?.();
+  at.value = 3;
+  expect(told).toEqual([1, 2]);
   expect(make).toHaveBeenCalledOnce();
 });
 
+test("a pane whose effect fails shows the error, and follows nothing any more", () => {
+  const said = vi.spyOn(console, "error").mockImplementation(() => {});
+  const [at, told] = [new Signal(0), [] as number[]];
+  const fail = () => {
+    if (at.value === 1) throw new Error("no such row");
+  };
+  const make = () => ({
+    element: document.createElement("p"),
+    effects: [fail, () => told.push(at.value)],
+  });
+  const { element } = guarded("pane", make);
+  at.value = 1;
+  at.value = 2;
+  expect(element.textContent).toContain("This pane failed: no such row");
+  expect(told).toEqual([0]);
+  said.mockRestore();
+});
+
 test("focusing a pane creates it; a pane of a large program is created in its own task", async () => {
-  const hidden = pane(() => false);
+  const hidden = pane(new Signal(false));
   hidden.pane.focus?.();
   expect(hidden.focus).toHaveBeenCalledOnce();
-  let isSeen = true;
-  const large = pane(() => isSeen, true);
-  large.pane.update("view");
-  large.pane.update("shown");
+  const isSeen = new Signal(true);
+  const large = pane(isSeen, true);
   expect(large.make).not.toHaveBeenCalled();
   await vi.waitFor(() => expect(large.make).toHaveBeenCalledOnce());
   // A pane that is gone before its task is not created.
-  const left = pane(() => isSeen, true);
-  left.pane.update("view");
-  isSeen = false;
+  const left = pane(isSeen, true);
+  isSeen.value = false;
   await turn();
   await turn();
   expect(left.make).not.toHaveBeenCalled();

@@ -1,9 +1,9 @@
 // @vitest-environment jsdom
 import { beforeEach, expect, test, vi } from "vitest";
 import fixture from "../../tests/fixtures/stepper.json";
+import { onChange } from "../src/base/signals";
+import { turn } from "../src/base/slices";
 import main from "../src/main/index";
-
-import { turn } from "../src/model/slices";
 import { GONE, SAVED, Session } from "../src/stepper/session";
 import { described, histogram, number } from "../src/stepper/values";
 import { StepperState } from "../src/stepper/view";
@@ -441,7 +441,7 @@ function sessionOf(code = { comm_live: true }) {
   const model = { ...host({ _code: "x" }), widget_manager: { kernel, get_model: async () => code } };
   const session = new Session(model as never, () => {});
   const heard = vi.fn();
-  session.listen(heard);
+  onChange(() => [session.off, session.since], heard);
   return { kernel, model, session, heard, code };
 }
 

@@ -136,7 +136,7 @@ function kernel({ table, tried, drawn }: Program) {
     model.set("tried", JSON.stringify({ trades: known, failed: {}, plan, asked: model.sent.length }));
     return asked;
   };
-  const switches = new Switches(switchesOf(model as never), () => {});
+  const switches = new Switches(switchesOf(model as never));
   switches.ask();
   return { model, answer, switches };
 }
@@ -164,14 +164,14 @@ test("the compiled memory is requested by a button, and cleared when the switche
 test("a compilation for another pane is the line of the function as written, and of no other setting", () => {
   const { model, switches } = kernel(programs["layers"]!);
   model.values["line"] = JSON.stringify({ key: "", turn: 1, total: [8, 24], error: "" });
-  switches.hearCompiled();
+  switches.takeLine();
   expect(switches.line?.total).toEqual([8, 24]);
   switches.flip(0);
   expect(switches.line).toBeNull();
   switches.undo();
   expect(switches.line?.total).toEqual([8, 24]);
   // A page without a kernel shows it immediately.
-  expect(new Switches(switchesOf(model as never), () => {}).line?.total).toEqual([8, 24]);
+  expect(new Switches(switchesOf(model as never)).line?.total).toEqual([8, 24]);
 });
 
 test("the current setting is requested first, then its memory over time, then its neighbours", () => {
@@ -248,8 +248,7 @@ test("a page without a kernel has what was computed before", async () => {
   const { table, tried } = programs["layers"]!;
   const values = { what_if: JSON.stringify(table), tried: JSON.stringify(tried), drawn: "", written: "" };
   const model = { ...host(values), comm_live: false };
-  const told = vi.fn();
-  const switches = new Switches(switchesOf(model as never), told);
+  const switches = new Switches(switchesOf(model as never));
   switches.ask();
   switches.want(() => ["7||"]);
   await vi.waitFor(() => expect(switches.canAsk).toBe(false));

@@ -1,4 +1,5 @@
 import { afterEach, expect, test, vi } from "vitest";
+import { effect, onChange } from "../src/base/signals";
 import { restOf, viewOf, whatIfOf } from "../src/host/sync";
 import { PATIENCE } from "../src/host/work";
 import { host } from "./host";
@@ -16,10 +17,10 @@ test("the kernel reports progress until the result arrives", () => {
   const model = host({ what_if: "" });
   const work = whatIfOf(model);
   const seen: string[] = [];
-  const stop = work.listen(() => {
-    const { state, done, total, what } = work.progress;
-    seen.push(`${state} ${what} ${done}/${total}`);
-  });
+  const stop = onChange(
+    () => work.progress,
+    ({ state, done, total, what }) => seen.push(`${state} ${what} ${done}/${total}`),
+  );
   model.tell("msg:custom", { work: "what if", done: 1, total: 2 });
   expect(work.progress.state).toBe("none");
   work.ask();
@@ -37,7 +38,7 @@ test("the kernel reports progress until the result arrives", () => {
 test("the kernel is interrupted only if it is known to be working on it", async () => {
   const model = interruptible();
   const work = whatIfOf(model);
-  work.listen(() => {});
+  effect(() => void work.progress);
   work.ask();
   expect(work.canStop).toBe(false);
   work.cancel();
@@ -57,7 +58,7 @@ test("background work is stopped by code, without interrupting a cell", () => {
   const requestExecute = vi.fn(() => ({ done: Promise.resolve() }));
   Object.assign(model.widget_manager.kernel, { requestExecute });
   const work = whatIfOf(model);
-  work.listen(() => {});
+  effect(() => void work.progress);
   work.ask();
   model.tell("msg:custom", { work: "what if", stop: "stop('abc')" });
   expect(work.canStop).toBe(true);
@@ -81,7 +82,7 @@ test("the code to stop it runs in its own subshell, so that it does not wait for
     },
   });
   const work = whatIfOf(model);
-  work.listen(() => {});
+  effect(() => void work.progress);
   work.ask();
   model.tell("msg:custom", { work: "what if", stop: "stop('abc')" });
   work.cancel();
@@ -94,7 +95,7 @@ test("the code to stop it runs in its own subshell, so that it does not wait for
 test("if an interrupt is refused, the page stops waiting", async () => {
   const model = interruptible(vi.fn(() => Promise.reject(new Error("no"))));
   const work = restOf(model);
-  work.listen(() => {});
+  effect(() => void work.progress);
   work.ask();
   model.tell("msg:custom", { work: "rest" });
   work.cancel();
@@ -105,7 +106,7 @@ test("work is late unless the kernel reports it, and the programs are late after
   vi.useFakeTimers();
   const model = host({ what_if: "" });
   const [whatIf, view] = [whatIfOf(model), viewOf(model)];
-  const stops = [whatIf, view].map((work) => work.listen(() => {}));
+  const stops = [whatIf, view].map((work) => effect(() => void work.progress));
   const states = () => [whatIf.progress.state, view.progress.state];
   whatIf.ask();
   view.ask();
@@ -125,7 +126,7 @@ test("work is late unless the kernel reports it, and the programs are late after
 test("work in progress is not requested twice, and can be awaited again", () => {
   const model = host({ what_if: "" });
   const work = whatIfOf(model);
-  work.listen(() => {});
+  effect(() => void work.progress);
   work.ask();
   work.ask();
   model.tell("msg:custom", { work: "what if", done: 1, total: 2 });
@@ -140,7 +141,7 @@ test("a kernel that dies while working is noticed, and so is one that reports ag
   vi.useFakeTimers();
   const model = interruptible();
   const work = whatIfOf(model);
-  work.listen(() => {});
+  effect(() => void work.progress);
   work.ask();
   model.tell("msg:custom", { work: "what if" });
   Object.assign(model.widget_manager.kernel, { status: "dead" });

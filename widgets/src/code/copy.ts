@@ -2,9 +2,9 @@
 
 import type { Extension } from "@codemirror/state";
 import { EditorView, keymap } from "@codemirror/view";
+import { plural } from "../base/format";
 import type { State } from "../state/state";
-import { plural } from "../ui/format";
-import { copyText } from "./copying";
+import { copyText } from "../ui/copying";
 import { equationsText, jaxprText } from "./jaxpr";
 import type { Lines } from "./lines";
 

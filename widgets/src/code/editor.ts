@@ -10,8 +10,8 @@ import {
   type ViewUpdate,
   WidgetType,
 } from "@codemirror/view";
-import type { Listing } from "../panes/pane";
 import { h } from "../ui/dom";
+import type { Listing } from "../ui/pane";
 import { listingOf } from "./scrolling";
 
 /** How a line looks. */

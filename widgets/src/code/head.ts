@@ -1,9 +1,9 @@
 /** The header of a code pane: role filters, and actions on its text. */
 
+import { formatCount, plural } from "../base/format";
 import { ROLE_LETTERS } from "../model/roles";
-import type { Change, State } from "../state/state";
+import type { State } from "../state/state";
 import { button, h } from "../ui/dom";
-import { formatCount, plural } from "../ui/format";
 import { ROLES } from "../wire/schema";
 
 export { ROLE_LETTERS };
@@ -41,13 +41,12 @@ export class RoleChips {
       this.chips.set(role, chip);
       this.element.append(chip);
     }
-    this.update("roles");
   }
 
   private readonly counts: Map<string, number>;
 
-  update(change: Change): void {
-    if (change !== "roles") return;
+  /** Shows how the equations of each role are shown. */
+  update(): void {
     for (const [role, chip] of this.chips) {
       const how = this.state.muted.get(role) ?? "shown";
       const next = { shown: "dim", dimmed: "hide", hidden: "show" }[how];

@@ -2,8 +2,8 @@
 
 import { RangeSetBuilder, StateEffect, StateField } from "@codemirror/state";
 import { Decoration, type DecorationSet, EditorView, WidgetType } from "@codemirror/view";
+import { plural } from "../base/format";
 import { h } from "../ui/dom";
-import { plural } from "../ui/format";
 import type { LeftOut } from "./lines";
 
 const setHidden = StateEffect.define<DecorationSet>();

@@ -1,10 +1,10 @@
 /** A stage as lines of text in jaxpr notation, with the tokens of each line. */
 
+import { formatCount, plural } from "../base/format";
+import { atOnce, type Sliced } from "../base/slices";
 import { keptTree, REPEAT, type Tree } from "../graph/layout/hierarchy";
 import type { Model } from "../model/model";
 import type { Donation } from "../model/records";
-import { atOnce, type Sliced } from "../model/slices";
-import { formatCount, plural } from "../ui/format";
 import { LineText, type Token, type TokenKind } from "./linetext";
 
 export type LineKind = "heading" | "binders" | "equation" | "label" | "results" | "group";

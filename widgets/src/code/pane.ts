@@ -2,10 +2,10 @@
 
 import type { Extension } from "@codemirror/state";
 import { EditorView, keymap } from "@codemirror/view";
-import { aboutStages, headButtons, markSide } from "../panes/head";
-import type { Listing } from "../panes/pane";
-import { type Change, litAs, type Side, type State } from "../state/state";
+import { litAs, type Selection, type Side, type State } from "../state/state";
 import { h } from "../ui/dom";
+import { aboutStages, headButtons, markSide } from "../ui/head";
+import type { Effects, Listing } from "../ui/pane";
 import { Copies } from "./copy";
 import { type Text, textView } from "./editor";
 import { Folding } from "./folding";
@@ -37,6 +37,11 @@ export class CodePane {
   private telling: ReturnType<typeof setTimeout> | undefined;
   private colours: HTMLButtonElement | null = null;
 
+  /** Whether the inputs are described, and roles hidden; and the selection last brought into sight. */
+  private isDescribed: boolean;
+  private hidesRoles = false;
+  private seen: Selection | null = null;
+
   constructor(
     private readonly state: State,
     stages: readonly number[],
@@ -48,6 +53,7 @@ export class CodePane {
     const lines = new Lines(state.model, stages, state.fullParams);
     const tell = (text: string) => this.tell(text);
     this.lines = lines;
+    this.isDescribed = state.isWhole;
     this.folding = new Folding(lines.all, (i) => foldText(state.model, lines.all, i));
     this.variables = new Variables(state, lines, () => this.view, tell, root);
     this.copies = new Copies(state, lines, stages, tell, root);
@@ -93,8 +99,31 @@ export class CodePane {
     );
     this.foldAtFirst();
     if (state.muted.size > 0) this.hideRoles();
-    this.markColours();
-    markSide(this.element, state, side);
+  }
+
+  readonly effects: Effects = [
+    () => markSide(this.element, this.state, this.side),
+    () => this.chips.update(),
+    [() => shownOf(this.state), () => this.text.relight()],
+    [() => this.state.isWhole, () => this.describeInputs()],
+    [() => [this.state.muted, this.state.player, this.state.selection], () => this.hideRoles()],
+    () => this.markColours(),
+    [() => [this.state.player, this.state.selection], () => this.follow()],
+    [() => this.state.variable, () => this.stand()],
+  ];
+
+  /** Scrolls to what is played, or to a new selection. */
+  private follow(): void {
+    const { player, selection } = this.state;
+    const isNew = selection !== this.seen;
+    this.seen = selection;
+    if (isNew) this.variables.closeCard();
+    if (isNew || player) this.bringIntoSight(this.lineToShow());
+  }
+
+  private stand(): void {
+    const isHere = this.state.side === this.side;
+    this.bringIntoSight(this.variables.stand((text) => isHere && this.tell(text, true)));
   }
 
   private get view(): EditorView {
@@ -157,28 +186,10 @@ export class CodePane {
     ];
   }
 
-  /** Highlights the selection and scrolls to its first line. */
-  update(change: Change): void {
-    if (change === "side") markSide(this.element, this.state, this.side);
-    else if (change === "extra" || change === "switches") return;
-    else this.text.relight();
-    if (change === "whole") this.describeInputs();
-    this.chips.update(change);
-    if (change === "roles" || (change === "player" && this.state.muted.size > 0)) this.hideRoles();
-    if (change === "colours") this.markColours();
-    if (change === "selection") {
-      this.variables.closeCard();
-      if (this.state.muted.size > 0) this.hideRoles();
-    }
-    if (change === (this.state.player ? "player" : "selection")) this.bringIntoSight(this.lineToShow());
-    if (change === "variable") {
-      const isHere = this.state.side === this.side;
-      this.bringIntoSight(this.variables.stand((text) => isHere && this.tell(text, true)));
-    }
-  }
-
   /** Extends the lines of inputs whose descriptions have arrived. */
   private describeInputs(): void {
+    if (this.isDescribed || !this.state.isWhole) return;
+    this.isDescribed = true;
     const { all } = this.lines;
     describeInputs(this.state.model, all);
     const { doc } = this.view.state;
@@ -189,7 +200,7 @@ export class CodePane {
     });
     if (changes.length === 0) return;
     this.view.dispatch({ changes });
-    if (this.state.muted.size > 0) this.hideRoles();
+    this.hideRoles();
   }
 
   private markColours(): void {
@@ -262,6 +273,8 @@ export class CodePane {
 
   private hideRoles(): void {
     const { model, muted, player, selection } = this.state;
+    if (muted.size === 0 && !this.hidesRoles) return;
+    this.hidesRoles = muted.size > 0;
     const leftOut = this.lines.keep((row) => player !== null || muted.get(model.role(row)) !== "hidden");
     hide(this.view, leftOut, (row) => litAs(selection, row) !== "");
   }
@@ -291,3 +304,8 @@ export class CodePane {
     return true;
   }
 }
+
+/** What the look of a line depends on. */
+const shownOf = ({ selection, hover, variable, player, exchanges, coloured, muted, isWhole }: State) => [
+  ...[selection, hover, variable, player, exchanges, coloured, muted, isWhole],
+];

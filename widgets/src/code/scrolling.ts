@@ -3,8 +3,8 @@
 import type { EditorView } from "@codemirror/view";
 import { push } from "../model/groups";
 import type { Model } from "../model/model";
-import type { Listing, Pane } from "../panes/pane";
 import { litAs, type Side, type State } from "../state/state";
+import type { Listing, Pane } from "../ui/pane";
 
 /** The listing of an editor, for linked scrolling. */
 export function listingOf(view: EditorView, rows: readonly (readonly number[])[]): Listing {

@@ -9,8 +9,9 @@ import {
   formatFigure,
   linesWithEquations,
 } from "../model/figures";
-import { type Change, litLines, pointedPlaces, type State, selectedPlaces } from "../state/state";
+import { type Lit, litLines, pointedPlaces, type State, selectedPlaces } from "../state/state";
 import { h, onResize } from "../ui/dom";
+import type { Effects } from "../ui/pane";
 import type { BranchPoint } from "../wire/schema";
 import { SourceView } from "./sourceview";
 import { UnderLine } from "./under";
@@ -55,23 +56,31 @@ export class SourcePane {
       );
   }
 
-  update(change: Change): void {
-    if (change === "exchanges") this.exchanged = this.describe();
-    if (change === "selection" || change === "exchanges") {
-      const lit = litLines(this.state);
-      const mark = (key: string) => (this.exchanged.has(key) ? "jv-exchanges" : "");
-      this.source.light(
-        (key) => `${lit.get(key) ?? ""} ${mark(key)}`,
-        change === "selection" ? ["is-selected"] : [],
-      );
-      for (const each of this.under.values()) each.light();
-    } else if (change !== "hover" && change !== "variable") return;
-    this.source.mark({
-      "jv-chosen": selectedPlaces(this.state),
-      "jv-aimed": pointedPlaces(this.state),
-    });
-    const { aimed } = this.state;
-    this.source.point(aimed && `${aimed.file}:${aimed.line}`);
+  readonly effects: Effects = [
+    [
+      () => this.state.exchanges,
+      () => {
+        this.exchanged = this.describe();
+        this.light();
+      },
+    ],
+    [() => this.state.selection, () => this.light(["is-selected"])],
+    () => {
+      this.source.mark({
+        "jv-chosen": selectedPlaces(this.state),
+        "jv-aimed": pointedPlaces(this.state),
+      });
+      const { aimed } = this.state;
+      this.source.point(aimed && `${aimed.file}:${aimed.line}`);
+    },
+  ];
+
+  /** Highlights the lines of the selection; the first of those that are lit in these ways is scrolled to. */
+  private light(shown: readonly Lit[] = []): void {
+    const lit = litLines(this.state);
+    const mark = (key: string) => (this.exchanged.has(key) ? "jv-exchanges" : "");
+    this.source.light((key) => `${lit.get(key) ?? ""} ${mark(key)}`, shown);
+    for (const each of this.under.values()) each.light();
   }
 
   /** Describes the communication of each line in its tooltip. */

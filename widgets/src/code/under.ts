@@ -1,9 +1,9 @@
 /** The rows under an expanded source line: its equations in the forward and the backward program. */
 
+import { formatCount, plural } from "../base/format";
 import { equationsOfLine, type Figures, keptBesides, type LineEquations, NONE } from "../model/figures";
 import { litAs, type State } from "../state/state";
 import { button, h } from "../ui/dom";
-import { formatCount, plural } from "../ui/format";
 import { lineParts } from "./equation";
 import { ROLE_LETTERS } from "./head";
 import { equationLine } from "./listing";

@@ -1,8 +1,8 @@
 /** Describes a variable: its type, size, definition and uses. */
 
+import { plural } from "../base/format";
 import type { State } from "../state/state";
 import { button, h } from "../ui/dom";
-import { plural } from "../ui/format";
 import { marked } from "../ui/marked";
 import { donationText } from "./listing";
 

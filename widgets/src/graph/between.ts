@@ -1,7 +1,7 @@
 /** Lines from where residuals are saved to where they are read, across two graphs side by side. */
 
+import { formatBytes } from "../base/format";
 import type { Side, State } from "../state/state";
-import { formatBytes } from "../ui/format";
 import type { Drawing } from "./draw/drawing";
 import type { Palette } from "./draw/palette";
 import type { View } from "./draw/view";

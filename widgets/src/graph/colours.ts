@@ -1,13 +1,13 @@
 /** The colours of the graph's boxes, and their legend. */
 
+import { formatBytes, formatFlops } from "../base/format";
+import { sizeOf } from "../model/query";
 import { ROLE_LETTERS } from "../model/roles";
 import { h } from "../ui/dom";
-import { formatBytes, formatFlops } from "../ui/format";
 import { ROLES } from "../wire/schema";
 import type { Colouring } from "./draw/painter";
 import { shareOf, viridis } from "./draw/palette";
 import type { Tree } from "./layout/hierarchy";
-import { sizeOf } from "./layout/query";
 import type { Scene } from "./layout/scene";
 import { CLOSED } from "./layout/shape";
 

@@ -1,9 +1,10 @@
 /** The graph pane: stages as nested boxes, laid out level by level and drawn on a canvas. */
 
-import { atOnce, inSlices } from "../model/slices";
-import { aboutStages, headButtons, markSide } from "../panes/head";
-import type { Change, Side, State } from "../state/state";
+import { atOnce, inSlices } from "../base/slices";
+import type { Side, State } from "../state/state";
 import { h, onResize } from "../ui/dom";
+import { aboutStages, headButtons, markSide } from "../ui/head";
+import type { Effects } from "../ui/pane";
 import { type Between, betweenOf } from "./between";
 import { Camera } from "./camera";
 import { Colours } from "./colours";
@@ -139,8 +140,13 @@ export class GraphPane {
     this.between.add(side, this);
     this.listen();
     this.layOut(() => this.showFirst());
-    markSide(this.element, state, side);
   }
+
+  readonly effects: Effects = [
+    () => markSide(this.element, this.state, this.side),
+    [() => this.state.selection, () => this.onSelection()],
+    [() => this.state.exchanges, () => this.light()],
+  ];
 
   destroy(): void {
     this.between.remove(this.side, this);
@@ -153,12 +159,6 @@ export class GraphPane {
 
   focus(): void {
     this.outline.element.focus({ preventScroll: true });
-  }
-
-  update(change: Change): void {
-    if (change === "side") markSide(this.element, this.state, this.side);
-    if (change === "selection") this.onSelection();
-    if (change === "exchanges") this.light();
   }
 
   /** Selects the next or previous equation in program order. */

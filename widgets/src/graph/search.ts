@@ -1,8 +1,8 @@
 /** The results of a search in the graph, and the current one. */
 
+import { plural } from "../base/format";
 import type { Model } from "../model/model";
-import { plural } from "../ui/format";
-import { search } from "./layout/query";
+import { search } from "../model/query";
 
 export class Search {
   rows: readonly number[] = [];

@@ -1,7 +1,7 @@
 /** The tooltip of a box, an edge or a stub. */
 
+import { formatBytes, formatFlops, plural } from "../base/format";
 import { h } from "../ui/dom";
-import { formatBytes, formatFlops, plural } from "../ui/format";
 import type { Colours } from "./colours";
 import { differences, REPEAT, type Tree } from "./layout/hierarchy";
 import type { Scene } from "./layout/scene";

@@ -1,9 +1,9 @@
 /** The toolbar of the graph: search, colours, zoom, focus. */
 
+import { SYNTAX } from "../model/query";
 import { button, h } from "../ui/dom";
 import type { By, Colours } from "./colours";
 import type { Layouter } from "./layout/client";
-import { SYNTAX } from "./layout/query";
 
 /** What is not dimmed: everything, what leads to and from the current box, or only one of these. */
 export type Focus = "" | "both" | "up" | "down";

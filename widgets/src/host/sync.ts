@@ -1,10 +1,12 @@
 /** The only code that calls the widget model's get and set. */
 
+import { onChange } from "../base/signals";
 import type { SwitchSource } from "../model/switches";
+import type { Work } from "../model/work";
 import type { State } from "../state/state";
 import type { Changes } from "../wire/explorer.generated";
 import type { WidgetModel } from "./model";
-import { type Work, workOf } from "./work";
+import { workOf } from "./work";
 
 export const payloadOf = (model: WidgetModel): DataView | null => blockOf(model.get("payload"));
 
@@ -120,14 +122,16 @@ export function syncState(model: WidgetModel, state: State): () => void {
   };
   const keys = (stages: readonly number[]) => stages.map((i) => state.stageKeys[i] ?? "").join("+");
   const stages = (name: string) => numbersOf(state.stageKeys, String(model.get(name) ?? ""));
-  const unsubscribe = state.subscribe((change) => {
-    if (change === "shown" && state.other !== null) put({ compared: state.compared });
-    if (change === "shown") put({ stage: keys(state.shown.left), beside: keys(state.shown.right) });
-    if (change === "view") put({ overview: state.view === "overview", motion: state.view === "motion" });
-    if (change === "filter") put({ filter: state.filter });
-    if (change === "switches" && state.switches.settings !== null) put({ switches: state.switches.key });
-    if (change === "selection") put({ selected: state.row >= 0 ? state.model.name(state.row) : "" });
-  });
+  const sent: (() => Record<string, string | boolean>)[] = [
+    () => ({
+      ...(state.other === null ? {} : { compared: state.compared }),
+      ...{ stage: keys(state.shown.left), beside: keys(state.shown.right) },
+    }),
+    () => ({ overview: state.view === "overview", motion: state.view === "motion" }),
+    () => ({ filter: state.filter }),
+    () => (state.switches.settings === null ? {} : { switches: state.switches.key }),
+    () => ({ selected: state.row >= 0 ? state.model.name(state.row) : "" }),
+  ];
   const onSelected = () => {
     const row = state.model.rowNamed(String(model.get("selected") ?? ""));
     if (busy || row === state.row) return;
@@ -185,8 +189,9 @@ export function syncState(model: WidgetModel, state: State): () => void {
     if (state.row >= 0) state.open("details");
   }
   for (const [event, listener] of listeners) model.on(event, listener);
+  const stops = sent.map((values) => onChange(values, put));
   return () => {
-    unsubscribe();
+    for (const stop of stops) stop();
     for (const [event, listener] of listeners) model.off(event, listener);
   };
 }

@@ -1,55 +1,16 @@
 /** Data that the kernel computes on request: programs, switches, the compiled program, memory. */
 
+import { batch, Signal } from "../base/signals";
+import { NONE, type Progress, type Work } from "../model/work";
 import type { Progress as Said } from "../wire/explorer.generated";
 import { interruptOf, isGone } from "./held";
 import type { WidgetModel } from "./model";
-
-/** The progress of the kernel. */
-export interface Progress {
-  /**
-   * `late`: no result, and the kernel has not said that it is working. `gone`: there is no kernel any more. `left`: the page no longer
-   * waits, but the kernel continues. `stopped`: the kernel was interrupted.
-   */
-  state: "none" | "asked" | "late" | "gone" | "working" | "stopping" | "left" | "stopped";
-  /** The time of the request, as `performance.now()`. */
-  since: number;
-  /** The unit that is counted, such as plans, and how many are done; `total` is 0 if unknown. */
-  what: string;
-  done: number;
-  total: number;
-}
-
-export interface Work {
-  /** The resulting text, or empty. */
-  read(): string;
-  /** Requests it, unless the kernel is already working on it. */
-  ask(): void;
-  /** Calls back when the result arrives and when there is progress. */
-  listen(callback: () => void): () => void;
-  readonly progress: Progress;
-  /** Whether the kernel can be interrupted from the page, which not every host allows. */
-  readonly canStop: boolean;
-  /** Stops the work, or at least waiting for it. */
-  cancel(): void;
-}
 
 /** How long before work counts as late, in milliseconds. */
 export const PATIENCE = 8000;
 
 /** How often to check that the kernel is alive. */
 const LOOKS = 1000;
-
-const NONE: Progress = { state: "none", since: 0, what: "", done: 0, total: 0 };
-
-/** A placeholder when there is nothing to request. */
-export const NO_WORK: Work = {
-  read: () => "",
-  ask: () => {},
-  listen: () => () => {},
-  progress: NONE,
-  canStop: false,
-  cancel: () => {},
-};
 
 /**
  * Work requested by a message: a word, or an object with more content.
@@ -62,8 +23,7 @@ export function workOf(
   traits: readonly [string, ...string[]],
   { patience = PATIENCE, content = (): unknown => message } = {},
 ): Work {
-  const callbacks = new Set<() => void>();
-  let progress = NONE;
+  const now = new Signal<Progress>(NONE, (isRead) => listen(isRead));
   /** Whether the kernel is working on it. */
   let isBegun = false;
   /** The code that stops it, if an interrupt does not. */
@@ -71,18 +31,17 @@ export function workOf(
   let clock: ReturnType<typeof setInterval> | undefined;
 
   const tell = (next: Progress) => {
-    progress = next;
     if (["none", "gone", "stopped"].includes(next.state)) {
       isBegun = false;
       unwatch();
     }
-    for (const callback of [...callbacks]) callback();
+    now.value = next;
   };
   const look = async () => {
     const mine = clock;
-    if (progress.state === "asked" && performance.now() - progress.since >= patience)
-      tell({ ...progress, state: "late" });
-    if ((await isGone(model)) && mine !== undefined && mine === clock) tell({ ...progress, state: "gone" });
+    const { state, since } = now.value;
+    if (state === "asked" && performance.now() - since >= patience) tell({ ...now.value, state: "late" });
+    if ((await isGone(model)) && mine !== undefined && mine === clock) tell({ ...now.value, state: "gone" });
   };
   const watch = () => {
     unwatch();
@@ -94,67 +53,63 @@ export function workOf(
     clock = undefined;
   };
   const onMade = () => {
-    if (traits.some((trait) => model.get(trait))) tell(NONE);
+    if (traits.some((trait) => model.get(trait))) tell({ ...NONE });
   };
   const onSaid = (said: Said) => {
-    if (said?.work !== message || progress.state === "none") return;
+    const { state } = now.value;
+    if (said?.work !== message || state === "none") return;
     if (said.stopped) {
-      tell({ ...progress, state: "stopped" });
+      tell({ ...now.value, state: "stopped" });
       return;
     }
     isBegun = true;
     const { what = "", done = 0, total = 0 } = said;
     stop = said.stop ?? "";
-    const isWaited = progress.state !== "left" && progress.state !== "stopping";
-    tell({ ...progress, state: isWaited ? "working" : progress.state, what, done, total });
+    const isWaited = state !== "left" && state !== "stopping";
+    tell({ ...now.value, state: isWaited ? "working" : state, what, done, total });
     if (clock === undefined) watch();
   };
+  const listen = (isRead: boolean) => {
+    const change = isRead ? "on" : "off";
+    for (const trait of traits) model[change](`change:${trait}`, onMade);
+    model[change]("msg:custom", onSaid);
+    if (!isRead) unwatch();
+  };
+  const interrupt = () => (now.value.state === "working" ? interruptOf(model, stop) : null);
   return {
     read() {
-      const made = model.get(traits[0]);
+      const made = now.value && model.get(traits[0]);
       return typeof made === "string" ? made : "";
     },
     get progress() {
-      return progress;
+      return now.value;
     },
     get canStop() {
-      return progress.state === "working" && interruptOf(model, stop) !== null;
+      return interrupt() !== null;
     },
-    ask() {
-      if (isBegun) {
-        if (progress.state === "left") tell({ ...progress, state: "working" });
-        return;
-      }
-      if (progress.state === "asked") return;
-      tell({ ...NONE, state: "asked", since: performance.now() });
-      watch();
-      try {
-        model.send?.(content());
-      } catch (error) {
-        // If there is no kernel any more, the next check notices.
-        console.warn(error);
-      }
-    },
-    listen(callback) {
-      if (callbacks.size === 0) {
-        for (const trait of traits) model.on(`change:${trait}`, onMade);
-        model.on("msg:custom", onSaid);
-      }
-      callbacks.add(callback);
-      return () => {
-        callbacks.delete(callback);
-        if (callbacks.size > 0) return;
-        for (const trait of traits) model.off(`change:${trait}`, onMade);
-        model.off("msg:custom", onSaid);
-        unwatch();
-      };
-    },
+    ask: () =>
+      batch(() => {
+        const { state } = now.value;
+        if (isBegun) {
+          if (state === "left") tell({ ...now.value, state: "working" });
+          return;
+        }
+        if (state === "asked") return;
+        tell({ ...NONE, state: "asked", since: performance.now() });
+        watch();
+        try {
+          model.send?.(content());
+        } catch (error) {
+          // If there is no kernel any more, the next check notices.
+          console.warn(error);
+        }
+      }),
     cancel() {
       // Only if the kernel is known to be working on it: otherwise a cell could be interrupted.
-      const interrupt = progress.state === "working" ? interruptOf(model, stop) : null;
-      tell({ ...progress, state: interrupt ? "stopping" : "left" });
-      interrupt?.().catch(() => {
-        if (progress.state === "stopping") tell({ ...progress, state: "left" });
+      const act = interrupt();
+      tell({ ...now.value, state: act ? "stopping" : "left" });
+      act?.().catch(() => {
+        if (now.value.state === "stopping") tell({ ...now.value, state: "left" });
       });
     },
   };

@@ -1,5 +1,7 @@
 /** The explorer as an anywidget module: reads the payload, creates the panes and connects them. */
 
+import { batch, effect, on, onChange } from "../base/signals";
+import { inSlices } from "../base/slices";
 import { textView } from "../code/editor";
 import { isQuick, preparing } from "../code/listing";
 import { CodePane } from "../code/pane";
@@ -8,7 +10,6 @@ import { SourcePane } from "../code/source";
 import { keepState } from "../host/keep";
 import type { Host, WidgetModel } from "../host/model";
 import { loadPart } from "../host/parts";
-import { addSheet } from "../host/sheet";
 import {
   adviceOf,
   beforeOf,
@@ -24,31 +25,30 @@ import {
   syncState,
   viewOf,
 } from "../host/sync";
-import type { Work } from "../host/work";
 import { Matches } from "../model/changes";
 import { exchangesIn } from "../model/exchanges";
 import type { Model } from "../model/model";
-import { inSlices } from "../model/slices";
 import type { Switches } from "../model/switches";
+import type { Work } from "../model/work";
 import { CardsPane } from "../panes/cards";
 import { InspectorPane } from "../panes/inspector";
-import { MEANINGS } from "../panes/meanings";
 import { OverviewPane } from "../panes/overview";
-import { guarded, type Listing, later, type Pane, reasonOf } from "../panes/pane";
-import { KEYS, questionsOf, Rail } from "../panes/rail";
+import { questionsOf, Rail } from "../panes/rail";
 import { ResidualsPane } from "../panes/residuals";
-import { type Other, type Side, State, type View } from "../state/state";
+import { type Other, type Selection, type Side, State, type View } from "../state/state";
 import sheet from "../styles/style.css";
 import { h, onResize } from "../ui/dom";
+import { focused } from "../ui/focus";
+import { frame, helpSheet, note, onKeys } from "../ui/frame";
 import { FullScreen } from "../ui/full";
+import { guarded, type Listing, later, type Pane, reasonOf } from "../ui/pane";
+import { addSheet } from "../ui/sheet";
 import { splitter } from "../ui/splitter";
+import { Waiting } from "../ui/waiting";
 import type { Changes } from "../wire/explorer.generated";
-import { focused } from "./focus";
-import { frame, keySheet, note, onKeys } from "./frame";
 import { isLarge, Parts } from "./parts";
 import { Presenting } from "./presenting";
 import { modelIn } from "./reading";
-import { Waiting } from "./waiting";
 
 /** Up to this many equations, the switches are requested before they are shown. */
 const AT_ONCE = 500;
@@ -75,8 +75,21 @@ const ARRANGED: readonly View[] = [
 const ADVISED = 3000;
 
 function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void {
-  const keys = keySheet(KEYS, "keys", MEANINGS);
+  // Before the panes: they are shown, and those of the stages created, before the others follow.
+  const arranging = [
+    effect(() => showView()),
+    effect(
+      on(
+        () => {
+          const { view, shown, form, compared, fullParams, hasGroups } = state;
+          return [view, shown, form, compared, fullParams, hasGroups];
+        },
+        () => showCodes(),
+      ),
+    ),
+  ];
   const parts = new Parts(root, widget, state);
+  const keys = helpSheet("keys", () => parts.help());
   const player = parts.player((stage, side) => codePane(state, [stage], side, root));
   const full = new FullScreen(root);
   const presenting = new Presenting(root, state, full, questionsOf(state));
@@ -90,12 +103,9 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const changes = state.other && changesOf(widget);
   const diff = state.other && changes && parts.diff(state.other, changes);
   const changed = changes && parts.changes(changes);
-  let details: InspectorPane | null = null;
-  const makeInspector = () => {
-    details = new InspectorPane(state);
-    return details;
-  };
-  const inspector = guarded("inspector", makeInspector, { isSeen: () => state.extras.has("details") });
+  const inspector = guarded("inspector", () => new InspectorPane(state), {
+    isSeen: () => state.extras.has("details"),
+  });
   const source = guarded("source", () => new SourcePane(state));
   const overview = guarded("overview", () => new OverviewPane(state, () => parts.time()));
   const motion = parts.motion();
@@ -132,7 +142,6 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       if (side === "left") codes.prepend(pane.element);
       else codes.append(pane.element);
       code.set(side, { key, pane, of: shown.state });
-      pane.update("selection");
       // Keep the focus in the pane that a key press has replaced.
       if (hadFocus) {
         const keyed = pane.element.querySelector<HTMLElement>(".cm-content, .jv-graph-tree");
@@ -196,7 +205,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     const listing = pane.listing ?? null;
     return { ...pane, listing: listing && of !== state ? inTermsOf(listing, of) : listing };
   });
-  const stop = syncState(widget, state);
+  const unsync = syncState(widget, state);
   const askRest = () => askLater(widget, state);
   let compiled = "";
   /** Passes what other panes show of the compiled program. */
@@ -206,19 +215,8 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     compiled = text;
     const found = exchangesIn(state.model, text);
     if (found !== null) state.exchange(found);
-    state.switches.hearCompiled();
+    state.switches.takeLine();
   };
-  // Also listened to while no pane shows it.
-  const unwait = [
-    compilation.whole.listen(takeCompiled),
-    compilation.block.listen(() => {}),
-    state.rest.listen(() => rail.update("whole")),
-    state.check.listen(() => rail.update("whole")),
-    state.advice.listen(() => {
-      state.advise();
-      if (state.advice.read() !== "") state.switches.ask();
-    }),
-  ];
   const showView = () => {
     for (const view of ARRANGED) root.classList.toggle(`is-${view}`, state.view === view);
     root.classList.toggle("is-stages", state.view === "" && !state.compared);
@@ -226,56 +224,41 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     for (const extra of ["details", "stages"] as const)
       root.classList.toggle(`shows-${extra}`, state.extras.has(extra));
   };
-  showView();
-  showCodes();
   const unsize = onResize(root, (width) => {
     root.classList.toggle("is-narrow", width > 0 && width < NARROW);
     root.classList.toggle("is-slim", width > 0 && width < SLIM);
     root.classList.toggle("is-wide", width >= WIDE);
   });
-  const unsubscribe = state.subscribe((change) => {
-    if (change === "view" || change === "extra" || change === "shown") showView();
-    if (change === "view") showCodes();
-    const isRead = change === "switches" && state.checked === null && !isWaiting(state);
-    if (change === "whole" || change === "view" || isRead) askRest();
-    if (change === "shown" || change === "params" || change === "groups") showCodes();
-    const shown = [...code.values()].map((c) => c.pane);
-    for (const pane of [player, rail, ...shown, ...panes]) pane.update(change);
+  const isToCheck = () => state.checked === null && !isWaiting(state) && state.switches.now;
+  const stops = [
+    ...arranging,
+    effect(on(() => [state.isWhole, state.view, isToCheck()], askRest)),
+    // Also followed while no pane shows it.
+    effect(on(() => compilation.whole.read(), takeCompiled)),
+    effect(() => void compilation.block.progress),
+    onChange(
+      () => state.advice.read(),
+      (text) => text !== "" && state.switches.ask(),
+    ),
     // The question begins with the rules; closing them shows the programs beside each other.
-    if (change === "shown" && state.view === "derived") player.start();
-  });
-  const unfollow = state.other
-    ? selectInBoth(
-        state,
-        state.other,
-        () => code.get("left")?.pane,
-        () => diff,
-        (version) => details?.show(version),
-      )
-    : () => {};
-  for (const pane of [rail, ...panes.filter((pane) => pane !== cards && pane !== diff)]) {
-    pane.update("view");
-    pane.update("shown");
-    pane.update("selection");
-    pane.update("filter");
-  }
-  takeCompiled();
-  askRest();
+    onChange(
+      () => state.shown,
+      () => state.view === "derived" && player.start(),
+    ),
+    ...(state.other ? selectInBoth(state, state.other) : []),
+  ];
   // Request these while there is a kernel, so that the notebook has them when it is opened without one.
   const [first, end] = state.model.view.stages[0]?.equations ?? [0, 0];
   if (end - first <= AT_ONCE) state.switches.ask();
   return () => {
     unkey();
     unsize();
-    unsubscribe();
-    unfollow();
     unlink();
-    stop();
-    for (const stop of unwait) stop();
+    for (const stop of [unsync, ...stops]) stop();
     state.switches.destroy();
     presenting.destroy();
     full.destroy();
-    for (const pane of [player, ...panes, ...[...code.values()].map((c) => c.pane)]) pane.destroy?.();
+    for (const pane of [player, rail, ...panes, ...[...code.values()].map((c) => c.pane)]) pane.destroy?.();
   };
 }
 
@@ -334,40 +317,26 @@ function inTermsOf(listing: Listing, { other }: State): Listing {
   return found;
 }
 
-/** Synchronizes the selection of two versions; the inspector follows the one where the user selected. Returns a function to stop. */
-function selectInBoth(
-  state: State,
-  other: Other,
-  left: () => Pane | undefined,
-  diff: () => Pane | null,
-  inspect: (version: State) => void,
-): () => void {
-  let isBusy = false;
+/** Synchronizes the selection of two versions; the inspector follows the one where the user selected. Returns functions to stop. */
+function selectInBoth(state: State, other: Other): (() => void)[] {
+  /** The selection that was made here, as that of the other version. */
+  let mirrored: Selection | null = null;
   const follow = (from: State, to: State) => {
-    if (isBusy) return;
-    isBusy = true;
+    if (!state.compared || from.selection === mirrored) return;
     const there = [...from.selection.rows]
       .map((row) => from.other!.matches.of(row))
       .filter((row) => row >= 0);
     if (there.length > 0) to.selectRows(there);
     else if (to.selection.rows.size > 0) to.clear();
-    inspect(from);
-    isBusy = false;
+    mirrored = to.selection;
+    state.inspected = from;
   };
-  const stops = [
-    state.subscribe((change) => {
-      if (change === "selection" && state.compared) follow(state, other.state);
-    }),
-    other.state.subscribe((change) => {
-      if (!state.compared) return;
-      left()?.update(change);
-      diff()?.update(change);
-      if (change === "selection") follow(other.state, state);
-    }),
-  ];
-  return () => {
-    for (const stop of stops) stop();
-  };
+  const followed = (from: State, to: State) =>
+    onChange(
+      () => from.selection,
+      () => follow(from, to),
+    );
+  return [followed(state, other.state), followed(other.state, state)];
 }
 
 /** Ctrl+Z undoes a change of the switches, and Ctrl+Shift+Z or Ctrl+Y redoes it; returns whether there was one. */
@@ -475,7 +444,8 @@ function renderExplorer(host: Host): () => void {
     state = new State(own!, switchesOf(model), restOf(model), adviceOf(model), checkOf(model));
     setBeside(state, other, changesOf(model));
     shown = [payload, earlier];
-    unmount = mount(root, model, state);
+    const made = state;
+    unmount = batch(() => mount(root, model, made));
     if (!own!.view.is_whole) state.rest.ask();
   };
   let turn = 0;
@@ -505,11 +475,11 @@ function renderExplorer(host: Host): () => void {
       fail(error);
     }
   };
-  const stops = [onPayload(model, show), derived.listen(() => waiting?.update())];
+  const stop = onPayload(model, show);
   show();
   return () => {
     turn++;
-    for (const stop of stops) stop();
+    stop();
     loosen();
     clear();
   };

@@ -1,19 +1,19 @@
 /** The panes whose code is a separate part, loaded when they are first shown. */
 
+import { inSlices } from "../base/slices";
 import { textView } from "../code/editor";
 import { keptTree } from "../graph/layout/hierarchy";
 import type { WidgetModel } from "../host/model";
 import { loadPart } from "../host/parts";
-import { addSheet } from "../host/sheet";
 import type { Compilation } from "../host/sync";
 import { textOf } from "../host/zip";
 import type { Model } from "../model/model";
 import { transformsOf } from "../model/player";
-import { inSlices } from "../model/slices";
-import { later, type Pane } from "../panes/pane";
 import type { PlayerPane } from "../panes/player";
 import type { Other, Side, State } from "../state/state";
 import { h } from "../ui/dom";
+import { later, type Pane } from "../ui/pane";
+import { addSheet } from "../ui/sheet";
 import type { Changes } from "../wire/explorer.generated";
 
 /** Panes for at most this many equations, over all stages, are created synchronously. */
@@ -32,6 +32,11 @@ export class Parts {
     const part = await loadPart<T>(this.widget, name);
     if ("sheet" in part) addSheet(this.root, part.sheet as string);
     return part;
+  }
+
+  /** The texts of the help. */
+  help(): Promise<typeof import("../host/parts/help")> {
+    return this.load("help");
   }
 
   /** The rewrite player; `codeOf` shows a stage as code. */
@@ -62,10 +67,9 @@ export class Parts {
     };
     return {
       element,
-      update: (change) => pane?.update(change),
       destroy: () => pane?.destroy?.(),
       toggle,
-      start: () => state.player ?? toggle(),
+      start: () => (opened ? opened.start() : toggle()),
     };
   }
 

@@ -1,9 +1,9 @@
 /** Creates models from Python's data; all views on a page share them. */
 
+import { atOnce, inSlices, type Sliced } from "../base/slices";
 import { isZipped, unzipped } from "../host/zip";
 import { Model } from "../model/model";
 import { preparing } from "../model/overview";
-import { atOnce, inSlices, type Sliced } from "../model/slices";
 import { decoding } from "../wire/schema";
 
 /** The model of each block, so that another view of it need not decode it again. */

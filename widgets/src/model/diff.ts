@@ -1,6 +1,6 @@
 /** Aligns two lists: common items share a row; others are next to each other or alone. */
 
-import type { Sliced } from "./slices";
+import type { Sliced } from "../base/slices";
 
 /** A row: the indices of its left and right item, or -1; and whether they are the same. */
 export interface DiffRow {

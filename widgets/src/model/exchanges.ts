@@ -1,6 +1,6 @@
 /** The compiled program's communication between devices, with the equations that need it. */
 
-import { formatBytes } from "../ui/format";
+import { formatBytes } from "../base/format";
 import type { Compiled } from "../wire/explorer.generated";
 import type { Model } from "./model";
 

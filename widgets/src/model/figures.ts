@@ -1,6 +1,6 @@
 /** The gradient's figures on each line of the source: saved bytes and FLOPs, summed in Python. */
 
-import { formatBytes, formatFlops } from "../ui/format";
+import { formatBytes, formatFlops } from "../base/format";
 import { push } from "./groups";
 import type { Model } from "./model";
 import type { Residual } from "./records";

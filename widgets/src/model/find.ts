@@ -1,9 +1,9 @@
 /** Searches source, equations, values and scopes. */
 
-import { search } from "../graph/layout/query";
-import { formatBytes, plural } from "../ui/format";
+import { formatBytes, plural } from "../base/format";
 import { grouped, push, sumOf } from "./groups";
 import type { Model } from "./model";
+import { search } from "./query";
 
 export const KINDS_FOUND = ["source", "equations", "values", "scopes"] as const;
 export type KindFound = (typeof KINDS_FOUND)[number];

@@ -1,6 +1,6 @@
 /** Lists by key. Which values are one row, and what it is called, Python decides: see `analysis/grouping.py`. */
 
-import { formatCount, formatRepeated } from "../ui/format";
+import { formatCount, formatRepeated } from "../base/format";
 
 /** Appends to the list of a key. */
 export function push<K, T>(map: Map<K, T[]>, key: K, value: T): void {

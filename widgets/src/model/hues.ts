@@ -1,7 +1,7 @@
 /** The hues of variables: one per value, shared with its tangents and cotangents. */
 
+import type { Sliced } from "../base/slices";
 import type { Model } from "./model";
-import type { Sliced } from "./slices";
 
 /** The number of hues: `--jv-hue-0` and so on. */
 export const HUES = 8;

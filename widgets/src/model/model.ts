@@ -1,6 +1,7 @@
 /** Reads the columns: equations, variables, residuals and lineage. */
 
-import { formatBytes, formatParts } from "../ui/format";
+import { formatBytes, formatParts } from "../base/format";
+import { atOnce, type Sliced } from "../base/slices";
 import { type Column, type ColumnName, HANDED, KINS, ROLES, type View } from "../wire/schema";
 import { LineFigures } from "./figures";
 import { push } from "./groups";
@@ -18,7 +19,6 @@ import {
   readResiduals,
   readTimeline,
 } from "./records";
-import { atOnce, type Sliced } from "./slices";
 import type { Timeline } from "./timeline";
 
 export interface Variable {

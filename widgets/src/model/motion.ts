@@ -1,10 +1,10 @@
 /** The animation of a gradient: for each step, what runs, what it saves, which saved values it reads, and what is in memory. */
 
+import { atOnce, type Sliced } from "../base/slices";
 import { push } from "./groups";
 import type { Model } from "./model";
 import { aliveOf, bytesOf, type Kept, type Overview, overviewOf } from "./overview";
 import type { Place } from "./records";
-import { atOnce, type Sliced } from "./slices";
 import { type Buffer, type Step, type Timeline, type Totals, totalsOf } from "./timeline";
 
 export type ShelfKind = "kept" | "again" | "temporary" | "cotangent";

@@ -1,10 +1,10 @@
 /** What a gradient runs and saves over time: scopes, saved expressions, and the position of each step. */
 
+import type { Sliced } from "../base/slices";
 import { SCOPES, type ScopeKind } from "../wire/schema";
 import { push } from "./groups";
 import type { Model } from "./model";
 import type { Place } from "./records";
-import type { Sliced } from "./slices";
 import type { Span } from "./span";
 import { type Buffer, type Timeline, totalsOf } from "./timeline";
 

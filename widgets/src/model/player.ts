@@ -1,8 +1,8 @@
 /** The steps of a transform: each equation that it visits, with the equations that it emits for it. */
 
+import type { Sliced } from "../base/slices";
 import type { Model } from "./model";
 import type { Rule, Rules } from "./rule";
-import type { Sliced } from "./slices";
 
 /** A transform that can be played, from its source stage to its target stages. */
 export interface Transform {

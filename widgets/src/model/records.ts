@@ -1,9 +1,9 @@
 /** Records of residuals, donations, layouts and memory, decoded from the columns. */
 
+import type { Sliced } from "../base/slices";
 import { KINDS, MEMORY_KINDS } from "../wire/schema";
 import { push } from "./groups";
 import type { Model } from "./model";
-import type { Sliced } from "./slices";
 import type { Buffer, Timeline } from "./timeline";
 
 /** How a `shard_map` lays out its operands and results. */

@@ -1,9 +1,9 @@
 /** A step as a small program: how each variable relates to the step's equation. */
 
-import { plural } from "../ui/format";
+import { plural } from "../base/format";
+import { atOnce, type Sliced } from "../base/slices";
 import type { Model } from "./model";
 import { type Play, playing, type Transform } from "./player";
-import { atOnce, type Sliced } from "./slices";
 
 export type Kind = "source" | "value" | "tangent" | "cotangent" | "so far" | "residual" | "local";
 

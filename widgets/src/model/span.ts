@@ -1,5 +1,6 @@
 /** The visible part of a time axis, and an interval of it. */
 
+import { tracked } from "../base/signals";
 import type { Timeline } from "./timeline";
 
 /** A part of an axis, as fractions of it. */
@@ -25,18 +26,16 @@ export class TimeView {
   span: Span = ALL;
   interval: Interval | null = null;
 
-  constructor(private readonly tell: (change: "span" | "interval") => void) {}
+  constructor() {
+    tracked(this, "span", "interval");
+  }
 
   lookAt(span: Span): void {
-    if (span.from === this.span.from && span.to === this.span.to) return;
-    this.span = span;
-    this.tell("span");
+    if (span.from !== this.span.from || span.to !== this.span.to) this.span = span;
   }
 
   choose(interval: Interval | null): void {
-    if (interval === this.interval) return;
     this.interval = interval;
-    this.tell("interval");
   }
 }
 

@@ -4,8 +4,7 @@
  * Python computes the effects of settings one at a time, on request, so that the kernel is never busy for long.
  */
 
-import { NO_WORK, type Work } from "../host/work";
-import { whyNot } from "../main/waiting";
+import { batch, onChange, tracked } from "../base/signals";
 import type {
   CompiledLine,
   DrawnMemory,
@@ -18,6 +17,7 @@ import type {
 import { timelineOf } from "./drawn";
 import { type Fate, type Setting, Settings } from "./settings";
 import type { Timeline } from "./timeline";
+import { NO_WORK, type Work, whyNot } from "./work";
 
 /** The source of the switches and of their effects. */
 export interface SwitchSource {
@@ -50,6 +50,12 @@ export const AS_WRITTEN = "";
 
 const NOT_KNOWN = "The result of that was not computed while there was a kernel.";
 
+/** The fields that are signals. */
+const TRACKED = [
+  ...(["settings", "error", "chosen", "isUnderWay", "said", "trades", "failed", "drawing"] as const),
+  ...(["isPlanWanted", "lineWanted", "line"] as const),
+];
+
 export class Switches {
   /** What can be switched; null until it arrives. */
   settings: Settings | null = null;
@@ -76,29 +82,37 @@ export class Switches {
   private waiting: (() => void)[] = [];
   private onCode: ((text: string) => void) | null = null;
 
-  constructor(
-    private readonly from: SwitchSource,
-    private readonly tell: () => void,
-  ) {
+  constructor(private readonly from: SwitchSource) {
+    tracked(this, ...TRACKED);
+    const { table, tries } = from;
     this.stops = [
-      from.table.listen(() => {
-        // Otherwise it is read when somebody needs it.
-        if (this.isUnderWay && from.table.read() !== "") this.read();
-        else if (this.isUnderWay) {
-          this.error = whyNot(from.table.progress);
-          this.tell();
-        }
-      }),
-      from.tries.listen(() => this.hear()),
+      onChange(
+        () => table.progress,
+        (progress) => {
+          // Otherwise it is read when somebody needs it.
+          if (this.isUnderWay && table.read() !== "") this.read();
+          else if (this.isUnderWay) this.error = whyNot(progress);
+        },
+      ),
+      onChange(
+        () => tries.progress,
+        () => this.hear(),
+      ),
     ];
     this.takeLine();
   }
 
-  /** Takes over the compiled memory over time if another pane had the function compiled. */
-  hearCompiled(): void {
-    const before = this.line;
-    this.takeLine();
-    if (this.line !== before) this.tell();
+  /** Takes over the compiled memory over time, also if another pane had the function compiled. */
+  takeLine(): void {
+    const line = this.from.line();
+    if (line !== null && line.key === this.lineWanted) this.lineWanted = null;
+    if (line?.key !== this.line?.key || this.line?.key !== this.key)
+      this.line = line?.key === this.key ? line : null;
+  }
+
+  /** All that a table of switches shows: whoever reads this follows all of it. */
+  get now(): readonly unknown[] {
+    return [...TRACKED.map((name) => this[name]), this.tries.progress, this.source.progress];
   }
 
   get source(): Work {
@@ -116,14 +130,16 @@ export class Switches {
 
   /** Requests the switches if they are missing, and then calls back. */
   ask(then: () => void = () => {}): void {
-    if (this.settings !== null) {
-      then();
-      return;
-    }
-    this.waiting.push(then);
-    this.isUnderWay = true;
-    if (this.source.read() !== "") this.read();
-    else this.source.ask();
+    batch(() => {
+      if (this.settings !== null) {
+        then();
+        return;
+      }
+      this.waiting.push(then);
+      this.isUnderWay = true;
+      if (this.source.read() !== "") this.read();
+      else this.source.ask();
+    });
   }
 
   get table(): SwitchTable | null {
@@ -199,21 +215,21 @@ export class Switches {
 
   /** Changes the setting; null for the function as written. */
   choose(chosen: Setting | null, said = ""): void {
-    const before = this.key;
-    if (this.isAlone && chosen !== null && !this.isKnown(this.settings!.key(chosen))) {
-      this.said = NOT_KNOWN;
-      this.tell();
-      return;
-    }
-    this.chosen = chosen;
-    this.said = said;
-    this.takeLine();
-    if (this.key !== before) {
-      this.past.push(before);
-      this.ahead = [];
-    }
-    this.pump();
-    this.tell();
+    batch(() => {
+      const before = this.key;
+      if (this.isAlone && chosen !== null && !this.isKnown(this.settings!.key(chosen))) {
+        this.said = NOT_KNOWN;
+        return;
+      }
+      this.chosen = chosen;
+      this.said = said;
+      this.takeLine();
+      if (this.key !== before) {
+        this.past.push(before);
+        this.ahead = [];
+      }
+      this.pump();
+    });
   }
 
   /** Toggles the checkpoint around a region. */
@@ -233,7 +249,6 @@ export class Switches {
     const found = settings.without(this.setting, values);
     if (found === null) {
       this.said = "No checkpoint can be put around the equation that computes it.";
-      this.tell();
       return;
     }
     const { setting, added, gone } = found;
@@ -244,12 +259,13 @@ export class Switches {
 
   /** Restores a setting from its key. */
   restore(key: string): void {
-    if (key === this.key) return;
-    this.chosen = key === AS_WRITTEN ? null : this.settings!.parse(key);
-    this.said = "";
-    this.takeLine();
-    this.pump();
-    this.tell();
+    batch(() => {
+      if (key === this.key) return;
+      this.chosen = key === AS_WRITTEN ? null : this.settings!.parse(key);
+      this.said = "";
+      this.takeLine();
+      this.pump();
+    });
   }
 
   get canUndo(): boolean {
@@ -269,10 +285,12 @@ export class Switches {
   }
 
   private retrace(from: string[], to: string[]): void {
-    const key = from.pop();
-    if (key === undefined) return;
-    to.push(this.key);
-    this.restore(key);
+    batch(() => {
+      const key = from.pop();
+      if (key === undefined) return;
+      to.push(this.key);
+      this.restore(key);
+    });
   }
 
   private namesOf(regions: readonly number[]): string {
@@ -284,18 +302,19 @@ export class Switches {
   /** Evaluates settings while they are wanted. `keys` lists them in order of urgency, and is called again each time. */
   want(keys: () => Iterable<string>): void {
     this.wanted = keys;
-    this.pump();
+    batch(() => this.pump());
   }
 
   /** Applies the best plan once it is known. */
   plan(): void {
-    const { planned } = this;
-    if (planned !== null) this.follow(planned);
-    else {
-      this.isPlanWanted = true;
-      this.pump();
-      this.tell();
-    }
+    batch(() => {
+      const { planned } = this;
+      if (planned !== null) this.follow(planned);
+      else {
+        this.isPlanWanted = true;
+        this.pump();
+      }
+    });
   }
 
   /** The key of the best plan, if known. */
@@ -312,21 +331,15 @@ export class Switches {
 
   /** Compiles the current setting for its memory over time. */
   compile(): void {
-    this.lineWanted = this.key;
-    this.pump();
-    this.tell();
+    batch(() => {
+      this.lineWanted = this.key;
+      this.pump();
+    });
   }
 
   /** Whether the current setting is being compiled, or is about to be. */
   get isCompiling(): boolean {
     return this.lineWanted === this.key && this.canAsk;
-  }
-
-  private takeLine(): void {
-    const line = this.from.line();
-    if (line !== null && line.key === this.lineWanted) this.lineWanted = null;
-    if (line?.key !== this.line?.key || this.line?.key !== this.key)
-      this.line = line?.key === this.key ? line : null;
   }
 
   get isPlanning(): boolean {
@@ -353,7 +366,6 @@ export class Switches {
   /** Requests again after a failure. */
   again(): void {
     this.pump(true);
-    this.tell();
   }
 
   /** Requests the most wanted unknown setting, unless the kernel is busy. */
@@ -389,7 +401,6 @@ export class Switches {
       this.restore(this.past.pop() ?? AS_WRITTEN);
       this.said = NOT_KNOWN;
     }
-    this.tell();
   }
 
   /** Reads the kernel's results. */
@@ -411,21 +422,22 @@ export class Switches {
   }
 
   private read(): void {
-    const text = this.source.read();
-    if (text === "") return;
-    this.isUnderWay = false;
-    this.error = "";
-    const answer = JSON.parse(text) as SwitchTable | { error: string };
-    if ("error" in answer) this.error = answer.error;
-    else this.settings = new Settings(answer);
-    this.chosen = null;
-    this.past = [];
-    this.ahead = [];
-    this.take();
-    const { waiting } = this;
-    this.waiting = [];
-    this.pump();
-    this.tell();
-    if (this.settings !== null) for (const then of waiting) then();
+    batch(() => {
+      const text = this.source.read();
+      if (text === "") return;
+      this.isUnderWay = false;
+      this.error = "";
+      const answer = JSON.parse(text) as SwitchTable | { error: string };
+      if ("error" in answer) this.error = answer.error;
+      else this.settings = new Settings(answer);
+      this.chosen = null;
+      this.past = [];
+      this.ahead = [];
+      this.take();
+      const { waiting } = this;
+      this.waiting = [];
+      this.pump();
+      if (this.settings !== null) for (const then of waiting) then();
+    });
   }
 }

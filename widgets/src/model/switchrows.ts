@@ -1,7 +1,7 @@
 /** The rows of the switches table: groups of values, the settings that their switches lead to, and sorting. */
 
-import { formatRepeated } from "../ui/format";
-import { sortedBy } from "../ui/sorting";
+import { formatRepeated } from "../base/format";
+import { sortedBy } from "../base/sorted";
 import type { TriedTrade } from "../wire/explorer.generated";
 import { sumOf } from "./groups";
 import type { Setting, Settings } from "./settings";

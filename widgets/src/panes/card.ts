@@ -1,11 +1,11 @@
 /** The player's description of a step: its equation, the rule, and the equations emitted. */
 
+import { formatCount } from "../base/format";
 import { coloured } from "../code/python";
 import type { Model } from "../model/model";
 import type { Play, Player } from "../model/player";
 import { type Kind, type Name, nameClass, type Part } from "../model/rule";
 import { h } from "../ui/dom";
-import { formatCount } from "../ui/format";
 import { marked } from "../ui/marked";
 
 /** Longer params are left out; the tooltip has them. */

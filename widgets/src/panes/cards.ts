@@ -1,23 +1,20 @@
 /** Cards for the largest saved expressions: the expression, its location, why it is saved, and what would help. */
 
+import { formatBytes, formatCount, percent, plural } from "../base/format";
 import { type Kept, overviewOf } from "../model/overview";
-import type { Change, State } from "../state/state";
+import type { State } from "../state/state";
 import { button, h } from "../ui/dom";
-import { formatBytes, formatCount, percent, plural } from "../ui/format";
 import { marked } from "../ui/marked";
+import type { Effects } from "../ui/pane";
 
 const CARDS = 3;
 
 export class CardsPane {
   readonly element = h("div", { class: "jv-cards", role: "list", "aria-label": "largest values saved" });
 
-  constructor(private readonly state: State) {
-    this.fill();
-  }
+  constructor(private readonly state: State) {}
 
-  update(change: Change): void {
-    if (change === "advice") this.fill();
-  }
+  readonly effects: Effects = [() => this.fill()];
 
   private fill(): void {
     const { kept } = overviewOf(this.state.model);

@@ -1,9 +1,10 @@
 /** The changes between two versions of a function: totals and residuals. */
 
-import type { Change, State } from "../state/state";
+import { formatCount, plural } from "../base/format";
+import type { State } from "../state/state";
 import { button, h, section } from "../ui/dom";
-import { formatCount, plural } from "../ui/format";
 import { marked } from "../ui/marked";
+import type { Effects } from "../ui/pane";
 import type { Changes } from "../wire/explorer.generated";
 
 export class ChangesPane {
@@ -50,12 +51,13 @@ export class ChangesPane {
         ),
       ),
     );
-    this.update("shown");
   }
 
-  update(change: Change): void {
-    if (change === "shown") this.toggle.checked = this.state.compared;
-  }
+  readonly effects: Effects = [
+    () => {
+      this.toggle.checked = this.state.compared;
+    },
+  ];
 
   /** Goes through the equations of a stage that only one version has, in that version. */
   private next(key: string, isAfter: boolean): void {

@@ -1,9 +1,9 @@
 /** The chart of memory over time: areas stacked by kind, sizes on the left, the peak, the start of the backward pass, and highlights. */
 
+import { formatBytes, plural } from "../base/format";
 import { ALL, isWhole, placeAt, type Span } from "../model/span";
 import { columnOf, columnsOf, peakOf, type Totals, ticks } from "../model/timeline";
 import { svg } from "../ui/dom";
-import { formatBytes, plural } from "../ui/format";
 import { STACKED } from "../wire/schema";
 
 /** Padding in pixels: for the label of the peak, for sizes on the left, and for highlights and the names of the passes below. */

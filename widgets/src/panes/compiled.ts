@@ -1,20 +1,20 @@
 /** The pane of the compiled stage: StableHLO and optimised HLO, with each line linked to the equations it comes from. */
 
+import { formatCount, plural } from "../base/format";
 import type { Look, Text, TextView } from "../code/editor";
 import type { Compilation } from "../host/sync";
-import type { Work } from "../host/work";
-import { focused } from "../main/focus";
-import { Waiting } from "../main/waiting";
 import { exchangingRows } from "../model/exchanges";
-import { type Change, type Lit, litAs, type Side, type State } from "../state/state";
+import type { Work } from "../model/work";
+import { type Lit, litAs, type Side, type State } from "../state/state";
 import { button, h, section } from "../ui/dom";
-import { formatCount, plural } from "../ui/format";
+import { focused } from "../ui/focus";
+import { closeButton, markSide, message } from "../ui/head";
 import { marked } from "../ui/marked";
+import type { Effects, Listing } from "../ui/pane";
+import { Waiting } from "../ui/waiting";
 import type { Compiled, CompiledText, Lowered } from "../wire/explorer.generated";
 import { CompiledPeakView } from "./compiledpeak";
 import { Linked, partsOf } from "./compiledtext";
-import { closeButton, markSide, message } from "./head";
-import type { Listing } from "./pane";
 
 type Which = "memory" | "stablehlo" | "hlo";
 
@@ -64,7 +64,6 @@ export class CompiledPane {
     hidden: true,
     "data-testid": "no-instruction",
   });
-  private readonly stop: () => void;
   private waiting: { of: Work; shown: Waiting; about: string } | null = null;
   /** The text of the compiled program currently shown. */
   private filled = "";
@@ -100,32 +99,30 @@ export class CompiledPane {
       this.body,
       this.missing,
     );
-    const stops = [source.whole, source.block].map((work) => work.listen(() => this.fill()));
-    this.stop = () => {
-      for (const stop of stops) stop();
-    };
-    this.fill();
-    markSide(this.element, state, side);
   }
+
+  readonly effects: Effects = [
+    () => markSide(this.element, this.state, this.side),
+    [() => this.state.hasMemory, () => this.memory !== null && this.fillWith("memory")],
+    [() => [this.source.whole.progress, this.source.block.progress], () => this.fill()],
+    [
+      () => this.state.selection,
+      () => {
+        this.memory?.light();
+        this.light();
+        this.bringIntoSight();
+      },
+    ],
+  ];
 
   destroy(): void {
     this.waiting?.shown.destroy();
-    this.stop();
     this.text?.view.destroy();
     this.memory?.destroy();
   }
 
   get listing(): Listing | null {
     return this.text?.listing ?? null;
-  }
-
-  update(change: Change): void {
-    if (change === "side" || change === "shown") markSide(this.element, this.state, this.side);
-    if (change === "memory" && this.memory !== null) this.fillWith("memory");
-    if (change !== "selection") return;
-    this.memory?.light();
-    this.light();
-    this.bringIntoSight();
   }
 
   /** Selects the equations of the next or previous line. */
@@ -183,7 +180,6 @@ export class CompiledPane {
     }
     const { waiting } = this;
     if (waiting === null) return; // it was already there
-    waiting.shown.update();
     const given = this.source.lowered();
     const about = `${given} ${of.progress.state === "working" && of.canStop} ${of.progress.state}`;
     if (!isNew && about === waiting.about) return;

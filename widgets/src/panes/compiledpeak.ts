@@ -1,9 +1,9 @@
 /** The compiled program's memory over its schedule, with the modelled memory as a line, and what is alive at the peak. */
 
+import { formatBytes, plural } from "../base/format";
 import { peakOf, type Totals, totalsOf } from "../model/timeline";
 import type { State } from "../state/state";
 import { h, onResize, svg } from "../ui/dom";
-import { formatBytes, plural } from "../ui/format";
 import { marked } from "../ui/marked";
 import type { CompiledExchanges, CompiledPeak } from "../wire/explorer.generated";
 import { PLURALS } from "../wire/schema";

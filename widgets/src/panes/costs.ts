@@ -3,16 +3,19 @@
  * equations of the selected interval.
  */
 
+import { formatCount, formatFlops, formatRepeated, percent } from "../base/format";
+import { sortedBy } from "../base/sorted";
 import { alikeAmong, CALLED, FIGURES, type Figure, type Figures, formatFigure } from "../model/figures";
 import { sumOf } from "../model/groups";
 import type { Model } from "../model/model";
 import { lineOf, overviewOf, type Scope } from "../model/overview";
 import type { Place, Residual } from "../model/records";
-import type { Change, Selection, State } from "../state/state";
+import type { Interval } from "../model/span";
+import type { Selection, State } from "../state/state";
 import { h, onRowKey, section } from "../ui/dom";
-import { formatCount, formatFlops, formatRepeated, percent } from "../ui/format";
+import type { Effects } from "../ui/pane";
 import { Rows } from "../ui/rows";
-import { Heads, sortedBy } from "../ui/sorting";
+import { Heads } from "../ui/sorting";
 import { isSaved } from "./residualrows";
 
 /** How long an interval is the same before its equations are listed, in milliseconds. */
@@ -54,8 +57,9 @@ export class CostsPane {
   private readonly total = h("span", { class: "jv-dim jv-cut" });
   private readonly heads = new Heads(HEADS, "work", ["work", ...FIGURES], () => this.fill());
   private readonly by: HTMLSelectElement;
-  /** Whether what is shown is of a model that has changed since. */
-  private isStale = false;
+  /** What was known of the model when this was filled, and the interval. */
+  private known = "";
+  private interval: Interval | null;
   /** The function or the equations that were chosen last, and the selection that this made. */
   private chosen: { key: string; selection: Selection } | null = null;
   /** An interval grows while it is dragged. */
@@ -76,6 +80,7 @@ export class CostsPane {
       h("option", { value: "function" }, "by function, with what it calls"),
       h("option", { value: "equation" }, "by equation"),
     );
+    this.interval = state.time.interval;
     if (state.time.interval) this.by.value = "equation";
     const table = h(
       "table",
@@ -90,19 +95,35 @@ export class CostsPane {
     );
     this.scroller.append(table);
     this.rows = new Rows(this.scroller, this.body, (i) => this.shown.delete(this.sorted[i]!.key));
-    this.fill();
   }
 
-  update(change: Change): void {
-    if (change === "groups" || change === "memory" || change === "whole") this.isStale = true;
-    if (this.isStale && this.state.view === "cost") this.fill();
-    if (change === "selection") this.light();
-    if (change !== "interval") return;
-    this.isStale = true;
-    if (this.state.time.interval) this.by.value = "equation";
+  readonly effects: Effects = [
+    [() => this.state.time.interval, () => this.narrow()],
+    [() => this.isSeen && this.state.modelled, () => this.refill()],
+    [() => this.state.selection, () => this.light()],
+  ];
+
+  private get isSeen(): boolean {
+    return this.state.view === "cost" || this.known === "";
+  }
+
+  /** Lists the equations of a new interval. */
+  private narrow(): void {
+    const { interval } = this.state.time;
+    if (interval === this.interval) return;
+    this.interval = interval;
+    if (interval) this.by.value = "equation";
     else if (this.by.value === "equation") this.by.value = "line";
+    this.known = "stale";
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.update("view"), GROWS);
+    this.timer = setTimeout(() => this.refill(), GROWS);
+  }
+
+  private refill(): void {
+    const { modelled } = this.state;
+    if (!this.isSeen || modelled === this.known) return;
+    this.known = modelled;
+    this.fill();
   }
 
   destroy(): void {
@@ -110,7 +131,6 @@ export class CostsPane {
   }
 
   private fill(): void {
-    this.isStale = false;
     const { model } = this.state;
     const { total } = model.lines;
     const by = this.by.value;

@@ -1,17 +1,17 @@
 /** Two versions as a diff: the source, or the equations of a stage, aligned line by line. */
 
+import { formatCount, plural } from "../base/format";
+import { atOnce, inSlices, type Sliced } from "../base/slices";
 import { lineParts } from "../code/equation";
 import { isQuick, type Line, listing, preparing } from "../code/listing";
 import { coloured } from "../code/python";
 import { aligned, type DiffRow, type Stretch, sameLines, stretches } from "../model/diff";
 import { FIGURES, type Figure, formatFigure } from "../model/figures";
 import type { Model } from "../model/model";
-import { atOnce, inSlices, type Sliced } from "../model/slices";
-import { type Change, litAs, litLines, type Other, type State } from "../state/state";
+import { litAs, litLines, type Other, type State } from "../state/state";
 import { button, h, onRowKey, section } from "../ui/dom";
-import { formatCount, plural } from "../ui/format";
+import { type Effects, reasonOf } from "../ui/pane";
 import type { Changes } from "../wire/explorer.generated";
-import { reasonOf } from "./pane";
 
 /** How many rows are shown before `more`. */
 const SHOWN = 200;
@@ -53,6 +53,9 @@ export class DiffPane {
   /** The number of requests so far; only the result of the last one is shown. */
   private asked = 0;
 
+  /** What the rows depend on apart from what is compared, when they were made. */
+  private about = "";
+
   constructor(
     private readonly state: State,
     private readonly other: Other,
@@ -89,11 +92,23 @@ export class DiffPane {
     );
   }
 
-  update(change: Change): void {
-    if (this.state.view !== "diff") return;
-    if (change === "view" && this.shown === "") this.show("source");
-    else if (change === "colours" || change === "whole") this.show(this.shown);
-    else if (change === "selection" || change === "view") this.light();
+  readonly effects: Effects = [
+    [() => this.isSeen && [this.state.coloured, this.state.isWhole], () => this.refresh()],
+    [
+      () => this.isSeen && [this.state.selection, this.other.state.selection],
+      () => this.isSeen && this.light(),
+    ],
+  ];
+
+  private get isSeen(): boolean {
+    return this.state.view === "diff";
+  }
+
+  private refresh(): void {
+    const about = `${this.state.coloured} ${this.state.isWhole}`;
+    if (!this.isSeen || about === this.about) return;
+    this.about = about;
+    this.show(this.shown || "source");
   }
 
   destroy(): void {

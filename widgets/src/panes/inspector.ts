@@ -1,11 +1,12 @@
 /** The inspector: one equation or residual in full; with two versions, from the one where the user selected. */
 
+import { formatBytes, formatCount, formatFlops, formatParts, plural } from "../base/format";
 import { donationText } from "../code/listing";
 import { usesText } from "../code/variable";
-import type { Change, Lit, State } from "../state/state";
+import type { Lit, State } from "../state/state";
 import { button, h, section } from "../ui/dom";
-import { formatBytes, formatCount, formatFlops, formatParts, plural } from "../ui/format";
 import { marked } from "../ui/marked";
+import type { Effects } from "../ui/pane";
 
 /** How many links of one kind are shown. */
 const SHOWN = 8;
@@ -19,28 +20,29 @@ export class InspectorPane {
     "aria-live": "polite",
   });
 
-  private readonly version = h("span", { class: "jv-dim jv-cut", "data-testid": "inspected-version" });
+  private readonly whose = h("span", { class: "jv-dim jv-cut", "data-testid": "inspected-version" });
   private state: State;
 
   constructor(private readonly own: State) {
     this.state = own;
     this.element = section(
       { class: "jv-pane jv-inspector", "aria-label": "inspector", "data-testid": "inspector" },
-      [h("strong", {}, "inspector"), this.version],
+      [h("strong", {}, "inspector"), this.whose],
       this.body,
     );
-    this.show(own);
   }
 
-  update(change: Change): void {
-    const isLeft = this.state !== this.own && !this.own.compared;
-    if (change === "selection" || isLeft) this.show(this.own);
+  readonly effects: Effects = [[() => this.version.selection, () => this.show(this.version)]];
+
+  /** The version whose selection is inspected. */
+  private get version(): State {
+    return this.own.compared ? this.own.inspected : this.own;
   }
 
   /** Shows the selection of a version. */
-  show(state: State): void {
+  private show(state: State): void {
     this.state = state;
-    this.version.textContent = state === this.own ? "" : "in the previous version";
+    this.whose.textContent = state === this.own ? "" : "in the previous version";
     const { residuals, residual, file, line } = this.state.selection;
     const rows = [...this.state.selection.rows];
     this.body.scrollTop = 0;

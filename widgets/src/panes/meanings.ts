@@ -1,7 +1,50 @@
-/** What stages, colours and letters mean, for the help. */
+/** The help: keys, and what stages, colours and letters mean. */
 
-import type { Meanings } from "../main/frame";
 import { ROLE_LETTERS } from "../model/roles";
+import type { Meanings } from "../ui/frame";
+
+export const KEYS: [string, string][] = [
+  ["H", "the overview, or forward beside backward; in the overview, the arrow keys go from scope to scope"],
+  ["1 … 6", "show a stage"],
+  ["Shift + 1 … 6", "show a stage in the other pane"],
+  ["L", "JVP beside linearize"],
+  ["R", "play a transform, equation by equation; ← → step, Space plays, Home, End"],
+  ["↑ ↓", "previous, next equation"],
+  ["← →", "fold, unfold the program it holds; of a line of the source, its equations"],
+  ["- +", "fold, unfold all of them"],
+  ["Shift + ← →", "previous, next variable of the equation"],
+  ["Enter, F12", "where the variable is made"],
+  ["N, Shift + N", "its next, previous use"],
+  ["Alt + ← →", "back, forward again"],
+  ["Ctrl + C", "copy the selected equations as JAX text"],
+  ["V", "a colour for each value, or none"],
+  ["G", "the current pane as a graph, or as code"],
+  ["← ↑ → ↓ Enter", "in the graph: along the edges; open or close a box"],
+  ["O C", "in the graph: open, close all that is in a box, or everything"],
+  ["+ − 0 Z", "in the graph: zoom, see all, zoom to the selection"],
+  [
+    "F",
+    "filter the residuals; in the graph: focus on ancestors and descendants of the selection, on one of them, or off",
+  ],
+  ["S", "scroll two panes together, or separately"],
+  ["C", "the previous version on the left, if there is one"],
+  ["E", "show params in full, or shortened"],
+  ["W", "everything on the full screen"],
+  ["P", "present: one pane in large text; ← → go through the questions, Escape leaves"],
+  ["I", "the selection in full"],
+  ["/", "search the source, equations, values and scopes; in the graph: its equations"],
+  ["X", "in the table of residuals: save one, or recompute it"],
+  ["Ctrl + Z, Ctrl + Shift + Z", "undo the last click on a switch, redo it"],
+  ["M", "memory over time; ← → move, Enter selects"],
+  [
+    "+ − 0",
+    "in a chart over time: zoom, the whole run; also wheel (Ctrl where it scrolls), drag, double click",
+  ],
+  ["Shift + drag, Shift + ← →", "in a chart over time: select an interval, and list its equations"],
+  ["Tab", "next control; arrows move within a table"],
+  ["Esc", "clear the selection"],
+  ["?", "these keys"],
+];
 
 export const MEANINGS: readonly Meanings[] = [
   [

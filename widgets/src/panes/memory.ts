@@ -1,6 +1,6 @@
 /** The memory pane: modelled bytes alive at each equation, forward then backward, stacked by kind. */
 
-import { Waiting } from "../main/waiting";
+import { formatBytes, formatCount, plural } from "../base/format";
 import { sumOf } from "../model/groups";
 import type { Model } from "../model/model";
 import {
@@ -13,10 +13,11 @@ import {
   type Totals,
   totalsOf,
 } from "../model/timeline";
-import { type Change, litAs, type State } from "../state/state";
+import { litAs, type State } from "../state/state";
 import { h, onResize, section, svg } from "../ui/dom";
-import { formatBytes, formatCount, plural } from "../ui/format";
 import { marked } from "../ui/marked";
+import type { Effects } from "../ui/pane";
+import { Waiting } from "../ui/waiting";
 import type { CompiledLine } from "../wire/explorer.generated";
 import { PLURALS, STACKED } from "../wire/schema";
 import { Chart } from "./chart";
@@ -52,7 +53,6 @@ export class MemoryPane {
   private isTold = false;
   private stop = () => {};
   private waiting: Waiting | null = null;
-  private readonly unlisten: () => void;
   private readonly time: TimeControl;
   private readonly head = h("span", { class: "jv-dim jv-cut", title: ABOUT, "data-testid": "memory-head" });
   private readonly when = h("caption", {});
@@ -102,9 +102,14 @@ export class MemoryPane {
       this.head,
       this.time.bar,
     ]);
-    this.unlisten = state.rest.listen(() => this.waiting?.update());
-    this.fill();
   }
+
+  readonly effects: Effects = [
+    [() => this.state.hasMemory, () => this.fill()],
+    [() => [this.state.selection, this.state.time.interval], () => this.light()],
+    [() => this.state.time.span, () => this.draw()],
+    [() => this.state.switches.now, () => this.showSwitched()],
+  ];
 
   /** Creates the chart's element, or says why there is none. */
   private fill(): void {
@@ -129,7 +134,6 @@ export class MemoryPane {
 
   destroy(): void {
     this.waiting?.destroy();
-    this.unlisten();
     this.time.destroy();
     this.stop();
     this.tip.remove();
@@ -152,11 +156,8 @@ export class MemoryPane {
     this.draw();
   }
 
-  update(change: Change): void {
-    if (change === "memory") this.fill();
-    if (change === "selection" || change === "interval") this.light();
-    if (change === "span") this.draw();
-    if (change !== "switches" || this.shown === null) return;
+  private showSwitched(): void {
+    if (this.shown === null) return;
     const { switches, model } = this.state;
     const given = switches.timeline ?? model.timeline;
     this.element.classList.toggle("is-stale", switches.isDrawing);

@@ -1,6 +1,6 @@
 /** The animation of a gradient: what runs, what is saved and read again, and the memory over time. */
 
-import { Waiting } from "../main/waiting";
+import { formatBytes, formatCount, plural } from "../base/format";
 import {
   type Event,
   type Frame,
@@ -15,11 +15,12 @@ import { lineOf, overviewOf } from "../model/overview";
 import type { Place } from "../model/records";
 import { ALL, type Span } from "../model/span";
 import { peakOf } from "../model/timeline";
-import type { Change, State } from "../state/state";
+import type { State } from "../state/state";
 import { button, h, onResize, svg } from "../ui/dom";
 import { fitted, wrapped } from "../ui/fit";
-import { formatBytes, formatCount, plural } from "../ui/format";
 import { marked } from "../ui/marked";
+import type { Effects } from "../ui/pane";
+import { Waiting } from "../ui/waiting";
 import { Chart } from "./chart";
 import { played } from "./playbar";
 import { TimeControl } from "./timecontrol";
@@ -154,20 +155,22 @@ export class MotionPane {
     this.plot.onpointerleave = () => this.time.tell();
     this.plot.onclick = (event) => this.jump(this.frameOf(this.stepAt(event.clientX)));
     this.element.addEventListener("keydown", (event) => this.onKey(event));
-    this.stops.push(state.rest.listen(() => this.waiting?.update()));
     this.stops.push(onResize(this.body, (width, height) => this.resize(Math.floor(width), height)));
-    this.fill();
   }
 
-  update(change: Change): void {
-    if (change === "memory") this.fill();
-    const isShown = this.state.view === "motion";
-    if (isShown && this.drawn !== this.state.time.span && (change === "span" || change === "view"))
-      this.draw();
-    if (change === "interval") this.markChart();
-    if (change !== "view") return;
-    if (this.state.view === "motion") this.show();
-    else this.pause();
+  readonly effects: Effects = [
+    [() => this.state.hasMemory, () => this.fill()],
+    [() => this.isSeen && this.state.time.span, () => this.redraw()],
+    [() => this.state.time.interval, () => this.markChart()],
+    [() => this.isSeen, () => (this.isSeen ? this.show() : this.pause())],
+  ];
+
+  private redraw(): void {
+    if (this.isSeen && this.drawn !== this.state.time.span) this.draw();
+  }
+
+  private get isSeen(): boolean {
+    return this.state.view === "motion";
   }
 
   focus(): void {

@@ -1,6 +1,6 @@
 /** The first view: what the gradient runs over time, forward then backward, what it saves for how long, and the memory. */
 
-import { Waiting } from "../main/waiting";
+import { formatBytes, formatCount, formatFlops, plural } from "../base/format";
 import {
   aliveOf,
   type Box,
@@ -16,14 +16,15 @@ import {
 } from "../model/overview";
 import type { Place } from "../model/records";
 import { peakOf, type Timeline, type Totals, totalsOf } from "../model/timeline";
-import type { Change, State } from "../state/state";
+import type { State } from "../state/state";
 import { button, h, onResize, svg } from "../ui/dom";
-import { formatBytes, formatCount, formatFlops, plural } from "../ui/format";
 import { marked } from "../ui/marked";
+import type { Effects } from "../ui/pane";
+import { reasonOf } from "../ui/pane";
+import { Waiting } from "../ui/waiting";
 import { PLURALS, STACKED } from "../wire/schema";
 import { areas, type Band, band, DrawnAxis, nameBands, namesOf, styleOf } from "./overviewdraw";
 import { aboutKept, aboutScope, lifeOf } from "./overviewtext";
-import { reasonOf } from "./pane";
 import type { TimeControl } from "./timecontrol";
 
 /**
@@ -90,31 +91,33 @@ export class OverviewPane {
     );
     this.picture.addEventListener("pointermove", (event) => this.follow(event));
     this.picture.addEventListener("pointerleave", () => this.moveTo(-1));
-    this.stops.push(state.rest.listen(() => this.waiting?.update()));
     this.stops.push(onResize(this.element, (_, height) => this.squeeze(height)));
     this.stops.push(onResize(this.flame, (width) => this.resize(Math.floor(width), this.height)));
     this.stops.push(onResize(this.memory, (_, height) => this.resize(this.width, Math.floor(height))));
+  }
+
+  readonly effects: Effects = [
+    [() => this.state.hasMemory, () => this.refill()],
+    [() => this.state.selection, () => this.light()],
+    [() => this.state.time.interval, () => this.markInterval()],
+    // The axis may have changed while another view was shown.
+    [() => this.state.view === "overview" && this.state.time.span, () => this.redraw()],
+  ];
+
+  private refill(): void {
+    this.overview = overviewOf(this.state.model);
     this.fill();
     this.draw();
+  }
+
+  private redraw(): void {
+    if (this.state.view === "overview" && this.axis?.span !== this.state.time.span) this.draw();
   }
 
   destroy(): void {
     this.waiting?.destroy();
     this.time?.destroy();
     for (const stop of this.stops) stop();
-  }
-
-  update(change: Change): void {
-    if (change === "memory") {
-      this.overview = overviewOf(this.state.model);
-      this.fill();
-      this.draw();
-    }
-    if (change === "selection") this.light();
-    if (change === "interval") this.markInterval();
-    // The axis may have changed while another view was shown.
-    const isMoved = change === "span" || change === "view";
-    if (isMoved && this.state.view === "overview" && this.axis?.span !== this.state.time.span) this.draw();
   }
 
   focus(): void {

@@ -1,8 +1,8 @@
 /** What the overview says of a saved expression and of a scope. */
 
+import { formatCount, formatFlops, percent, plural } from "../base/format";
 import type { Model } from "../model/model";
 import type { Kept, Overview, Scope } from "../model/overview";
-import { formatCount, formatFlops, percent, plural } from "../ui/format";
 
 /** How many values, and where: `12 × 4 values · model.py:9`. */
 export function aboutKept({ times, values, place }: Kept, model: Model): string {

@@ -1,13 +1,13 @@
 /** The rewrite player: the source program on the left, the rule of a step in the middle, the resulting programs on the right. */
 
+import { formatCount } from "../base/format";
+import { inSlices } from "../base/slices";
 import { Player, type Transform, transformsOf } from "../model/player";
 import { type Rules, rulesOf, ruling } from "../model/rule";
-import { inSlices } from "../model/slices";
-import type { Change, Side, State } from "../state/state";
+import type { Side, State } from "../state/state";
 import { button, h } from "../ui/dom";
-import { formatCount } from "../ui/format";
+import { type Effects, guarded, type Pane } from "../ui/pane";
 import { stepCard } from "./card";
-import { guarded, type Pane } from "./pane";
 import { played } from "./playbar";
 
 /** Up to this many equations, over all stages, the steps are computed synchronously. */
@@ -66,6 +66,9 @@ export class PlayerPane {
   /** What is being opened. */
   private wanted: Transform | null = null;
   private shown: Transform | null = null;
+  private fullParams: boolean;
+  /** The stages that were shown when this was opened. */
+  private over: Pick<State, "shown" | "form" | "compared">;
   private timer: ReturnType<typeof setInterval> | undefined;
 
   constructor(
@@ -75,6 +78,9 @@ export class PlayerPane {
     private readonly codeOf: (stage: number, side: Side) => Pane,
   ) {
     this.transforms = transformsOf(state.model);
+    this.fullParams = state.fullParams;
+    const { shown, form, compared } = state;
+    this.over = { shown, form, compared };
     this.tabs = this.transforms.map((transform) =>
       button(transform.label, () => this.open(transform), {
         title: transform.key,
@@ -121,25 +127,28 @@ export class PlayerPane {
     root.addEventListener("keydown", this.onKey, true);
   }
 
-  update(change: Change): void {
+  readonly effects: Effects = [
+    [() => this.state.selection, () => this.goToSelected()],
+    [() => this.state.isWhole, () => this.reopen()],
+    [() => [this.state.shown, this.state.form, this.state.compared, this.state.view], () => this.giveWay()],
+    [() => [this.state.player, this.state.fullParams], () => this.show()],
+  ];
+
+  private goToSelected(): void {
     const { player } = this.state;
-    if (change === "selection" && player) {
-      const step = this.stepOfSelection(player.play);
-      if (step >= 0 && step !== player.step) this.go(step);
-    }
-    if (change === "whole") this.reopen();
-    // The user wants to see the stage instead.
-    if (change === "shown") {
+    const step = player ? this.stepOfSelection(player.play) : -1;
+    if (step >= 0 && step !== player?.step) this.go(step);
+  }
+
+  /** Leaves if the user has turned to another question, or to a stage since this was opened. */
+  private giveWay(): void {
+    const { shown, form, compared, view, player } = this.state;
+    const isSame = shown === this.over.shown && form === this.over.form && compared === this.over.compared;
+    if (!isSame) {
       this.opening += 1;
       this.wanted = null;
     }
-    const isLeft = change === "view" && !["", "derived"].includes(this.state.view);
-    if ((change === "shown" || isLeft) && player) this.leave();
-    else if (change === "player") this.show();
-    else if (change === "params" && player) {
-      this.clear();
-      this.show();
-    } else if (player) for (const code of this.codes) code.update(change);
+    if (player && !(isSame && ["", "derived"].includes(view))) this.leave();
   }
 
   destroy(): void {
@@ -159,18 +168,26 @@ export class PlayerPane {
     this.element.focus({ preventScroll: true });
   }
 
+  /** Opens the player anew. */
+  start(): void {
+    if (this.state.player) this.leave();
+    this.open();
+  }
+
   private open(transform = this.fitting()): void {
     if (transform === undefined) return;
+    const { shown, form, compared } = this.state;
+    this.over = { shown, form, compared };
     this.pause();
     this.opening += 1;
     this.wanted = transform;
     const mine = this.opening;
     const { model } = this.state;
     const rules = this.rules.get(transform) ?? (model.rows <= AT_ONCE ? rulesOf(model, transform) : null);
-    if (rules !== null) this.start(transform, rules);
+    if (rules !== null) this.begin(transform, rules);
     else
       void inSlices(ruling(model, transform), () => mine === this.opening).then((found) =>
-        this.start(transform, found),
+        this.begin(transform, found),
       );
   }
 
@@ -181,7 +198,7 @@ export class PlayerPane {
     if (transform) this.open(transform);
   }
 
-  private start(transform: Transform, rules: Rules): void {
+  private begin(transform: Transform, rules: Rules): void {
     this.rules.set(transform, rules);
     this.wanted = null;
     const { player } = this.state;
@@ -297,7 +314,9 @@ export class PlayerPane {
   };
 
   private show(): void {
-    const { player } = this.state;
+    const { player, fullParams } = this.state;
+    if (fullParams !== this.fullParams) this.clear();
+    this.fullParams = fullParams;
     this.element.hidden = player === null;
     this.root.classList.toggle("is-playing", player !== null);
     if (!player) {
@@ -318,7 +337,6 @@ export class PlayerPane {
     this.card.replaceChildren(...stepCard(player));
     this.card.scrollTop = 0;
     this.said.textContent = `Step ${step + 1}: ${player.rule.sentence}`;
-    for (const code of this.codes) code.update("player");
   }
 
   private clear(): void {

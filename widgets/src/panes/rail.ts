@@ -1,53 +1,14 @@
 /** The top bar: stages, badge and help. */
 
-import type { Progress, Work } from "../host/work";
+import { formatCount, plural } from "../base/format";
 import type { Matches } from "../model/changes";
 import { transformsOf } from "../model/player";
-import type { Change, Extra, State, View } from "../state/state";
+import type { Progress, Work } from "../model/work";
+import type { Extra, State, View } from "../state/state";
 import { button, h } from "../ui/dom";
-import { formatCount, plural } from "../ui/format";
 import { marked } from "../ui/marked";
+import type { Effects } from "../ui/pane";
 import { SearchBox } from "./search";
-
-export const KEYS: [string, string][] = [
-  ["H", "the overview, or forward beside backward; in the overview, the arrow keys go from scope to scope"],
-  ["1 … 6", "show a stage"],
-  ["Shift + 1 … 6", "show a stage in the other pane"],
-  ["L", "JVP beside linearize"],
-  ["R", "play a transform, equation by equation; ← → step, Space plays, Home, End"],
-  ["↑ ↓", "previous, next equation"],
-  ["← →", "fold, unfold the program it holds; of a line of the source, its equations"],
-  ["- +", "fold, unfold all of them"],
-  ["Shift + ← →", "previous, next variable of the equation"],
-  ["Enter, F12", "where the variable is made"],
-  ["N, Shift + N", "its next, previous use"],
-  ["Alt + ← →", "back, forward again"],
-  ["Ctrl + C", "copy the selected equations as JAX text"],
-  ["V", "a colour for each value, or none"],
-  ["G", "the current pane as a graph, or as code"],
-  ["← ↑ → ↓ Enter", "in the graph: along the edges; open or close a box"],
-  ["O C", "in the graph: open, close all that is in a box, or everything"],
-  ["+ − 0 Z", "in the graph: zoom, see all, zoom to the selection"],
-  [
-    "F",
-    "filter the residuals; in the graph: focus on ancestors and descendants of the selection, on one of them, or off",
-  ],
-  ["S", "scroll two panes together, or separately"],
-  ["C", "the previous version on the left, if there is one"],
-  ["E", "show params in full, or shortened"],
-  ["W", "everything on the full screen"],
-  ["P", "present: one pane in large text; ← → go through the questions, Escape leaves"],
-  ["I", "the selection in full"],
-  ["/", "search the source, equations, values and scopes; in the graph: its equations"],
-  ["X", "in the table of residuals: save one, or recompute it"],
-  ["Ctrl + Z, Ctrl + Shift + Z", "undo the last click on a switch, redo it"],
-  ["M", "memory over time; ← → move, Enter selects"],
-  ["+ − 0", "in a chart over time: zoom, the whole run; also wheel (Ctrl where it scrolls), drag, double click"],
-  ["Shift + drag, Shift + ← →", "in a chart over time: select an interval, and list its equations"],
-  ["Tab", "next control; arrows move within a table"],
-  ["Esc", "clear the selection"],
-  ["?", "these keys"],
-];
 
 /** The compiled stage, shown after the others. */
 const COMPILED = {
@@ -244,66 +205,52 @@ export class Rail {
       ),
       this.stagebar,
     );
-    this.fillHeadline();
-    this.update("view");
-    this.update("shown");
   }
+
+  readonly effects: Effects = [
+    () => this.fillHeadline(),
+    () => this.showViews(),
+    () => this.showBadge(),
+    () => press(this.play, this.state.player !== null),
+    () => this.showStages(),
+  ];
 
   focus(): void {
     this.search.focus();
   }
 
-  update(change: Change): void {
-    if (change === "memory" || change === "advice") this.fillHeadline();
-    if (change === "view") this.pick.value = this.state.view;
-    if (change === "view")
-      VIEWS.forEach(([key], i) => {
-        const isShown = this.state.view === key;
-        this.views[i]!.classList.toggle("is-shown", isShown);
-        this.views[i]!.setAttribute("aria-pressed", String(isShown));
-      });
-    if (change === "view" || change === "extra")
-      for (const [key, each] of this.extras) {
-        const isOpen = this.state.extras.has(key);
-        each.classList.toggle("is-shown", isOpen);
-        each.setAttribute("aria-pressed", String(isOpen));
-      }
-    if (change === "whole") {
-      const made = badge(this.state);
-      this.badge.replaceWith(made);
-      this.badge = made;
-    }
-    if (change === "player") {
-      this.play.classList.toggle("is-shown", this.state.player !== null);
-      this.play.setAttribute("aria-pressed", String(this.state.player !== null));
-    }
-    if (change !== "shown" && change !== "side" && change !== "linking") return;
-    const { left, right } = this.state.shown;
+  private showViews(): void {
+    this.pick.value = this.state.view;
+    for (const [i, [key]] of VIEWS.entries()) press(this.views[i]!, this.state.view === key);
+    for (const [key, each] of this.extras) press(each, this.state.extras.has(key));
+  }
+
+  private showBadge(): void {
+    const made = badge(this.state);
+    this.badge.replaceWith(made);
+    this.badge = made;
+  }
+
+  private showStages(): void {
+    const { shown, side, compared, linksScrolling, model } = this.state;
+    const { left, right } = shown;
     this.fillVersions();
     // The other version's stage is on the other side.
-    this.pair.hidden = this.state.compared;
-    this.link.hidden = right.length === 0 && !this.state.compared;
-    this.link.setAttribute("aria-pressed", String(this.state.linksScrolling));
-    this.link.classList.toggle("is-shown", this.state.linksScrolling);
+    this.pair.hidden = compared;
+    this.link.hidden = right.length === 0 && !compared;
+    press(this.link, linksScrolling);
     this.buttons.forEach((button, i) => {
-      const place = [left.includes(i) && "left", right.includes(i) && "right"].filter(Boolean).join(" ");
-      button.classList.toggle("is-shown", place !== "");
-      button.classList.toggle("is-active", (this.state.side === "left" ? left : right).includes(i));
-      button.setAttribute("aria-pressed", String(place !== ""));
+      press(button, left.includes(i) || right.includes(i));
+      button.classList.toggle("is-active", shown[side].includes(i));
     });
-    this.beside.forEach((button, i) => {
-      button.classList.toggle("is-shown", right.includes(i));
-      button.setAttribute("aria-pressed", String(right.includes(i)));
-    });
-    const keys = this.state.model.view.stages.map((s) => s.key);
-    const isPair = keys[left[0]!] === "jvp" && left.length === 1 && right.length === 2;
-    this.pair.setAttribute("aria-pressed", String(isPair));
-    this.pair.classList.toggle("is-shown", isPair);
+    for (const [i, button] of this.beside.entries()) press(button, right.includes(i));
+    const keys = model.view.stages.map((s) => s.key);
+    press(this.pair, keys[left[0]!] === "jvp" && left.length === 1 && right.length === 2);
   }
 
   /** The headline: what the gradient saves, its peak, and what would lower it. */
   private fillHeadline(): void {
-    const { headline, has_memory } = this.state.model.view;
+    const { headline } = this.state.model.view;
     const { keeps, peak } = headline;
     const advised = this.state.advised;
     const said = (text: string, name: string) =>
@@ -311,7 +258,7 @@ export class Rail {
       h("span", { class: `jv-head-part jv-head-${name}`, title: text.replaceAll("`", "") }, ...loud(text));
     const figures = [
       said(keeps, "keeps"),
-      has_memory ? said(peak, "peak") : said("computing the peak…", "waits"),
+      this.state.hasMemory ? said(peak, "peak") : said("computing the peak…", "waits"),
     ];
     this.headline.replaceChildren(...figures.filter((part) => part instanceof Node));
     // Its line is there from the start, so that nothing moves when it is filled.
@@ -347,9 +294,14 @@ export class Rail {
       compared ? " before ∥ after" : " since before",
     );
     this.versions.title = `${plural(gone, "equation")} only in the previous version, ${formatCount(added)} only in this one; show both side by side (C)`;
-    this.versions.setAttribute("aria-pressed", String(compared));
-    this.versions.classList.toggle("is-shown", compared);
+    press(this.versions, compared);
   }
+}
+
+/** Shows whether a button is pressed. */
+function press(button: HTMLElement, isPressed: boolean): void {
+  button.classList.toggle("is-shown", isPressed);
+  button.setAttribute("aria-pressed", String(isPressed));
 }
 
 /** Whether the kernel works on something, as far as is known. */
@@ -386,7 +338,7 @@ const WAITING: Record<Progress["state"], string> = {
 
 function badge(state: State): HTMLElement {
   const check = state.checked;
-  const waited = state.model.view.is_whole ? state.check : state.rest;
+  const waited = state.isWhole ? state.check : state.rest;
   if (check === null) {
     const { progress } = waited;
     // A page saved before the answer arrived has no kernel to ask.

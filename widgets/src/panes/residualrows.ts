@@ -1,10 +1,10 @@
 /** The rows of the residuals table: the values of an expression are a row, and in it repeated values are one. */
 
+import { formatBytes, formatCount, plural } from "../base/format";
+import { sortedBy } from "../base/sorted";
 import { grouped, sumOf, typeOfSome } from "../model/groups";
 import type { Kept } from "../model/overview";
 import type { Residual, ResidualGroup } from "../model/records";
-import { formatBytes, formatCount, plural } from "../ui/format";
-import { sortedBy } from "../ui/sorting";
 
 export type Key = "label" | "type" | "nbytes" | "line";
 

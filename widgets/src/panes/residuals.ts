@@ -1,12 +1,13 @@
 /** The residuals table: the saved values with reasons, sortable and filtered. */
 
+import { formatBytes, formatCount, plural } from "../base/format";
 import { overviewOf } from "../model/overview";
 import type { Residual } from "../model/records";
-import { type Change, type Lit, residualLitAs, type State } from "../state/state";
+import { type Lit, residualLitAs, type State } from "../state/state";
 import { breakable, button, foldButton, h, onRowKey, reveal, section } from "../ui/dom";
 import { filterOf } from "../ui/filter";
-import { formatBytes, formatCount, plural } from "../ui/format";
 import { marked } from "../ui/marked";
+import type { Effects } from "../ui/pane";
 import { Rows } from "../ui/rows";
 import { Heads } from "../ui/sorting";
 import { KINDS } from "../wire/schema";
@@ -31,7 +32,7 @@ export class ResidualsPane {
   private readonly heads = new Heads(HEADS, "nbytes", ["nbytes"], () => {
     this.sort();
     this.search();
-    this.update("selection");
+    this.showSelection();
   });
   private readonly table: Rows;
   /** The rows in the document, by key. */
@@ -137,7 +138,6 @@ export class ResidualsPane {
     this.steps = [back, on];
     const empty = residuals.length === 0 && view.notes.length === 0;
     const nothing = "No residuals: the function is linear in the differentiated arguments.";
-    this.fillNotes();
     this.scroller.append(
       empty ? h("p", { class: "jv-message" }, nothing) : residuals.length > 0 ? table : "",
       this.notes,
@@ -164,7 +164,19 @@ export class ResidualsPane {
       const [left] = this.rows.values();
       if (tr?.tabIndex === 0 && left) left.tabIndex = 0;
     });
-    this.sort();
+  }
+
+  readonly effects: Effects = [
+    // Until the complete texts arrive, equal values have the texts of the first.
+    [() => this.state.isWhole, () => this.refill()],
+    [() => this.state.filter, () => this.searchFor(this.state.filter)],
+    [() => this.state.switches.now, () => this.showSwitches()],
+    [() => this.state.selection, () => this.showSelection()],
+  ];
+
+  private searchFor(words: string): void {
+    if (this.box.value === words) return;
+    this.box.value = words;
     this.search();
   }
 
@@ -182,7 +194,6 @@ export class ResidualsPane {
     );
   }
 
-  /** Shows the complete texts; until they arrive, equal values have the texts of the first. */
   private refill(): void {
     this.fillNotes();
     this.filter = filterOf(this.state.model);
@@ -192,20 +203,15 @@ export class ResidualsPane {
     this.scroller.scrollTop = top;
   }
 
-  update(change: Change): void {
-    if (change === "whole") this.refill();
-    if (change === "filter" && this.box.value !== this.state.filter) {
-      this.box.value = this.state.filter;
-      this.search();
+  private showSwitches(): void {
+    for (const row of this.shown) {
+      const cell = this.cells.get(row.key);
+      if (cell) this.fillSwitch(row, cell);
     }
-    if (change === "switches") {
-      for (const row of this.shown) {
-        const cell = this.cells.get(row.key);
-        if (cell) this.fillSwitch(row, cell);
-      }
-      this.sumUp();
-    }
-    if (change !== "selection") return;
+    this.sumUp();
+  }
+
+  private showSelection(): void {
     this.showPair();
     if (this.uncover()) this.fill();
     this.bringToLight();

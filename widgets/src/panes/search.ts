@@ -1,9 +1,9 @@
 /** The search field, and below it the matches in source, equations, values and scopes. */
 
+import { formatCount, plural } from "../base/format";
 import { type AllFound, type Found, find, KINDS_FOUND, type KindFound } from "../model/find";
 import type { State } from "../state/state";
 import { h } from "../ui/dom";
-import { formatCount, plural } from "../ui/format";
 
 /** How many matches of each kind are shown at first, and added by `more`. */
 const SHOWN = 5;

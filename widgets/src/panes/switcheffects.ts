@@ -1,7 +1,7 @@
 /** What a switch would change, in words and in the cells of its row. */
 
+import { formatBytes, formatFlops } from "../base/format";
 import { h } from "../ui/dom";
-import { formatBytes, formatFlops } from "../ui/format";
 import type { TriedTrade } from "../wire/explorer.generated";
 import { shareOf } from "./switchfigures";
 

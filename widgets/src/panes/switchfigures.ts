@@ -1,8 +1,8 @@
 /** The figures of the current switches, in words. */
 
+import { formatBytes, formatFlops } from "../base/format";
 import type { Residual } from "../model/records";
 import type { Switches } from "../model/switches";
-import { formatBytes, formatFlops } from "../ui/format";
 
 /** `4.2 %` */
 export function shareOf(n: number, work: number): string {

@@ -1,10 +1,11 @@
 /** Zooms and pans a chart over time, by wheel, fingers, drag, keys, double click and buttons; and selects an interval of it. */
 
+import { formatCount, plural } from "../base/format";
+import { onChange } from "../base/signals";
 import { ALL, isWhole, moved, placeAt, type Span, showing, zoomed } from "../model/span";
 import { type Timeline, totalsOf } from "../model/timeline";
 import type { State } from "../state/state";
 import { button, h } from "../ui/dom";
-import { formatCount, plural } from "../ui/format";
 
 /** The axis of a chart. Positions are in pixels of the page; the elements that show it have the class `jv-time`. */
 export interface TimeAxis {
@@ -97,7 +98,10 @@ export class TimeControl {
     // A drag that ends on a button is no click on it.
     on("click", (event) => this.isDragging && event.stopPropagation(), { capture: true });
     on("keydown", (event) => this.onKey(event), { capture: true });
-    const stop = state.subscribe((change) => change === "span" && this.show());
+    const stop = onChange(
+      () => state.time.span,
+      () => this.show(),
+    );
     this.over.signal.addEventListener("abort", stop);
     this.show();
   }

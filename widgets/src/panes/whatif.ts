@@ -1,9 +1,7 @@
 /** The switches: checkpoints, what they save, and the effect of each switch, as computed by Python. */
 
-import { showSheet } from "../code/copying";
+import { formatBytes, plural } from "../base/format";
 import { coloured } from "../code/python";
-import { focused } from "../main/focus";
-import { NO_ANSWER, Waiting } from "../main/waiting";
 import { NOTHING, type Setting, type Settings } from "../model/settings";
 import { AS_WRITTEN, type Switches } from "../model/switches";
 import {
@@ -15,10 +13,14 @@ import {
   sortedRows,
   unfolded,
 } from "../model/switchrows";
-import type { Change, State } from "../state/state";
+import { NO_ANSWER } from "../model/work";
+import type { State } from "../state/state";
+import { showSheet } from "../ui/copying";
 import { button, foldButton, h, onRowKey, reveal, section } from "../ui/dom";
-import { formatBytes, plural } from "../ui/format";
+import { focused } from "../ui/focus";
+import type { Effects } from "../ui/pane";
 import { Heads } from "../ui/sorting";
+import { Waiting } from "../ui/waiting";
 import { effectCells, fromTo } from "./switcheffects";
 import { figuresOf, withoutSwitch } from "./switchfigures";
 
@@ -52,17 +54,21 @@ export class WhatIfPane {
     );
   }
 
-  update(change: Change): void {
+  private get isSeen(): boolean {
+    return this.state.view === "what-if";
+  }
+
+  readonly effects: Effects = [
+    [() => this.isSeen, () => this.begin()],
+    [() => this.isSeen && this.state.switches.now, () => this.isSeen && this.fill()],
+    [() => this.isSeen && this.state.selection, () => this.isSeen && this.board?.light(true)],
+  ];
+
+  private begin(): void {
     const { switches } = this.state;
-    if (this.state.view !== "what-if") {
-      if (change === "view" && this.board) switches.want(() => []);
-      if (change === "view") this.board?.closeCode();
-      return;
-    }
-    if (change === "view") switches.ask();
-    if (change === "view" || change === "switches") this.fill();
-    if (change === "view") switches.want(() => this.board?.wanted() ?? []);
-    if (change === "view" || change === "selection") this.board?.light(true);
+    if (this.isSeen) switches.ask();
+    else this.board?.closeCode();
+    switches.want(() => (this.isSeen && this.board?.wanted()) || []);
   }
 
   destroy(): void {
@@ -80,14 +86,12 @@ export class WhatIfPane {
     if (this.board?.settings !== settings) this.board?.closeCode();
     if (settings === null && isUnderWay) {
       this.board = null;
-      if (this.waiting !== null) this.waiting.update();
-      else {
-        this.waiting = new Waiting(
-          source,
-          "Finding out what could have a checkpoint… The kernel does this once.",
-        );
-        this.content.replaceChildren(this.waiting.element);
-      }
+      if (this.waiting !== null) return;
+      this.waiting = new Waiting(
+        source,
+        "Finding out what could have a checkpoint… The kernel does this once.",
+      );
+      this.content.replaceChildren(this.waiting.element);
       return;
     }
     this.stopWaiting();

@@ -1,6 +1,6 @@
 /** The explorer's state. Only the selected equation and the stages are sent to Python. */
 
-import { NO_WORK, type Work } from "../host/work";
+import { batch, tracked } from "../base/signals";
 import type { Matches } from "../model/changes";
 import { ownExchanges } from "../model/exchanges";
 import type { Model } from "../model/model";
@@ -8,6 +8,7 @@ import type { Player } from "../model/player";
 import type { Place } from "../model/records";
 import { TimeView } from "../model/span";
 import { NO_SWITCHES, Switches, type SwitchSource } from "../model/switches";
+import { NO_WORK, type Work } from "../model/work";
 import type { PeakAdvice } from "../wire/explorer.generated";
 import type { CheckResult } from "../wire/schema";
 
@@ -76,29 +77,6 @@ export type View = "overview" | "motion" | "lines" | "diff" | "kept" | "derived"
 /** The views without the stages' panes. */
 const WHOLE: readonly View[] = ["overview", "motion", "lines", "diff", "cost", "what-if"];
 
-export type Change =
-  | "view"
-  | "advice"
-  | "selection"
-  | "shown"
-  | "side"
-  | "hover"
-  | "variable"
-  | "roles"
-  | "colours"
-  | "params"
-  | "extra"
-  | "switches"
-  | "linking"
-  | "filter"
-  | "player"
-  | "exchanges"
-  | "groups"
-  | "memory"
-  | "whole"
-  | "span"
-  | "interval";
-
 export class State {
   selection: Selection = NOTHING;
   shown: Shown = { left: [0], right: [] };
@@ -107,7 +85,7 @@ export class State {
   view: View = "";
   /** The place in the source that is hovered elsewhere. */
   aimed: Place | null = null;
-  readonly time = new TimeView((change) => this.tell(change));
+  readonly time = new TimeView();
   /** The pane that keys and the top bar act on. */
   side: Side = "left";
   /** The hovered variable, or -1. */
@@ -131,15 +109,18 @@ export class State {
   readonly switches: Switches;
   /** The previous version, if there is one; in its own state, the current one. */
   other: Other | null = null;
+  /** The version whose selection is inspected, if there are two. */
+  inspected: State = this;
   /** Whether the previous version is shown beside this one. */
   compared = false;
   /** The text in the filter of the residuals. */
   filter = "";
   /** What devices exchange, by row. */
   exchanges: ReadonlyMap<number, readonly string[]>;
-  private readonly listeners = new Set<(change: Change) => void>();
-  /** What of the model the panes have been told of. */
-  private known: Model["view"];
+  /** What the model has of the data that a large view omits at first. */
+  hasGroups: boolean;
+  hasMemory: boolean;
+  isWhole: boolean;
 
   constructor(
     readonly model: Model,
@@ -151,9 +132,10 @@ export class State {
     /** The comparison with JAX, which traces the function again. */
     readonly check: Work = NO_WORK,
   ) {
-    this.switches = new Switches(switches, () => this.tell("switches"));
+    this.switches = new Switches(switches);
     this.exchanges = ownExchanges(model);
-    this.known = model.view;
+    ({ has_groups: this.hasGroups, has_memory: this.hasMemory, is_whole: this.isWhole } = model.view);
+    tracked(this, ...TRACKED);
   }
 
   /** The number of the compiled stage, after those of the programs. */
@@ -166,18 +148,16 @@ export class State {
     return [...this.model.view.stages.map((stage) => stage.key), "compiled"];
   }
 
-  subscribe(listener: (change: Change) => void): () => void {
-    this.listeners.add(listener);
-    return () => this.listeners.delete(listener);
-  }
-
   /** Called when the model may have more of the data omitted at first. */
   complete(): void {
-    const [before, now] = [this.known, this.model.view];
-    this.known = now;
-    if (now.has_groups && !before.has_groups) this.tell("groups");
-    if (now.has_memory && !before.has_memory) this.tell("memory");
-    if (now.is_whole && !before.is_whole) this.tell("whole");
+    batch(() => {
+      ({ has_groups: this.hasGroups, has_memory: this.hasMemory, is_whole: this.isWhole } = this.model.view);
+    });
+  }
+
+  /** What is known of the model, for figures that depend on it. */
+  get modelled(): string {
+    return `${this.hasGroups} ${this.hasMemory} ${this.isWhole}`;
   }
 
   selectRow(row: number): void {
@@ -229,10 +209,11 @@ export class State {
   }
 
   clear(): void {
-    this.time.choose(null);
-    this.selection = NOTHING;
-    this.variable = -1;
-    this.tell("selection");
+    batch(() => {
+      this.time.choose(null);
+      this.selection = NOTHING;
+      this.variable = -1;
+    });
   }
 
   /** The selected equation if there is one only, or -1. */
@@ -242,11 +223,11 @@ export class State {
   }
 
   show(shown: Partial<Shown>, view: View = ""): void {
-    this.shown = { ...this.shown, ...shown };
-    if (this.shown.right.length === 0) this.side = "left";
-    // Set the view first: panes are created according to it.
-    this.look(view);
-    this.tell("shown");
+    batch(() => {
+      this.shown = { ...this.shown, ...shown };
+      if (this.shown.right.length === 0) this.side = "left";
+      this.view = view;
+    });
   }
 
   /** Whether there is an overview: the function has a gradient, or may have one that is still being derived. */
@@ -258,12 +239,16 @@ export class State {
 
   /** Arranges the panes for a question; it `begins` with the largest value, if nothing is selected. */
   arrange(view: View, begins = true): void {
+    batch(() => this.arrangeFor(view, begins));
+  }
+
+  private arrangeFor(view: View, begins: boolean): void {
     if (view === "diff") this.compare(true);
     else if (this.compared && !["overview", "motion", "lines"].includes(view)) this.compare(false);
     if (WHOLE.includes(view)) {
       const isMissing =
         view === "diff" ? !this.compared : ["overview", "motion"].includes(view) && !this.hasOverview;
-      if (!isMissing) this.look(view);
+      if (!isMissing) this.view = view;
       return;
     }
     const at = (...keys: string[]) =>
@@ -275,7 +260,7 @@ export class State {
     const shown = panes[view] ?? this.shown;
     this.form = { left: "code", right: "code" };
     if (shown.left.length > 0) this.show(shown, view);
-    else this.look(view);
+    else this.view = view;
     if (begins && ["kept", "derived"].includes(view) && this.selection === NOTHING) this.selectLargest();
   }
 
@@ -300,23 +285,26 @@ export class State {
     if (isOpen) extras.add(extra);
     else extras.delete(extra);
     this.extras = extras;
-    this.tell("extra");
   }
 
   /** Shows where some residuals are saved and read: forward beside backward. */
   openResiduals(indices: readonly number[]): void {
-    this.arrange("kept", false);
-    this.selectResiduals(indices);
+    batch(() => {
+      this.arrange("kept", false);
+      this.selectResiduals(indices);
+    });
   }
 
   /** Shows some equations in the stages' panes and selects them. */
   openRows(rows: readonly number[]): void {
     const [first] = rows;
     if (first === undefined) return;
-    this.openStages();
-    const stage = this.model.stage(first);
-    if (!this.isShown(stage)) this.showStages([stage]);
-    this.selectRows(rows);
+    batch(() => {
+      this.openStages();
+      const stage = this.model.stage(first);
+      if (!this.isShown(stage)) this.showStages([stage]);
+      this.selectRows(rows);
+    });
   }
 
   /** Whether the stages' panes are shown. */
@@ -329,17 +317,9 @@ export class State {
     if (!this.showsStages) this.arrange(this.hasOverview ? "kept" : "", false);
   }
 
-  private look(view: View): void {
-    if (view === this.view) return;
-    this.view = view;
-    this.tell("view");
-  }
-
   /** Highlights a place in the source; null for none. */
   pointTo(place: Place | null): void {
-    if (place === this.aimed) return;
     this.aimed = place;
-    this.tell("hover");
   }
 
   /** The result of the comparison with JAX, when available. */
@@ -351,12 +331,6 @@ export class State {
   /** Called when the communication of the compiled program is known. */
   exchange(found: ReadonlyMap<number, readonly string[]>): void {
     this.exchanges = new Map([...ownExchanges(this.model), ...found]);
-    this.tell("exchanges");
-  }
-
-  /** Called when the advice on the peak is known. */
-  advise(): void {
-    if (this.advice.read() !== "") this.tell("advice");
   }
 
   /** The advice on the peak, when available. */
@@ -368,9 +342,10 @@ export class State {
   /** Shows the stages of a pane as code or as a graph. */
   showAs(side: Side, form: Form): void {
     if (this.form[side] === form) return;
-    this.look("");
-    this.form = { ...this.form, [side]: form };
-    this.tell("shown");
+    batch(() => {
+      this.view = ""; // changing the panes by hand ends an arrangement
+      this.form = { ...this.form, [side]: form };
+    });
   }
 
   /** Shows stages in the current pane, or beside it. */
@@ -397,17 +372,20 @@ export class State {
 
   /** Selects a row, and shows its stage if there are panes of stages, and neither does. */
   goTo(row: number): void {
-    const stage = this.model.stage(row);
-    if (this.showsStages && !this.isShown(stage)) this.showStages([stage]);
-    this.selectRow(row);
+    batch(() => {
+      const stage = this.model.stage(row);
+      if (this.showsStages && !this.isShown(stage)) this.showStages([stage]);
+      this.selectRow(row);
+    });
   }
 
   /** Shows or hides the previous version on the left. */
   compare(isOn: boolean): void {
     if (this.other === null || isOn === this.compared) return;
-    this.compared = isOn;
-    if (isOn ? ["cost", "what-if"].includes(this.view) : this.view === "diff") this.look("");
-    this.tell("shown");
+    batch(() => {
+      this.compared = isOn;
+      if (isOn ? ["cost", "what-if"].includes(this.view) : this.view === "diff") this.view = "";
+    });
   }
 
   /** The class of a row that the other version lacks, or empty. */
@@ -416,29 +394,21 @@ export class State {
   }
 
   filterBy(words: string): void {
-    if (words === this.filter) return;
     this.filter = words;
-    this.tell("filter");
   }
 
   /** Makes a pane the current one. */
   use(side: Side): void {
-    if (side === this.side || this.shown[side].length === 0) return;
-    this.side = side;
-    this.tell("side");
+    if (this.shown[side].length > 0) this.side = side;
   }
 
   pointAt(variable: number): void {
-    if (variable === this.hover) return;
     this.hover = variable;
-    this.tell("hover");
   }
 
   /** Moves the keyboard cursor to a variable; -1 for none. */
   standOn(variable: number): void {
-    if (variable === this.variable) return;
     this.variable = variable;
-    this.tell("variable");
   }
 
   /** Goes to the definition of a variable, or to an equation that reads it. */
@@ -459,15 +429,16 @@ export class State {
   }
 
   private move({ row, variable }: Spot): void {
-    if (row >= 0) this.goTo(row);
-    else if (variable < 0) this.clear();
-    else {
-      const program = this.model.boundBy(variable);
-      const stage = program < 0 ? -1 : this.model.column("program_stage")[program]!;
-      if (stage >= 0 && this.showsStages && !this.isShown(stage)) this.showStages([stage]);
-    }
-    this.variable = variable;
-    this.tell("variable");
+    batch(() => {
+      if (row >= 0) this.goTo(row);
+      else if (variable < 0) this.clear();
+      else {
+        const program = this.model.boundBy(variable);
+        const stage = program < 0 ? -1 : this.model.column("program_stage")[program]!;
+        if (stage >= 0 && this.showsStages && !this.isShown(stage)) this.showStages([stage]);
+      }
+      this.variable = variable;
+    });
   }
 
   /** Cycles a role through dimmed, hidden and normal. */
@@ -478,12 +449,10 @@ export class State {
     else if (now === "dimmed") muted.set(role, "hidden");
     else muted.delete(role);
     this.muted = muted;
-    this.tell("roles");
   }
 
   toggleColours(): void {
     this.coloured = !this.coloured;
-    this.tell("colours");
   }
 
   /**
@@ -501,17 +470,14 @@ export class State {
 
   setPlayer(player: Player | null): void {
     this.player = player;
-    this.tell("player");
   }
 
   toggleLinking(): void {
     this.linksScrolling = !this.linksScrolling;
-    this.tell("linking");
   }
 
   toggleParams(): void {
     this.fullParams = !this.fullParams;
-    this.tell("params");
   }
 
   private select(rows: number[], what: Partial<Selection>, readers: number[] = []): void {
@@ -525,9 +491,10 @@ export class State {
     const siblings = model.descendants(roots);
     for (const row of chosen) for (const set of [ancestors, descendants, siblings]) set.delete(row);
     for (const row of [...ancestors, ...descendants]) siblings.delete(row);
-    this.variable = -1;
-    this.selection = { ...NOTHING, rows: new Set(rows), ancestors, descendants, siblings, ...what };
-    this.tell("selection");
+    batch(() => {
+      this.variable = -1;
+      this.selection = { ...NOTHING, rows: new Set(rows), ancestors, descendants, siblings, ...what };
+    });
   }
 
   /** A residual connects the equation that computes it to those that read it. */
@@ -539,11 +506,24 @@ export class State {
         else if (producer >= 0) ancestors.add(producer);
       }
   }
-
-  private tell(change: Change): void {
-    for (const listener of this.listeners) listener(change);
-  }
 }
+
+/** The fields that are signals. */
+const TRACKED = [
+  ...["selection", "shown", "form", "view", "aimed", "side", "hover", "variable", "muted", "coloured"],
+  ...[
+    "fullParams",
+    "extras",
+    "player",
+    "linksScrolling",
+    "other",
+    "inspected",
+    "compared",
+    "filter",
+    "exchanges",
+  ],
+  ...["hasGroups", "hasMemory", "isWhole"],
+];
 
 export type Lit = "" | "is-selected" | "is-ancestor" | "is-descendant" | "is-related";
 

@@ -1,9 +1,9 @@
 /** The header: the stages with the timeline, the moves, and the enclosing programs. */
 
-import { focused } from "../main/focus";
-import { elapsed } from "../main/waiting";
+import { formatCount } from "../base/format";
 import { button, h, svg } from "../ui/dom";
-import { formatCount } from "../ui/format";
+import { focused } from "../ui/focus";
+import { elapsed } from "../ui/waiting";
 import type { Mark } from "../wire/stepper.generated";
 import { alertLine, tellAlert } from "./alerts";
 import type { Session } from "./session";
@@ -227,7 +227,6 @@ export class Bar {
       this.stop,
       button("?", toggleKeys, { title: "Keys (?)", "aria-label": "keys", "data-testid": "step-keys" }),
     );
-    session.listen(() => this.tick());
   }
 
   destroy(): void {
@@ -246,10 +245,10 @@ export class Bar {
       // A focused button is not disabled, so that it keeps the focus: it says why it is off, and does nothing.
       button.setAttribute("aria-disabled", String(isOff || isOver));
     });
-    this.tick();
   }
 
-  private tick(): void {
+  /** Says how long the kernel has been at it. */
+  tick(): void {
     const { since, isBegun } = this.session;
     if (since !== null) this.clock ??= setInterval(() => this.tick(), 250);
     else {

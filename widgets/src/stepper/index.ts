@@ -3,12 +3,13 @@
  * The state is in traits, so it is available without a kernel. Requests to the kernel are sent as messages.
  */
 
+import { effect, on } from "../base/signals";
 import type { TextView } from "../code/editor";
 import type { WidgetModel } from "../host/model";
 import { blockOf } from "../host/sync";
 import { unzipped } from "../host/zip";
-import { keySheet, onKeys } from "../main/frame";
 import { button, h, heading } from "../ui/dom";
+import { helpSheet, onKeys } from "../ui/frame";
 import { splitter } from "../ui/splitter";
 import type { Mark, Programs } from "../wire/stepper.generated";
 import { Breaks } from "./breaks";
@@ -43,7 +44,7 @@ function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textV
     "data-testid": "step-failure",
     hidden: true,
   });
-  const keys = keySheet(KEYS, "step-key-sheet");
+  const keys = helpSheet("step-key-sheet", async () => ({ KEYS }));
   const move = (what: string) => {
     if (!session.off && !(BACK.has(what) ? state.isStart : state.stop.isDone)) ask(what);
   };
@@ -178,32 +179,32 @@ function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textV
     }
     return true;
   };
-  let off = "";
-  const update = () => {
-    off = session.off;
-    for (const part of [rail, bar, crumbs, breaks]) part.update(off !== "");
-    values.box.disabled = off !== "";
-    there.hidden = off !== "";
-    root.classList.toggle("is-peeking", !state.isHere);
-    listing.update();
-    source.update();
-    tell();
-  };
   const fold = () => root.classList.toggle("is-folded", model.get("folded") === true);
   model.on("change:folded", fold);
   fold();
   const unkey = onKeys(root, act);
-  session.listen(() => (session.off === off ? tell() : update()));
-  const unsubscribe = state.subscribe((change) => {
-    if (change === "stop") values.update();
-    update();
-  });
-  values.update();
-  update();
+  const here = () => [state.stop, state.shown, state.selected, state.selectedLine];
+  const isOff = () => session.off !== "";
+  const stops = [
+    effect(
+      on(
+        () => state.stop,
+        () => values.update(),
+      ),
+    ),
+    ...[rail, bar, crumbs, breaks].map((part) => effect(() => part.update(isOff()))),
+    effect(() => bar.tick()),
+    effect(() => {
+      values.box.disabled = there.hidden = isOff();
+      root.classList.toggle("is-peeking", !state.isHere);
+    }),
+    ...[listing, source].map((part) => effect(on(here, () => part.update()))),
+    effect(tell),
+  ];
   return () => {
     model.off("change:folded", fold);
     unkey();
-    unsubscribe();
+    for (const stop of stops) stop();
     session.destroy();
     bar.destroy();
     listing.destroy();

@@ -2,8 +2,8 @@
 
 import type { Look, Piece, Text, TextView } from "../code/editor";
 import { LineText, type Token } from "../code/linetext";
-import { focused } from "../main/focus";
 import { h } from "../ui/dom";
+import { focused } from "../ui/focus";
 import type { StepRow, Variable } from "../wire/stepper.generated";
 import type { StepperState } from "./view";
 

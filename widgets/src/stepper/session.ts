@@ -1,8 +1,9 @@
 /** The stepper's connection to its kernel: requests, progress, and whether the kernel is alive. */
 
+import { batch, tracked } from "../base/signals";
+import { turn } from "../base/slices";
 import { interruptOf, isGone, watchKernel } from "../host/held";
 import type { WidgetModel } from "../host/model";
-import { turn } from "../model/slices";
 import type { Doing, Failure, StepperStop } from "../wire/stepper.generated";
 
 /** How many requests may be pending; further ones are dropped. */
@@ -19,9 +20,10 @@ export class Session {
   isBegun = false;
   /** Why nothing can be run, or empty. */
   off = "";
+  /** What has failed last. */
+  failure: Failure | null;
   private canStop = false;
   private waiting = 0;
-  private readonly callbacks = new Set<() => void>();
   private isLost = false;
   private readonly unwatch: () => void;
 
@@ -29,6 +31,8 @@ export class Session {
     private readonly model: WidgetModel,
     private readonly onStop: (stop: StepperStop) => void,
   ) {
+    this.failure = parsed<Failure>(model.get("failure"));
+    tracked(this, "since", "isBegun", "off", "failure");
     for (const [event, listener] of this.listeners) model.on(event, listener);
     this.unwatch = watchKernel(model, (isLost) => {
       this.isLost ||= isLost;
@@ -41,32 +45,22 @@ export class Session {
   destroy(): void {
     this.unwatch();
     for (const [event, listener] of this.listeners) this.model.off(event, listener);
-    this.callbacks.clear();
-  }
-
-  get failure(): Failure | null {
-    return parsed<Failure>(this.model.get("failure"));
-  }
-
-  /** Calls back when the kernel starts or finishes something, fails, or becomes available or unavailable. */
-  listen(callback: () => void): void {
-    this.callbacks.add(callback);
   }
 
   /** Sends a request; returns whether it was sent. */
-  readonly ask = (what: string, more: Record<string, unknown> = {}): boolean => {
-    if (this.off || this.waiting >= MOST_WAITING) return false;
-    this.waiting += 1;
-    this.since ??= performance.now();
-    try {
-      this.model.send?.({ do: what, ...more });
-    } catch (error) {
-      console.warn(error);
-      this.rest(GONE);
-    }
-    this.tell();
-    return !this.off;
-  };
+  readonly ask = (what: string, more: Record<string, unknown> = {}): boolean =>
+    batch(() => {
+      if (this.off || this.waiting >= MOST_WAITING) return false;
+      this.waiting += 1;
+      this.since ??= performance.now();
+      try {
+        this.model.send?.({ do: what, ...more });
+      } catch (error) {
+        console.warn(error);
+        this.rest(GONE);
+      }
+      return !this.off;
+    });
 
   get canInterrupt(): boolean {
     return this.isBegun && this.canStop && interruptOf(this.model) !== null;
@@ -76,8 +70,8 @@ export class Session {
     interruptOf(this.model)?.().catch((error) => console.warn(error));
   }
 
-  private readonly tell = (): void => {
-    for (const callback of this.callbacks) callback();
+  private readonly failed = (): void => {
+    this.failure = parsed<Failure>(this.model.get("failure"));
   };
 
   private readonly stopped = (): void => {
@@ -86,6 +80,10 @@ export class Session {
   };
 
   private readonly onSaid = (said: Doing): void => {
+    batch(() => this.take(said));
+  };
+
+  private take(said: Doing): void {
     if (said?.begun !== undefined) {
       this.isBegun = true;
       this.canStop = said.can_stop === true;
@@ -94,31 +92,31 @@ export class Session {
       this.isBegun = false;
       this.waiting = Math.max(0, this.waiting - 1);
       this.since = this.waiting > 0 ? performance.now() : null;
-    } else return;
-    this.tell();
-  };
+    }
+  }
 
   private readonly look = async (): Promise<void> => {
     const isOff = this.isLost || (await isGone(this.model));
     const off = this.model.get("is_saved") === true ? SAVED : isOff ? GONE : "";
     if (off === this.off) return;
     this.rest(off);
-    this.tell();
   };
 
   /** Drops pending requests when nothing can be run. */
   private rest(off: string): void {
-    this.off = off;
-    if (!off) return;
-    this.waiting = 0;
-    this.since = null;
-    this.isBegun = false;
+    batch(() => {
+      this.off = off;
+      if (!off) return;
+      this.waiting = 0;
+      this.since = null;
+      this.isBegun = false;
+    });
   }
 
   private readonly listeners: readonly [string, (content: never) => void][] = [
     ["msg:custom", this.onSaid],
     ["change:is_saved", this.look],
-    ["change:failure", this.tell],
+    ["change:failure", this.failed],
     ["change:stop", this.stopped],
   ];
 }

@@ -1,7 +1,7 @@
 /** The values at a stop: results and operands of the last equation, and values that the user asked for. */
 
+import { formatBytes, formatCount } from "../base/format";
 import { button, h, section, svg } from "../ui/dom";
-import { formatBytes, formatCount } from "../ui/format";
 import { marked } from "../ui/marked";
 import type { Shades, SummaryCard, ValueCard } from "../wire/stepper.generated";
 import { alertLine, tellAlert } from "./alerts";

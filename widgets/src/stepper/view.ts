@@ -1,5 +1,6 @@
 /** The state of the page: the programs, the stop, and the program shown, which may differ from the one that is running. */
 
+import { batch, tracked } from "../base/signals";
 import type { Programs, StepLevel, StepProgram, StepperStop, StepRow } from "../wire/stepper.generated";
 
 /** The path into a nested program: equations, and which of their bodies. */
@@ -15,26 +16,17 @@ const HUES = 8;
 /** The state of an equation of the program shown: it has run, ran last, runs next, or is still to run. */
 export type Progress = "done" | "ran" | "next" | "ahead";
 
-/** What has changed: the stop, the program shown, or the selection in it. */
-export type Change = "stop" | "shown" | "selection";
-
 export class StepperState {
   private place: Shown;
   private row = -1;
   private line = "";
-  private readonly listeners = new Set<(change: Change) => void>();
 
   constructor(
     readonly programs: Programs,
     private latest: StepperStop,
   ) {
     this.place = this.here;
-  }
-
-  /** Calls back after each change; returns a function to unsubscribe. */
-  subscribe(listener: (change: Change) => void): () => void {
-    this.listeners.add(listener);
-    return () => this.listeners.delete(listener);
+    tracked(this, "place", "row", "line", "latest");
   }
 
   get stop(): StepperStop {
@@ -84,32 +76,32 @@ export class StepperState {
 
   /** Takes a new stop, and shows it if the position has changed. */
   arrive(stop: StepperStop): void {
-    const moved = placeKey(stop) !== placeKey(this.latest);
-    this.latest = stop;
-    if (moved) [this.place, this.row, this.line] = [this.here, -1, ""];
-    this.tell("stop");
+    batch(() => {
+      const moved = placeKey(stop) !== placeKey(this.latest);
+      this.latest = stop;
+      if (moved) [this.place, this.row, this.line] = [this.here, -1, ""];
+    });
   }
 
   show(shown: Shown): void {
-    [this.place, this.row] = [shown, -1];
-    this.tell("shown");
+    batch(() => {
+      [this.place, this.row] = [shown, -1];
+    });
   }
 
   /** Selects an equation; -1 for none. */
   select(row: number): void {
-    [this.row, this.line] = [row, ""];
-    this.tell("selection");
+    batch(() => {
+      [this.row, this.line] = [row, ""];
+    });
   }
 
   /** Selects or deselects a source line. */
   selectLine(file: number, line: number): void {
-    const key = `${file}:${line}`;
-    [this.row, this.line] = [-1, this.line === key ? "" : key];
-    this.tell("selection");
-  }
-
-  private tell(change: Change): void {
-    for (const listener of this.listeners) listener(change);
+    batch(() => {
+      const key = `${file}:${line}`;
+      [this.row, this.line] = [-1, this.line === key ? "" : key];
+    });
   }
 
   numberOf({ stage, way }: Shown): number {

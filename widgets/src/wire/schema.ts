@@ -1,6 +1,6 @@
 /** Decodes the wire format; its types and column descriptions are generated from Python. */
 
-import { atOnce, type Sliced } from "../model/slices";
+import { atOnce, type Sliced } from "../base/slices";
 import { type Column, type ColumnName, MAGIC, VERSION, type View } from "./schema.generated";
 
 export * from "./schema.generated";

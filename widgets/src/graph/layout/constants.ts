@@ -1,7 +1,7 @@
 /** Equations with constant results: zeros, an iota, a broadcast number. */
 
+import { atOnce, type Sliced } from "../../base/slices";
 import type { Model } from "../../model/model";
-import { atOnce, type Sliced } from "../../model/slices";
 import type { Tree } from "./hierarchy";
 
 /** Primitives that only reshape or convert a value; the result is named like the value. */

@@ -1,8 +1,8 @@
 /** A stage as nested boxes: nested programs, functions, scopes and modules, with repeated layers folded into one. */
 
+import { atOnce, type Sliced } from "../../base/slices";
 import type { Model } from "../../model/model";
 import type { Place } from "../../model/records";
-import { atOnce, type Sliced } from "../../model/slices";
 import { findRepeats, mix, WORTH } from "./repeats";
 import { shortened } from "./stubs";
 

@@ -1,7 +1,7 @@
 /** The visible part of a tree for a set of open boxes: boxes, ports, edges with their bytes, stubs for inputs and ports for residuals. */
 
+import { atOnce, type Sliced } from "../../base/slices";
 import type { Model } from "../../model/model";
-import { atOnce, type Sliced } from "../../model/slices";
 import { findingConstants } from "./constants";
 import { EQUATION, PROGRAM, STAGE, type Tree } from "./hierarchy";
 import { CLOSED, IN, OPEN, OUT, type Shape } from "./shape";

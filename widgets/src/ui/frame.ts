@@ -1,8 +1,8 @@
 /** The frame of every widget, and its keyboard help. */
 
-import { openModal } from "../code/copying";
 import type { Host, WidgetModel } from "../host/model";
-import { button, h } from "../ui/dom";
+import { openModal } from "./copying";
+import { button, h } from "./dom";
 import { keepFocus } from "./focus";
 
 /** The least height of a widget, what it leaves of the notebook's, and its height in a frame, which may be as high as its contents; in pixels. */
@@ -97,44 +97,54 @@ export type Meanings = readonly [
   readonly (readonly [sign: string, what: string, className?: string])[],
 ];
 
-/** The help sheet, with the meanings and the keyboard shortcuts; and a function to open and close it. */
-export function keySheet(
-  keys: readonly (readonly [string, string])[],
-  id: string,
-  meanings: readonly Meanings[] = [],
-) {
-  const sheet = h("dialog", { class: "jv-help", "aria-label": "help", "data-testid": id });
-  const part = (title: string, list: HTMLElement) => h("section", {}, h("h3", {}, title), list);
-  sheet.append(
+/** What the help says: the keyboard shortcuts, and meanings. */
+interface Help {
+  KEYS: readonly (readonly [string, string])[];
+  MEANINGS?: readonly Meanings[];
+}
+
+/** The help sheet, filled when it is first opened; and a function to open and close it. */
+export function helpSheet(id: string, load: () => Promise<Help>) {
+  const body = h("div", {
+    class: "jv-help-body",
+    tabindex: "0",
+    role: "region",
+    "aria-label": "what is shown, and keys",
+  });
+  const sheet = h(
+    "dialog",
+    { class: "jv-help", "aria-label": "help", "data-testid": id },
     h(
       "div",
       { class: "jv-help-head" },
       h("strong", {}, "Help"),
       button("Close", () => sheet.close()),
     ),
-    h(
-      "div",
-      { class: "jv-help-body", tabindex: "0", role: "region", "aria-label": "what is shown, and keys" },
-      ...meanings.map(([title, rows]) =>
-        part(
-          title,
-          h(
-            "dl",
-            {},
-            ...rows.flatMap(([sign, what, name = ""]) => [
-              h("dt", {}, h("span", { class: name }, sign)),
-              h("dd", {}, what),
-            ]),
-          ),
-        ),
-      ),
-      part(
-        "Keys",
-        h("dl", {}, ...keys.flatMap(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)])),
-      ),
-    ),
+    body,
   );
-  return { sheet, toggle: () => (sheet.open ? sheet.close() : openModal(sheet)) };
+  const open = async () => {
+    if (body.childElementCount === 0) body.replaceChildren(...helpOf(await load()));
+    if (!sheet.open && sheet.isConnected) openModal(sheet);
+  };
+  return { sheet, toggle: () => (sheet.open ? sheet.close() : void open().catch(console.error)) };
+}
+
+function helpOf({ KEYS, MEANINGS = [] }: Help): HTMLElement[] {
+  const part = (title: string, rows: Meanings[1], tag: "kbd" | "span") =>
+    h(
+      "section",
+      {},
+      h("h3", {}, title),
+      h(
+        "dl",
+        {},
+        ...rows.flatMap(([sign, what, name]) => [
+          h("dt", {}, h(tag, { class: name }, sign)),
+          h("dd", {}, what),
+        ]),
+      ),
+    );
+  return [...MEANINGS.map(([title, rows]) => part(title, rows, "span")), part("Keys", KEYS, "kbd")];
 }
 
 /**

@@ -1,6 +1,6 @@
 /** Stylesheets, which are strings in the modules. */
 
-import { h } from "../ui/dom";
+import { h } from "./dom";
 
 const styled = new WeakMap<Node, Set<string>>();
 

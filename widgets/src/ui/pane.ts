@@ -1,8 +1,8 @@
 /** Panes: an error in one pane does not affect the others. */
 
-import { turn } from "../model/slices";
-import type { Change } from "../state/state";
-import { h, section } from "../ui/dom";
+import { batch, effect, on } from "../base/signals";
+import { turn } from "../base/slices";
+import { h, section } from "./dom";
 
 /** A text whose lines show equations. */
 export interface Listing {
@@ -14,9 +14,15 @@ export interface Listing {
   lineAt(top: number): number;
 }
 
+/**
+ * What a pane does at first, and again when a signal is set that it has read. Of two functions, the first reads, and what the second
+ * reads does not matter.
+ */
+export type Effects = readonly ((() => void) | readonly [read: () => unknown, act: () => void])[];
+
 export interface Pane {
   readonly element: HTMLElement;
-  update(change: Change): void;
+  readonly effects?: Effects;
   destroy?(): void;
   /** Focuses the most useful element of the pane. */
   focus?(): void;
@@ -26,11 +32,20 @@ export interface Pane {
   readonly listing?: Listing | null;
 }
 
-/** The changes that a new pane is notified of, since it may be created long after the others. */
-const AT_FIRST: readonly Change[] = ["view", "extra", "selection", "variable", "player"];
+/** Runs the effects of a pane; returns a function to stop. */
+export function following({ effects = [] }: Pane, attempt = (action: () => void) => action()): () => void {
+  const stops = effects.map((each) => {
+    const action = typeof each === "function" ? each : on(...each);
+    return effect(() => attempt(action));
+  });
+  return () => {
+    for (const stop of stops) stop();
+  };
+}
 
-/** When to create a pane lazily: at the first change after which it is visible, or when it is focused. */
+/** When to create a pane lazily: when it is first visible, or when it is focused. */
 export interface When {
+  /** Reads signals. */
   isSeen(): boolean;
   /** Whether creating it takes long enough to need its own task. */
   isLarge?: boolean;
@@ -41,46 +56,54 @@ const guard = (name: string) => h("div", { class: `jv-guard jv-at-${name}` });
 /** Creates a pane. If that fails, the error is shown in its place, and the other panes are unaffected. */
 export function guarded(name: string, make: () => Pane, when?: When, element = guard(name)): Pane {
   let pane: Pane | null = null;
+  let isMade = false;
+  let isGone = false;
+  let stop = () => {};
   const attempt = (action: () => void) => {
     try {
       action();
     } catch (error) {
       console.error(error);
       pane = null;
+      stop();
       element.replaceChildren(failure(name, error));
     }
   };
-  let isMade = false;
   const begin = () => {
+    if (isMade || isGone) return;
     isMade = true;
-    attempt(() => {
-      pane = make();
-      element.replaceChildren(pane.element);
-    });
+    batch(() =>
+      attempt(() => {
+        pane = make();
+        element.replaceChildren(pane.element);
+        stop = following(pane, attempt);
+      }),
+    );
   };
-  const beginLate = () => {
-    if (isMade) return;
-    begin();
-    for (const change of AT_FIRST) attempt(() => pane?.update(change));
-  };
+  const unwait = when
+    ? effect(() => {
+        if (!when.isSeen()) return;
+        if (when.isLarge) void turn().then(() => when.isSeen() && begin());
+        else begin();
+      })
+    : () => {};
   if (!when) begin();
   return {
     element,
-    update: (change) => {
-      if (isMade) attempt(() => pane?.update(change));
-      else if (!when?.isSeen()) return;
-      else if (when.isLarge) void turn().then(() => when.isSeen() && beginLate());
-      else beginLate();
-    },
     step: (by) => pane?.step?.(by) ?? false,
     focus: () => {
-      beginLate();
+      begin();
       pane?.focus?.();
     },
     get listing() {
       return pane?.listing ?? null;
     },
-    destroy: () => attempt(() => pane?.destroy?.()),
+    destroy: () => {
+      isGone = true;
+      unwait();
+      stop();
+      attempt(() => pane?.destroy?.());
+    },
   };
 }
 
@@ -90,13 +113,13 @@ const AT_ONCE = 150;
 /**
  * A pane whose code or data has to be loaded; shows that it is loading, or the error.
  * @param load loads it; its argument tells whether the pane is still needed.
- * @param isSeen delays loading until the first change after which this is true.
+ * @param isSeen reads signals, and delays loading until it is true.
  * @param then called once the pane is there.
  */
 export function later(
   name: string,
   load: (isWanted: () => boolean) => Promise<() => Pane>,
-  isSeen?: () => boolean,
+  isSeen: () => boolean = () => true,
   then: () => void = () => {},
 ): Pane {
   const element = guard(name);
@@ -105,6 +128,7 @@ export function later(
   let isGone = false;
   let wantsFocus = false;
   const begin = () => {
+    if (isAsked) return;
     isAsked = true;
     const timer = setTimeout(() => {
       const said = h("p", { class: "jv-message", role: "status" }, "Loading…");
@@ -115,7 +139,6 @@ export function later(
         clearTimeout(timer);
         if (isGone) return;
         pane = guarded(name, make, undefined, element);
-        for (const change of AT_FIRST) pane.update(change);
         if (wantsFocus) pane.focus?.();
         then();
       },
@@ -125,17 +148,15 @@ export function later(
       },
     );
   };
-  if (!isSeen) begin();
+  const unwait = effect(() => {
+    if (isSeen()) batch(begin);
+  });
   return {
     element,
-    update: (change) => {
-      if (!isAsked && isSeen?.()) begin();
-      pane?.update(change);
-    },
     step: (by) => pane?.step?.(by) ?? false,
     focus: () => {
       wantsFocus = true;
-      if (!isAsked) begin();
+      begin();
       pane?.focus?.();
     },
     get listing() {
@@ -143,6 +164,7 @@ export function later(
     },
     destroy: () => {
       isGone = true;
+      unwait();
       pane?.destroy?.();
     },
   };

@@ -1,9 +1,9 @@
 /** The parts that the two main panes share. */
 
+import { plural } from "../base/format";
 import type { Side, State } from "../state/state";
-import { button, h } from "../ui/dom";
-import { plural } from "../ui/format";
-import { marked } from "../ui/marked";
+import { button, h } from "./dom";
+import { marked } from "./marked";
 
 /** Describes the stages of a main pane. */
 export function aboutStages({ model }: State, stages: readonly number[]) {

@@ -1,34 +1,12 @@
 /** The placeholder for data that the kernel is computing: progress, time, and a button to stop waiting. */
 
-import type { Progress, Work } from "../host/work";
-import { button, h } from "../ui/dom";
-import { plural } from "../ui/format";
+import { plural } from "../base/format";
+import { effect } from "../base/signals";
+import { AGAIN, WORDS, type Work } from "../model/work";
+import { button, h } from "./dom";
 
 /** How long before anything is shown, in milliseconds. */
 const AT_ONCE = 1000;
-
-export const NO_ANSWER =
-  "No answer from the kernel yet. If it is busy, this continues when it is free; if it has shut down, run the cell again.";
-export const GONE = "The kernel that made this has shut down or restarted. Run the cell again to see it.";
-
-/** The message for each state. */
-const WORDS: Partial<Record<Progress["state"], string>> = {
-  late: NO_ANSWER,
-  gone: GONE,
-  stopping: "Stopping…",
-  left: "No longer waiting. The kernel continues, and the result is shown here when it is ready.",
-  stopped: "Stopped.",
-};
-
-/** The label of the button to retry. */
-const AGAIN: Partial<Record<Progress["state"], string>> = {
-  late: "Try again",
-  gone: "Try again",
-  stopped: "Start again",
-};
-
-/** Why there is no result; empty while it is awaited. */
-export const whyNot = ({ state }: Progress): string => (AGAIN[state] ? WORDS[state]! : "");
 
 /**
  * The progress of work.
@@ -37,6 +15,7 @@ export const whyNot = ({ state }: Progress): string => (AGAIN[state] ? WORDS[sta
 export class Waiting {
   readonly element = h("div", { class: "jv-waiting" });
   private readonly timer: ReturnType<typeof setInterval>;
+  private readonly stop: () => void;
   private readonly said = h("p", { role: "status" });
   private readonly bar = h("progress", { class: "jv-progress", "aria-label": "progress" });
   private readonly figures = h("span", { class: "jv-dim", "data-testid": "elapsed" });
@@ -51,16 +30,17 @@ export class Waiting {
     this.button = button([], () => this.press());
     this.foot = h("div", { class: "jv-waiting-foot" }, this.figures, this.button);
     this.element.append(this.said, this.bar, this.foot);
+    // The elapsed time updates by itself.
     this.timer = setInterval(() => this.update(), 250);
-    this.update();
+    this.stop = effect(() => this.update());
   }
 
   destroy(): void {
     clearInterval(this.timer);
+    this.stop();
   }
 
-  /** Called when the work reports progress; the elapsed time updates by itself. */
-  update(): void {
+  private update(): void {
     const { state, since, what, done, total } = this.work.progress;
     const passed = performance.now() - since;
     const isOn = state === "asked" || state === "working" || state === "stopping";
@@ -84,7 +64,6 @@ export class Waiting {
   private press(): void {
     if (AGAIN[this.work.progress.state]) this.work.ask();
     else this.work.cancel();
-    this.update();
   }
 }
 

@@ -1,6 +1,6 @@
 /** The search language: `dot_general size>1MiB line:12 scope:blocks_0 /scan/dot_general`. Rows have to match all terms. */
 
-import type { Model } from "../../model/model";
+import type { Model } from "./model";
 
 /** Whether a row matches a term. */
 type Test = (row: number) => boolean;

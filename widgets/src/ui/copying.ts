@@ -1,7 +1,7 @@
 /** Copies text to the clipboard, or shows it in a sheet to select by hand if there is no clipboard. */
 
-import { focused } from "../main/focus";
-import { button, h } from "../ui/dom";
+import { button, h } from "./dom";
+import { focused } from "./focus";
 
 /** Copies `text` and reports the outcome to `tell`. Without clipboard access, a sheet shows the text. */
 export async function copyText(

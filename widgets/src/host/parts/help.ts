@@ -1,0 +1,3 @@
+/** The texts of the explorer's help. */
+
+export { KEYS, MEANINGS } from "../../panes/meanings";
