@@ -1,4 +1,5 @@
-"""Shared by all tests: a CPU backend with eight devices, JAX's compilation cache, and a limit on the memory of the process."""
+"""Shared by all tests: a CPU backend with eight devices, JAX's compilation cache, and a limit on the memory of the
+process."""
 
 import ctypes
 import gc
@@ -31,7 +32,8 @@ pytest.register_assert_rewrite("laws", "transcripts")
 MEMORY = Path("/proc/self/statm")
 MOST_BYTES = 7 << 28
 ROOM = 1 << 28
-"""How much a process that stays above the limit grows before its caches are cleared again, since refilling them takes time."""
+"""How much a process that stays above the limit grows before its caches are cleared again, since refilling them takes
+time."""
 _done, _most = 0, MOST_BYTES
 
 
@@ -91,7 +93,8 @@ def pytest_collection_finish(session):
 
 
 def pytest_runtest_teardown():
-    """Stops watches, and frees compiled programs before they take too much memory, which is then returned to the system.
+    """Stops watches, and frees compiled programs before they take too much memory, which is then returned to the
+    system.
 
     Each executable also takes memory maps, of which Linux allows a process 65,530.
     """
@@ -153,7 +156,8 @@ def nothing_from_disk():
 
 @pytest.fixture
 def own_state():
-    """Resets a setting of this thread that `jax.extend.core.jaxpr_as_fun` leaves behind, and that disables JAX's NaN checks."""
+    """Resets a setting of this thread that `jax.extend.core.jaxpr_as_fun` leaves behind, and that disables JAX's NaN
+    checks."""
     from jax._src import api, config
 
     api._post_hook_state.swap_local(config.config_ext.unset)

@@ -1,4 +1,5 @@
-"""Programs that run on several devices: the table on which every transform is compared with jax, with eight host devices."""
+"""Programs that run on several devices: the table on which every transform is compared with jax, with eight host
+devices."""
 
 from __future__ import annotations
 

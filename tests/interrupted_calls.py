@@ -1,7 +1,8 @@
-"""Interrupts slow calls at random moments, as Ctrl-C does, and repeats them: `python tests/interrupted_calls.py NAME TIMES`.
+"""Interrupts slow calls at random moments, as Ctrl-C does, and repeats them: `python tests/interrupted_calls.py NAME
+TIMES`.
 
-Prints a line for each call that did not answer afterwards as it does without an interrupt, and for what an interrupt left behind; at the end how many
-were interrupted. One more is interrupted just before Python ends.
+Prints a line for each call that did not answer afterwards as it does without an interrupt, and for what an interrupt
+left behind; at the end how many were interrupted. One more is interrupted just before Python ends.
 """
 
 import faulthandler

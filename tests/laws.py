@@ -1,7 +1,7 @@
 """The laws: what holds of every program, under every transform. `test_matrix.py` says which programs each is tried on.
 
-A law takes a program and fails if the law does not hold of it. JAX is the oracle: values, derivatives, what is saved, types and printed text
-are JAX's own.
+A law takes a program and fails if the law does not hold of it. JAX is the oracle: values, derivatives, what is saved,
+types and printed text are JAX's own.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def assert_same(got, want, rtol=2e-5):
 
 
 def side_by_side(of, *args, run=jax.jit, rtol=2e-5):
-    """The results of a function with our transforms and with JAX's, in one program, since compiling takes most of the time."""
+    """The results of a function with our transforms and with JAX's, in one program, since compiling takes most of the
+    time."""
     got, want = run(lambda *args: (of(jaxviz, *args), of(jax, *args)))(*args)
     assert_same(got, want, rtol)
 
@@ -77,7 +78,8 @@ def everything(case: Case) -> tuple[int, ...]:
 
 @lru_cache(8)
 def pulled(m, case):
-    """The result of `vjp` of one of the modules, outside jit, as a user would call it: computed once for several laws."""
+    """The result of `vjp` of one of the modules, outside jit, as a user would call it: computed once for several
+    laws."""
     return m.vjp(case.fun, *case.args)
 
 
@@ -308,8 +310,8 @@ def every_derived_equation_leads_back_to_the_function(case):
             if ancestor in shown:  # between two stages an equation may have been in other programs
                 assert equation in d.links[ancestor]
                 equation = ancestor
-        # Cotangents of a value that is returned more than once are summed at the start, for no equation; a zero or dummy is emitted because
-        # there is no equation for the value.
+        # Cotangents of a value that is returned more than once are summed at the start, for no equation; a zero or
+        # dummy is emitted because there is no equation for the value.
         of_none = ("accumulation", "zero", "dummy")
         return equation in own or (equation.origin is not None and equation.origin.role in of_none)
 

@@ -699,7 +699,8 @@ def special_functions(x):
     return sum(
         (
             s.betainc(2.0, 3.0, x), s.gammainc(2.0, x), s.zeta(x + 2.0, 1.5), s.polygamma(1, x), s.expi(x), s.i1(x),
-            s.ndtri(x), s.log_ndtr(-x), s.spence(x), s.exp1(x), s.logsumexp(x, b=jnp.arange(1.0, 5.0)), s.rel_entr(x, 0.5),
+            s.ndtri(x), s.log_ndtr(-x), s.spence(x), s.exp1(x), s.logsumexp(x, b=jnp.arange(1.0, 5.0)),
+            s.rel_entr(x, 0.5),
         ),
         start=jnp.zeros(4),
     )  # fmt: skip

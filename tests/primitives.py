@@ -68,11 +68,13 @@ def window(reducer: Callable[..., Any], start: float) -> Callable[..., Any]:
 UNARY_REAL = {
     "abs": lax.abs, "acos": lax.acos, "acosh": lambda x: lax.acosh(x + 1), "asin": lax.asin, "asinh": lax.asinh,
     "atan": lax.atan, "atanh": lax.atanh, "bessel_i0e": lax.bessel_i0e, "bessel_i1e": lax.bessel_i1e, "cbrt": lax.cbrt,
-    "ceil": lax.ceil, "digamma": lax.digamma, "erf": lax.erf, "erf_inv": lax.erf_inv, "erfc": lax.erfc, "exp2": lax.exp2,
+    "ceil": lax.ceil, "digamma": lax.digamma, "erf": lax.erf, "erf_inv": lax.erf_inv, "erfc": lax.erfc,
+    "exp2": lax.exp2,
     "floor": lax.floor, "is_finite": lax.is_finite, "lgamma": lax.lgamma, "round": lax.round, "sign": lax.sign,
 }  # fmt: skip
 UNARY = {
-    "cos": lax.cos, "cosh": lax.cosh, "exp": lax.exp, "expm1": lax.expm1, "integer_pow": lambda x: lax.integer_pow(x, -3),
+    "cos": lax.cos, "cosh": lax.cosh, "exp": lax.exp, "expm1": lax.expm1,
+    "integer_pow": lambda x: lax.integer_pow(x, -3),
     "log": lax.log, "log1p": lax.log1p, "logistic": lax.logistic, "neg": lax.neg, "rsqrt": lax.rsqrt, "sin": lax.sin,
     "sinh": lax.sinh, "sqrt": lax.sqrt, "square": lax.square, "tan": lax.tan, "tanh": lax.tanh,
 }  # fmt: skip
@@ -326,7 +328,8 @@ COVERED = {s.primitive for s in SAMPLES}
 
 
 def cases_of_primitives() -> list[tuple[Case, bool]]:
-    """A program for each sample and dtype, and whether the short tests try it: one dtype for each sample, a different one for the next."""
+    """A program for each sample and dtype, and whether the short tests try it: one dtype for each sample, a different
+    one for the next."""
     found = []
     for i, sample in enumerate(SAMPLES):
         for k, dtype in enumerate(sample.dtypes):
@@ -339,6 +342,7 @@ def cases_of_primitives() -> list[tuple[Case, bool]]:
 
 
 def differentiable() -> set[str]:
-    """The primitives with a JVP rule in JAX itself, from a fresh interpreter, since other libraries register their own."""
+    """The primitives with a JVP rule in JAX itself, from a fresh interpreter, since other libraries register their
+    own."""
     asked = "from jax.interpreters import ad; import jax.numpy; print(*{p.name for p in ad.primitive_jvps})"
     return set(subprocess.run([sys.executable, "-c", asked], check=True, capture_output=True, text=True).stdout.split())

@@ -52,7 +52,8 @@ def case(*args: Any, vmaps: bool = True, forward: bool = True) -> Callable[[Call
 
 
 def on_device(tree: Any) -> Any:
-    """Converts NumPy arrays to JAX's. Arrays created by JAX would compile something for each shape, in each process that imports it."""
+    """Converts NumPy arrays to JAX's. Arrays created by JAX would compile something for each shape, in each process
+    that imports it."""
     return jax.tree.map(lambda x: jax.device_put(x) if isinstance(x, np.ndarray) else x, tree)
 
 

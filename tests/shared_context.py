@@ -1,5 +1,5 @@
-"""One MLIR context for many programs: JAX creates one for each program that it lowers, with all dialects, which takes a tenth of the tests'
-time."""
+"""One MLIR context for many programs: JAX creates one for each program that it lowers, with all dialects, which takes a
+tenth of the tests' time."""
 
 from jax._src.interpreters import mlir
 from jax._src.lib.mlir import ir
@@ -16,7 +16,9 @@ def share_contexts():
         nonlocal context, programs
         if (
             ir.Context.current is not None
-        ):  # A rule may compute while its program is lowered: in the same context, the new module would be inserted into the old one.
+            # A rule may compute while its program is lowered: in the same context, the new module would be inserted
+            # into the old one.
+        ):
             return make()
         if programs % PROGRAMS_OF_A_CONTEXT == 0:
             context = make()

@@ -33,7 +33,8 @@ EXERCISES = {
     "word": teach.predict("Which operation?", truth=lambda: "Scan", because="It loops.", hints=HINTS),
     "marks": teach.saved(product, 2.0),
     "code": teach.rule("Write `tanh`.", teach.computes(jnp.tanh, (0.5,)), hints=HINTS, example="lambda x: jnp.tanh(x)"),
-    "lines of code": teach.rule("Write `sin`.", teach.computes(jnp.sin, (0.5,)), hints=HINTS, example="def sin(x):\n    return jnp.sin(x)"),
+    "lines of code": teach.rule("Write `sin`.", teach.computes(jnp.sin, (0.5,)), hints=HINTS,
+                                example="def sin(x):\n    return jnp.sin(x)"),
 }  # fmt: skip
 
 ANSWERS = {

@@ -1,4 +1,5 @@
-"""Reports in several threads, in coroutines, in processes with one cache, and interrupted at random: each call answers as it does alone."""
+"""Reports in several threads, in coroutines, in processes with one cache, and interrupted at random: each call answers
+as it does alone."""
 
 import asyncio
 import os

@@ -1,4 +1,5 @@
-"""Programs nested two hundred levels deep, at Python's recursion limit: whatever JAX can do with them can be done and shown."""
+"""Programs nested two hundred levels deep, at Python's recursion limit: whatever JAX can do with them can be done and
+shown."""
 
 import json
 import sys

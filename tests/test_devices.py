@@ -167,7 +167,8 @@ MISTAKES = {
     "pmap of too many": (lambda m: m.grad(lambda p: jax.pmap(sine)(p).sum())(MANY), "p['w']"),
     "pmap of grad of too many": (lambda m: jax.pmap(m.grad(weights))(MANY), ""),
     "shard_map": (
-        lambda m: m.grad(lambda s, p: mapped((P(), P("i")), P("i"))(lambda s, q: jnp.sin(s * q["w"]))(s, p).sum())(1.0, ODD),
+        lambda m: m.grad(lambda s, p: mapped((P(), P("i")), P("i"))(lambda s, q: jnp.sin(s * q["w"]))(s, p).sum())(1.0,
+            ODD),
         "p['w']"),
     "shard_map of grad": (lambda m: in_rows(P("i"), m.grad(weights))(ODD), "['w']"),
     "in_shardings": (
@@ -181,7 +182,8 @@ MISTAKES = {
     "pmap, devices": (lambda m: m.grad(lambda p: jax.pmap(sine, devices=DEVICES)(p).sum())(FOUR), "p['w']"),
     "pmap of grad, devices": (lambda m: jax.pmap(m.grad(weights), devices=DEVICES)(FOUR), ""),
     "pmap, axis_size": (lambda m: m.grad(lambda p: jax.pmap(sine, axis_size=3)(p).sum())(FOUR), "p['w']"),
-    "pmap of nothing mapped": (lambda m: m.grad(lambda p: jax.pmap(sine, in_axes=None)(p).sum())({"w": X[:8]}), "p['w']"),
+    "pmap of nothing mapped": (lambda m: m.grad(lambda p: jax.pmap(sine, in_axes=None)(p).sum())({"w": X[:8]}),
+                               "p['w']"),
 }  # fmt: skip
 OWN_WORDS = ("out_specs of more dimensions", "out_specs of what differs")
 """Where jax mentions the residuals of its own gradient; the engine finds the mistake before it has any."""

@@ -64,7 +64,10 @@ def test_every_entry_point_works_with_every_module_imported(all_imported, name):
 
 
 def test_import_brings_nothing_with_it():
-    code = "import sys, jaxviz; print(*(m for m in sys.modules if m.split('.')[0] in ('jax', 'jaxviz', 'matplotlib', 'IPython')))"
+    code = (
+        "import sys, jaxviz; print(*(m for m in sys.modules if m.split('.')[0] in ('jax', 'jaxviz', 'matplotlib', "
+        "'IPython')))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["jaxviz"]
 
@@ -76,7 +79,8 @@ import sys, jax, jaxviz
 f = lambda x: x * x
 jax.make_jaxpr(f)(1.0)
 before = set(sys.modules)
-print(jaxviz.residuals(f, 1.0), jaxviz.memory(f, 1.0), jaxviz.cost(f, 1.0), jaxviz.lint(f, 1.0), jaxviz.policies(f, 1.0), file=sys.stderr)
+reports = (jaxviz.residuals, jaxviz.memory, jaxviz.cost, jaxviz.lint, jaxviz.policies)
+print(*(report(f, 1.0) for report in reports), file=sys.stderr)
 print(*{m.split('.')[0] for m in set(sys.modules) - before})
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -102,7 +106,8 @@ def test_type_checkers_know_the_public_names(tmp_path):
     program = Path(__file__).with_name("user_program.py").read_text(encoding="utf-8")
     file.write_text(f"{program}\njaxviz.nothing_of_the_kind\n")
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--config-file=mypy.ini", "--no-error-summary", f"--cache-dir={MYPY_CACHE}", str(file)],
+        [sys.executable, "-m", "mypy", "--config-file=mypy.ini", "--no-error-summary", f"--cache-dir={MYPY_CACHE}",
+         str(file)],
         capture_output=True, text=True, cwd=tmp_path,
     )  # fmt: skip
     assert [line.split(": ", 2)[1:] for line in done.stdout.splitlines()] == [
@@ -174,7 +179,8 @@ BUDGETS = {
     "xla/explorer_stage": 420,
     "xla/profile": 1_110,
 }
-"""How many lines of Python each room may have. A commit that raises one says why; one that makes a room smaller lowers it."""
+"""How many lines of Python each room may have. A commit that raises one says why; one that makes a room smaller lowers
+it."""
 LONGEST = 600
 """How many lines a file may have."""
 

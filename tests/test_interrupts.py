@@ -84,8 +84,8 @@ def calls(work, interrupted_at=0):
     def count(frame, event, _):
         nonlocal n
         code = frame.f_code
-        # An exception in a generator that is not read to its end is lost. No Python code can handle an interrupt just as a context begins
-        # or ends: the stack limit would remain, for this process's other tests as well.
+        # An exception in a generator that is not read to its end is lost. No Python code can handle an interrupt just
+        # as a context begins or ends: the stack limit would remain, for this process's other tests as well.
         is_a_context_s = code.co_filename.endswith("stack.py")
         if event == "call" and code.co_filename.startswith(OWN) and not code.co_flags & 0x20 and not is_a_context_s:
             n += 1

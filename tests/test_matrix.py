@@ -37,8 +37,8 @@ ONE_OF_EACH = one_of_each(CASES)
 def marked(cases, third=None, each=1, quick=True):
     """The quick tests compute with one program for each operation, if with any.
 
-    Of the others, `third` is the third that the short tests compute with, in addition to one for each operation; None means all. Of
-    those for an operation, every `each`-th is in the short tests.
+    Of the others, `third` is the third that the short tests compute with, in addition to one for each operation; None
+    means all. Of those for an operation, every `each`-th is in the short tests.
     """
     others = [c for c in cases if c not in ONE_OF_EACH]
     left_out = [c for i, c in enumerate(c for c in cases if c in ONE_OF_EACH) if i % each]
@@ -74,7 +74,8 @@ MAPPED = [case for case in CASES if case.vmaps]
 slow, sweep = [pytest.mark.slow], [pytest.mark.slow(sweep=True)]
 HOISTED = pytest.mark.xfail(
     jax.__version_info__ >= (0, 11), strict=True,
-    reason="since 0.11 custom_root is a primitive of hijax, whose loop-invariant residual JAX stacks here and jaxviz keeps once",
+    reason="since 0.11 custom_root is a primitive of hijax, whose loop-invariant residual JAX stacks here and jaxviz "
+    "keeps once",
 )  # fmt: skip
 
 
@@ -196,7 +197,8 @@ def test_weak_types_are_those_of_jaxs_tracing():
 
 
 def closing_over(kind, depth):
-    """A function whose custom rule closes over a value computed from constants, directly or through another function."""
+    """A function whose custom rule closes over a value computed from constants, directly or through another
+    function."""
 
     def f(x):
         y = jnp.sin(2.0) * jnp.ones(3)

@@ -33,7 +33,8 @@ def run_both(folder):
     deadline = time.monotonic() + SECONDS
     outfiles, logs = ([folder / f"{i}.{kind}" for i in range(2)] for kind in ("npz", "log"))
     with contextlib.ExitStack() as stack:
-        # The port stays reserved while they run: the coordinator may share it, as its server requests, and nobody else gets it.
+        # The port stays reserved while they run: the coordinator may share it, as its server requests, and nobody else
+        # gets it.
         port = stack.enter_context(socket.socket())
         port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         port.bind(("127.0.0.1", 0))

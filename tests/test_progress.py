@@ -60,7 +60,9 @@ def test_what_is_quick_shows_nothing(capsys):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(("wanted", "terminal", "expected"), [(None, True, True), (None, False, False), (False, True, False), (True, False, True)])  # fmt: skip
+@pytest.mark.parametrize(("wanted", "terminal", "expected"),
+                         [(None, True, True), (None, False, False), (False, True, False),
+                          (True, False, True)])  # fmt: skip
 def test_it_is_shown_where_somebody_looks_on_or_asks(capsys, monkeypatch, wanted, terminal, expected):
     jaxviz.show_progress(wanted)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)

@@ -96,9 +96,11 @@ def names():
     x = jnp.ones((2, 3))
     return {
         "jax": jax, "jnp": jnp, "json": json, "jaxviz": jaxviz, "teach": teach,
-        "loss": loss, "faster_loss": faster_loss, "tanh": tanh, "log1pexp": tanh, "my_tanh": tanh, "f": jnp.sin, "trace": jaxviz.trace,
+        "loss": loss, "faster_loss": faster_loss, "tanh": tanh, "log1pexp": tanh, "my_tanh": tanh, "f": jnp.sin,
+        "trace": jaxviz.trace,
         "params": params, "x": x, "grads": params, "state": params, "batch": x, "w": params["w"], "batches": [x],
-        "train_step": train_step, "update": train_step, "step": jaxviz.jit(train_step, donate_argnums=0), "train": jax.jit(train_step), "Path": Path,
+        "train_step": train_step, "update": train_step, "step": jaxviz.jit(train_step, donate_argnums=0),
+        "train": jax.jit(train_step), "Path": Path,
         "explorer": None, "kept": teach.saved(loss, params, x), "size": teach.predict("How many?", truth=lambda: 12),
     }  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""Mutable references: read and written as often as in JAX, refused where jaxviz does not follow them, and left alone by reports."""
+"""Mutable references: read and written as often as in JAX, refused where jaxviz does not follow them, and left alone by
+reports."""
 
 import itertools
 
@@ -102,7 +103,8 @@ PROGRAMS = {
     **{f"{f.__name__}-{h.__name__}": h(f) for f in (counting, counting_globally, only_writing) for h in HOLDERS},
     **{
         f"counting-{inner.__name__}-{outer.__name__}": outer(inner(counting))
-        for inner, outer in itertools.product((in_scan, closed_over_by_jit, in_checkpoint, in_checkpoint_of_all), repeat=2)
+        for inner, outer in itertools.product((in_scan, closed_over_by_jit, in_checkpoint, in_checkpoint_of_all),
+                                              repeat=2)
     },
     "using_a_rule_that_closes_over_a_value": using_a_rule_that_closes_over_a_value,
     "stateful_dropout": in_scan(stateful_dropout),
@@ -217,7 +219,8 @@ def made_in_checkpoint(h, i):
 @pytest.mark.slow
 @pytest.mark.parametrize("body", [made_in_body, made_in_jit, used_in_jit, two_of_them, made_in_checkpoint])
 def test_each_iteration_makes_its_own_reference(body):
-    """JAX 0.10.2 to 0.12 make one for the whole loop where the body makes it from constants, so their gradient is another function's."""
+    """JAX 0.10.2 to 0.12 make one for the whole loop where the body makes it from constants, so their gradient is
+    another function's."""
     loop = lambda x: lax.scan(lambda h, i: (body(h, i), None), x, jnp.arange(3.0))[0].sum()
 
     def without_reference(x):
@@ -298,7 +301,8 @@ def stepped(f, *args):
 
 
 def program_stepped(f, *args):
-    """The references are inputs of a program, where they are constants of a function that is not differentiated in them."""
+    """The references are inputs of a program, where they are constants of a function that is not differentiated in
+    them."""
     stepped_through(jaxviz.step(jaxviz.trace(f)(*args), *args))
 
 
@@ -310,9 +314,12 @@ def stepped_through(stepper):
 
 
 REPORTS = {
-    "residuals": jaxviz.residuals, "memory": jaxviz.memory, "lint": jaxviz.lint, "draw": jaxviz.draw, "explore": jaxviz.explore,
-    "compiled_memory": jaxviz.compiled_memory, "policies": jaxviz.policies, "plan_remat": jaxviz.plan_remat, "trace": lambda f, *args: jaxviz.trace(f)(*args),
-    "step": stepped, "step of a program": program_stepped, "check": lambda f, *args: jaxviz.derive(f, *args).check(), "profile": lambda f, *args: jaxviz.profile(f, *args, repeat=2),
+    "residuals": jaxviz.residuals, "memory": jaxviz.memory, "lint": jaxviz.lint, "draw": jaxviz.draw,
+    "explore": jaxviz.explore,
+    "compiled_memory": jaxviz.compiled_memory, "policies": jaxviz.policies, "plan_remat": jaxviz.plan_remat,
+    "trace": lambda f, *args: jaxviz.trace(f)(*args),
+    "step": stepped, "step of a program": program_stepped, "check": lambda f, *args: jaxviz.derive(f, *args).check(),
+    "profile": lambda f, *args: jaxviz.profile(f, *args, repeat=2),
     "measure": lambda f, *args: jaxviz.cost(f, *args).measure(repeat=2),
 }  # fmt: skip
 

@@ -1,6 +1,8 @@
-"""Calls as users write them, with JAX's functions and with jaxviz's in their place: the same results, or the same errors.
+"""Calls as users write them, with JAX's functions and with jaxviz's in their place: the same results, or the same
+errors.
 
-`ANSWERED` have results, which have JAX's structure, types and numbers; `REFUSED` raise errors, of JAX's type and in JAX's words.
+`ANSWERED` have results, which have JAX's structure, types and numbers; `REFUSED` raise errors, of JAX's type and in
+JAX's words.
 """
 
 from __future__ import annotations
@@ -220,7 +222,8 @@ ANSWERED |= {
     "linearize transposed": lambda: jax.linear_transpose(jax.linearize(jnp.sin, X)[1], X)(X),
     "linear_transpose, two": lambda: jax.linear_transpose(lambda x, y: x - 2 * y, ONE, ONE)(ONE),
     "linear_transpose of types": lambda: jax.linear_transpose(
-        lambda x, y: (2 * x + y[0], x.sum()), jax.ShapeDtypeStruct((3,), "float32"), [jax.ShapeDtypeStruct((3,), "float32")]
+        lambda x, y: (2 * x + y[0], x.sum()), jax.ShapeDtypeStruct((3,), "float32"),
+        [jax.ShapeDtypeStruct((3,), "float32")]
     )((X, jnp.float32(2.0))),
     "linear_transpose, tree": lambda: jax.linear_transpose(lambda p: p["a"] + p["b"], {"a": 1.0, "b": 1.0})(2.0),
     "linear_transpose of integers": lambda: jax.linear_transpose(lambda i: i * 2, jnp.arange(3))(jnp.arange(3)),
@@ -264,7 +267,8 @@ ANSWERED |= {
     "vmap of hessian": lambda: jax.vmap(jax.hessian(jnp.sin))(X),
     "grad inside scan": lambda: lax.scan(lambda c, x: (c, jax.grad(jnp.sin)(x)), 0.0, X)[1],
     "grad inside cond": lambda: lax.cond(True, jax.grad(jnp.sin), jax.grad(jnp.cos), 1.0),
-    "grad inside while": lambda: lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, jax.grad(jnp.sin)(c[1])), (0, 1.0)),
+    "grad inside while": lambda: lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, jax.grad(jnp.sin)(c[1])),
+                                                (0, 1.0)),
     "grad inside checkpoint": lambda: jax.checkpoint(jax.grad(jnp.sin))(1.0),
     "donated": lambda: jax.grad(jax.jit(lambda x: jnp.sin(x), donate_argnums=0))(1.0),
 }  # fmt: skip
@@ -314,11 +318,13 @@ ANSWERED |= {
 REFUSED |= {
     "while_loop": lambda: jax.grad(until_nine)(1.0),
     "fori, traced bound": lambda: jax.grad(jax.jit(lambda x, n: lax.fori_loop(0, n, lambda i, c: c * x, 1.0)))(2.0, 3),
-    "while in scan": lambda: jax.grad(lambda x: lax.scan(lambda c, _: (until_nine(c), None), x, None, length=2)[0])(1.0),
+    "while in scan": lambda: jax.grad(lambda x: lax.scan(lambda c, _: (until_nine(c), None), x, None,
+                                                         length=2)[0])(1.0),
     "while in cond": lambda: jax.grad(lambda x: lax.cond(x > 0, until_nine, jnp.sin, x))(1.0),
     "while in checkpoint": lambda: jax.grad(jax.checkpoint(until_nine))(1.0),
     "jacrev of a while": lambda: jax.jacrev(until_nine)(1.0),
-    "scan, carry type": lambda: jax.grad(lambda x: lax.scan(lambda c, _: (c.astype(int), None), x, None, length=2)[0])(1.0),
+    "scan, carry type": lambda: jax.grad(lambda x: lax.scan(lambda c, _: (c.astype(int), None), x, None,
+                                                            length=2)[0])(1.0),
     "cond, branch types": lambda: jax.grad(lambda x: lax.cond(True, lambda x: x, lambda x: (x, x), x))(1.0),
 }  # fmt: skip
 
@@ -354,7 +360,8 @@ ANSWERED |= {
     "jvp rule": lambda: jax.jvp(pushed, (1.0,), (2.0,)),
     "jvp rule, second": lambda: jax.grad(jax.grad(pushed))(1.0),
     "jvp rule, vmap": lambda: jax.vmap(jax.grad(pushed))(X),
-    "symbolic zeros": lambda: [jax.jvp(lambda x, y=y: zeros_seen(x, x * y + 1 - y), (1.0,), (1.0,)) for y in (0.0, 1.0)],
+    "symbolic zeros": lambda: [jax.jvp(lambda x, y=y: zeros_seen(x, x * y + 1 - y), (1.0,), (1.0,)) for y in (0.0,
+        1.0)],
     "vjp rule, jacrev": lambda: jax.jacrev(reverse)(X),
     "vjp rule, of vmap": lambda: jax.grad(lambda x: jax.vmap(reverse)(x).sum())(X),
     "vjp rule, second": lambda: jax.grad(jax.grad(lambda x: reverse(x) * x))(1.0),
@@ -385,7 +392,8 @@ REFUSED |= {
     "forward mode, custom_gradient": lambda: jax.jvp(twice, (1.0,), (1.0,)),
     "forward mode, linearize": lambda: jax.linearize(reverse, 1.0)[1](1.0),
     "forward mode, inside": lambda: jax.jvp(lambda x: lax.cond(True, reverse, jnp.cos, x), (1.0,), (1.0,)),
-    "a rule that closes over what is differentiated": lambda: jax.grad(lambda x: value_programs.scaled_by_jvp(x, x))(2.0),
+    "a rule that closes over what is differentiated": lambda: jax.grad(lambda x: value_programs.scaled_by_jvp(x,
+        x))(2.0),
     "a rule that raises": lambda: jax.grad(ruled("jvp", lambda p, t: 1 / 0))(1.0),
     "linear_call, second": lambda: jax.grad(lambda r: jax.custom_derivatives.linear_call(
         lambda r, x: r * x, lambda r, ct: ct, r, 1.0))(1.0),

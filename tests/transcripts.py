@@ -1,6 +1,8 @@
-"""Transcripts at Python's prompt, in `tests/goldens/transcripts`: their lines are run again, and have to show what the file says.
+"""Transcripts at Python's prompt, in `tests/goldens/transcripts`: their lines are run again, and have to show what the
+file says.
 
-With `JAXVIZ_GOLDENS=write` in the environment the files are written again, with what is shown now; `git diff` is what has changed.
+With `JAXVIZ_GOLDENS=write` in the environment the files are written again, with what is shown now; `git diff` is what
+has changed.
 """
 
 import contextlib
@@ -19,8 +21,10 @@ import pytest
 FOLDER = Path(__file__).parent / "goldens" / "transcripts"
 VERSION = ".".join(jax.__version__.split(".")[:2])
 BASE, OTHERS = "0.10", ("0.11", "0.12")
-"""The versions of JAX whose transcripts are compared. Where one of the others shows something else, it has a file of its own, such as
-`name.jax-0.12.txt`, which 0.11 shows too unless it also has one. With any other version, a transcript only has to end in the same errors."""
+"""The versions of JAX whose transcripts are compared. Where one of the others shows something else, it has a file of
+its own, such as
+`name.jax-0.12.txt`, which 0.11 shows too unless it also has one. With any other version, a transcript only has to end
+in the same errors."""
 
 
 def of(*rooms):

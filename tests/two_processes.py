@@ -1,4 +1,5 @@
-"""Derived gradients over eight devices: the programs, and a worker that runs them as one of two processes with four devices each.
+"""Derived gradients over eight devices: the programs, and a worker that runs them as one of two processes with four
+devices each.
 
 Run as `python two_processes.py COORDINATOR PROCESS OUTFILE`.
 """

@@ -1,4 +1,5 @@
-"""Programs that only JAX's transforms without `jit` take as they are: their Python looks at values, or what their rules use changes."""
+"""Programs that only JAX's transforms without `jit` take as they are: their Python looks at values, or what their rules
+use changes."""
 
 from __future__ import annotations
 
@@ -176,7 +177,8 @@ def closes_over_a_dict_whose_keys_have_no_order(x):
     return lax.scan(lambda c, _: (clipped(c), None), x, length=2)[0]
 
 
-# --- rules that a Python loop defines, which use its variables ---------------------------------------------------------
+# --- rules that a Python loop defines, which use its variables
+# ---------------------------------------------------------
 
 
 def with_jvp(s):

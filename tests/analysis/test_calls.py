@@ -1,4 +1,5 @@
-"""Calls of random functions, compared with those that Python makes: nested loops, conditions, errors, generators and functions in lists."""
+"""Calls of random functions, compared with those that Python makes: nested loops, conditions, errors, generators and
+functions in lists."""
 
 import functools
 import random
@@ -89,7 +90,8 @@ class Source:
 
 
 def made_by(f):
-    """The program of a function, and for each equation the calls of Python that made it, outermost first, as numbers."""
+    """The program of a function, and for each equation the calls of Python that made it, outermost first, as
+    numbers."""
     found, numbers = [], {}
 
     def note(frame, event, _):

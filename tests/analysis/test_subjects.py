@@ -1,4 +1,5 @@
-"""What reports are about, as transcripts: the gradient that a training step takes, or no gradient, because of which loop."""
+"""What reports are about, as transcripts: the gradient that a training step takes, or no gradient, because of which
+loop."""
 
 import inspect
 
@@ -69,7 +70,8 @@ def test_a_loop_in_a_librarys_jitted_function_has_the_users_line_too(tmp_path, r
     file = tmp_path / "site-packages" / "halving.py"
     file.parent.mkdir()
     file.write_text(
-        "import jax\n\n\n@jax.jit\ndef halved(x):\n    return jax.lax.while_loop(lambda x: x > 1.0, lambda x: 0.5 * x, x)\n"
+        "import jax\n\n\n@jax.jit\ndef halved(x):\n    return jax.lax.while_loop(lambda x: x > 1.0, lambda x: 0.5 * "
+        "x, x)\n"
     )
     space = {}
     exec(compile(file.read_text(), str(file), "exec"), space)

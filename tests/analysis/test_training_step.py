@@ -295,7 +295,8 @@ def test_another_function_may_take_the_place_of_the_one_that_is_differentiated(s
 
 
 OF_THE_LOSS = (
-    plain, closed_over, jitted, by_vjp, forward_and_backward, through_jit, taken_apart, in_a_branch, in_a_branch_of_a_loop,
+    plain, closed_over, jitted, by_vjp, forward_and_backward, through_jit, taken_apart, in_a_branch,
+    in_a_branch_of_a_loop,
     in_two_branches, in_checkpoints, by_jaxviz,
 )  # fmt: skip
 

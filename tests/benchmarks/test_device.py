@@ -97,7 +97,8 @@ for _ in range(4):
 def test_who_measures_is_alone(tmp_path):
     env = environment(JAXVIZ_DEVICE_LOCK=str(tmp_path / "lock"))
     started = [
-        subprocess.Popen([sys.executable, "-c", MEASURES], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        subprocess.Popen([sys.executable, "-c", MEASURES], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True,
+                         start_new_session=True)
         for _ in range(2)
     ]  # fmt: skip
     said = [[line.split() for line in p.communicate(timeout=60)[0].splitlines()] for p in started]

@@ -1,4 +1,5 @@
-"""Binder's configuration: files that parse and agree, and in a clean environment a server that opens a working notebook."""
+"""Binder's configuration: files that parse and agree, and in a clean environment a server that opens a working
+notebook."""
 
 import json
 import os
@@ -83,7 +84,8 @@ def image(tmp_path_factory):
     shutil.copytree(
         ROOT, home, symlinks=True,
         ignore=shutil.ignore_patterns(
-            ".git", ".venv*", ".stamps", "node_modules", "artifacts", "_build", "*.ipynb", "__pycache__", ".*_cache", "build", "dist"
+            ".git", ".venv*", ".stamps", "node_modules", "artifacts", "_build", "*.ipynb", "__pycache__", ".*_cache",
+            "build", "dist"
         ),
     )  # fmt: skip
     version = yaml.safe_load((ROOT / "binder" / "environment.yml").read_text())["dependencies"][0].partition("=")[2]
@@ -114,7 +116,8 @@ def test_every_notebook_is_there_and_the_first_one_runs(image):
     made = {path.stem for path in (home / "notebooks").glob("*.ipynb")}
     assert made == {path.stem for path in (ROOT / "notebooks").glob("*.py")}
     done = subprocess.run(
-        ["jupyter", "execute", "--inplace", f"{Path(FIRST).name}.ipynb"], cwd=home / "notebooks", env=env, capture_output=True, text=True
+        ["jupyter", "execute", "--inplace", f"{Path(FIRST).name}.ipynb"], cwd=home / "notebooks", env=env,
+        capture_output=True, text=True
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     notebook = json.loads((home / f"{FIRST}.ipynb").read_text())
@@ -128,12 +131,16 @@ def test_every_notebook_is_there_and_the_first_one_runs(image):
 def test_a_link_that_names_nothing_opens_on_the_first_notebook(image, command):
     home, env = image
     prefix = home.parent / "env"
-    # The notebook server belongs to the image, not to the package: here it is the tests' own, with the image's settings.
+    # The notebook server belongs to the image, not to the package: here it is the tests' own, with the image's
+    # settings.
     python = prefix / "bin" / "python" if command == "lab" else sys.executable
     module = "jupyterlab" if command == "lab" else "notebook"
     env = {**env, "JUPYTER_CONFIG_PATH": str(prefix / "etc" / "jupyter")}
     port, log = free_port(), home.parent / f"{command}.log"
-    flags = f"--no-browser --allow-root --ServerApp.ip=127.0.0.1 --ServerApp.port={port} --IdentityProvider.token= --ServerApp.password="
+    flags = (
+        f"--no-browser --allow-root --ServerApp.ip=127.0.0.1 --ServerApp.port={port} --IdentityProvider.token= "
+        f"--ServerApp.password="
+    )
     with log.open("w") as out:
         server = subprocess.Popen(
             [str(python), "-m", module, *flags.split()], cwd=home, env=env, stdout=out, stderr=out

@@ -1,4 +1,5 @@
-"""A page that shows one widget according to anywidget's module contract (AFM), like VS Code, Colab and others, apart from their looks."""
+"""A page that shows one widget according to anywidget's module contract (AFM), like VS Code, Colab and others, apart
+from their looks."""
 
 from __future__ import annotations
 

@@ -8,7 +8,10 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, mlir
 
-MARKUP = '</script><img/src=x/onerror="window.hit=\'img\'">"><svg/onload="window.hit=\'svg\'"><a/href="javascript:window.hit=1">go</a>'
+MARKUP = (
+    '</script><img/src=x/onerror="window.hit=\'img\'">"><svg/onload="window.hit=\'svg\'">'
+    '<a/href="javascript:window.hit=1">go</a>'
+)
 CONTROLS = "\u202eabc\u2066\x1b[31m\x00\u2028"
 EVIL = f"{MARKUP}{CONTROLS}<b>`]]>-->${{window.hit=2}}%n\\N'&lt;"
 HALF = f"{EVIL}\ud800"
@@ -42,7 +45,8 @@ _number = itertools.count()
 
 
 def odd_operation(has_rules):
-    """A primitive that returns its operand and accepts any params, new each time; with a rule for each transform, or with none."""
+    """A primitive that returns its operand and accepts any params, new each time; with a rule for each transform, or
+    with none."""
     p = Primitive(f"{EVIL}{next(_number)}")
     p.def_abstract_eval(lambda x, **params: x)
     if has_rules:

@@ -56,7 +56,8 @@ RULES = {"light": EVERYTHING, "dark": {"runOnly": {"type": "rule", "values": ["c
 def violations(page, root="[data-testid=explorer]", rules=EVERYTHING):
     page.add_script_tag(path=AXE)
     found = page.evaluate(
-        """async ([root, rules]) => (await axe.run(root, rules)).violations.map((v) => v.id + ": " + v.help + "\\n" + v.nodes.slice(0, 4).map(
+        """async ([root, rules]) => (await axe.run(root, rules)).violations.map(
+        (v) => v.id + ": " + v.help + "\\n" + v.nodes.slice(0, 4).map(
             (n) => "    " + n.html.slice(0, 200) + "\\n      " + n.failureSummary.split("\\n").slice(1, 3).join(" ")
         ).join("\\n"))""",
         [root, rules],
@@ -206,7 +207,8 @@ def test_the_keyboard_reaches_everything(tab, explorer):
         """() => [...document.querySelectorAll("[data-testid=explorer] *")].filter((e) => {
             const style = getComputedStyle(e);
             if (style.cursor !== "pointer" || style.visibility === "hidden" || e.offsetParent === null) return false;
-            return !e.closest("button, a[href], input, select, summary, label, [tabindex], [role=row], tr, .cm-content");
+            return !e.closest(
+                "button, a[href], input, select, summary, label, [tabindex], [role=row], tr, .cm-content");
         }).map((e) => e.outerHTML.slice(0, 160))"""
     )
     assert unreachable == []
@@ -219,7 +221,8 @@ def test_the_keyboard_reaches_everything(tab, explorer):
                 const e = document.activeElement;
                 const style = getComputedStyle(e);
                 const inside = e.closest("[data-testid=explorer]") !== null;
-                const outlined = style.outlineStyle !== "none" || style.boxShadow !== "none" || e.matches(".cm-content");
+                const outlined = style.outlineStyle !== "none" || style.boxShadow !== "none"
+                    || e.matches(".cm-content");
                 return [inside, outlined, e.outerHTML.slice(0, 120)];
             }"""
         )

@@ -1,4 +1,5 @@
-"""The explorer in hosts that cannot be tested here, such as VS Code and Colab: on a page with only what anywidget's contract guarantees."""
+"""The explorer in hosts that cannot be tested here, such as VS Code and Colab: on a page with only what anywidget's
+contract guarantees."""
 
 import re
 
@@ -175,10 +176,12 @@ def test_it_fits_in_400_pixels(tab, tmp_path, explorer):
 
 
 OUTPUTS = {
-    "vs code": '<div class="output_container" style="position: absolute; overflow: hidden"><div class="output">{}</div></div>',
+    "vs code": '<div class="output_container" style="position: absolute; overflow: hidden"><div '
+    'class="output">{}</div></div>',
     "colab": '<div class="display_data output-id-1"><div class="output_subarea">{}</div></div>',
 }
-"""The element around an output in each host: VS Code positions every output itself, and Colab puts those of a cell into one frame."""
+"""The element around an output in each host: VS Code positions every output itself, and Colab puts those of a cell into
+one frame."""
 
 
 @pytest.mark.parametrize("name", OUTPUTS)

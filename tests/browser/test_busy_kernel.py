@@ -104,7 +104,8 @@ def test_a_widget_closed_while_it_is_shown_leaves_no_error(in_lab):
     page = run_in_lab(
         in_lab,
         "e = jaxviz.explore(loss, *args)\ndisplay(e)\ne.close()",
-        "g = jaxviz.explore(loss, *args)\ng._answer(g, 'fill', [])\ng.close()\ng._answer(g, 'compile', [])\ndisplay(jaxviz.explore(loss, *args))",
+        "g = jaxviz.explore(loss, *args)\ng._answer(g, 'fill', [])\ng.close()\ng._answer(g, 'compile', "
+        "[])\ndisplay(jaxviz.explore(loss, *args))",
     )
     works(page.get_by_test_id("explorer").last)
 

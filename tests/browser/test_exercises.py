@@ -1,4 +1,5 @@
-"""Exercises, in JupyterLab and on a page without a kernel: forms that work without a mouse, and folds that hide the answers."""
+"""Exercises, in JupyterLab and on a page without a kernel: forms that work without a mouse, and folds that hide the
+answers."""
 
 import pytest
 from playwright.sync_api import expect
@@ -60,7 +61,9 @@ def test_a_form_in_a_notebook_is_filled_in_with_the_keyboard(in_lab):
 
 
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Exercises</title>
-<style>:root {{ color-scheme: light dark }} body {{ color: light-dark(#000, #ddd); background: light-dark(#fff, #131416) }}</style><body data-theme="{theme}"><main><h1>Exercises</h1>{forms}{fold}</main>
+<style>:root {{ color-scheme: light dark }}
+body {{ color: light-dark(#000, #ddd); background: light-dark(#fff, #131416) }}</style>
+<body data-theme="{theme}"><main><h1>Exercises</h1>{forms}{fold}</main>
 <script>{script}</script></body></html>"""
 
 

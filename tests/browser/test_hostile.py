@@ -1,4 +1,5 @@
-"""Names and texts that try to break out of the page, to reverse its text or to flood it, in every pane of a saved page."""
+"""Names and texts that try to break out of the page, to reverse its text or to flood it, in every pane of a saved
+page."""
 
 import re
 import time
@@ -21,11 +22,13 @@ FOUND = """() => {
     const bad = /[\\u0000-\\u0008\\u000b-\\u001f\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]|\\p{Cs}/u;
     const found = [];
     for (const name of ["hit", "hits"]) if (name in window) found.push(`ran: ${window[name]}`);
-    for (const e of document.querySelectorAll("img:not(.cm-widgetBuffer), iframe, object, embed, a, b, svg[onload], form, base, body script:not([id]):not([type=module])"))
+    for (const e of document.querySelectorAll("img:not(.cm-widgetBuffer), iframe, object, embed, a, b, svg[onload], "
+            + "form, base, body script:not([id]):not([type=module])"))
         found.push(`made: ${e.outerHTML.slice(0, 200)}`);
     for (const e of document.body.querySelectorAll("*:not(script)")) {
         for (const a of e.attributes) {
-            if (bad.test(a.value)) found.push(`attribute ${a.name} of ${e.className}: ${JSON.stringify(a.value.slice(0, 300))}`);
+            if (bad.test(a.value)) found.push(
+                `attribute ${a.name} of ${e.className}: ${JSON.stringify(a.value.slice(0, 300))}`);
             if (/^on/.test(a.name)) found.push(`handler ${a.name}`);
             if (a.value.length > 50_000) found.push(`${a.name} of ${a.value.length} of ${e.className}`);
         }
@@ -39,7 +42,8 @@ FOUND = """() => {
     const root = document.documentElement;
     if (root.scrollWidth > innerWidth + 1) found.push(`the page is ${root.scrollWidth} wide`);
     if (root.scrollHeight > innerHeight + 1) found.push(`the page is ${root.scrollHeight} high`);
-    const clips = (e) => e && e !== document.body && (/hidden|auto|scroll|clip/.test(getComputedStyle(e).overflowX) || clips(e.parentElement));
+    const clips = (e) => e && e !== document.body
+        && (/hidden|auto|scroll|clip/.test(getComputedStyle(e).overflowX) || clips(e.parentElement));
     for (const e of document.querySelectorAll(".jaxviz *")) {
         const box = e.getBoundingClientRect();
         const isOut = box.width > 0 && box.height > 0 && (box.right > innerWidth + 1 || box.left < -1);

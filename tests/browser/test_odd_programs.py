@@ -27,7 +27,8 @@ SETTLING = "Viewport failed to stabilize"
 
 
 SHORT = ("an unknown primitive", "unicode", "empty arrays", "more bytes than a float counts")
-"""What the short tests open: a stage with an error, unusual names, no bytes and too many. For the others, `test_robustness.py` tests the tables sent to the page."""
+"""What the short tests open: a stage with an error, unusual names, no bytes and too many. For the others,
+`test_robustness.py` tests the tables sent to the page."""
 
 
 @pytest.fixture

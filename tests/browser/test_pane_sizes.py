@@ -170,8 +170,9 @@ def versions(tmp_path_factory):
     return jaxviz.explore(compared).save_html(tmp_path_factory.mktemp("pages") / "page.html").as_uri()
 
 
-IN_ROWS = """(bar) => new Set([...bar.querySelectorAll("button, input, select, output")].filter((e) => e.checkVisibility())
-    .map((e) => { const { top, height } = e.getBoundingClientRect(); return Math.round((top + height / 2) / 10); })).size"""
+IN_ROWS = """(bar) => new Set([...bar.querySelectorAll("button, input, select, output")]
+    .filter((e) => e.checkVisibility()).map((e) => { const { top, height } = e.getBoundingClientRect();
+    return Math.round((top + height / 2) / 10); })).size"""
 
 
 # JupyterLab leaves 850 to a notebook beside its file browser, on a screen of 1280.

@@ -1,4 +1,5 @@
-"""A notebook with many explorers, saved with its widget state and reopened with a kernel that does not know them, and without one."""
+"""A notebook with many explorers, saved with its widget state and reopened with a kernel that does not know them, and
+without one."""
 
 import base64
 import gzip
@@ -120,7 +121,10 @@ def saves_no_state(open_lab):
 # A single test, since opening JupyterLab and deriving the program take most of its time.
 def test_an_explorer_or_its_picture_is_seen_again_whatever_is_set(saves_no_state, in_lab):
     page, folder = in_lab.page, in_lab.lab.folder
-    picture = f"from IPython.display import Image\nimport ipywidgets\ndisplay(ipywidgets.IntSlider())\nImage({PNG!r}, format='png')"
+    picture = (
+        f"from IPython.display import Image\nimport ipywidgets\ndisplay(ipywidgets.IntSlider())\n"
+        f"Image({PNG!r}, format='png')"
+    )
     both = f"display(explorers[0])\ndisplay(Image({PNG!r}, format='png'))\ndisplay(explorers[0])"
     made = plain_notebook(PROGRAM.replace(f"range({EXPLORERS})", "range(1)"), picture, both)
     nbformat.write(made, folder / "live.ipynb")

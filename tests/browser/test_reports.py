@@ -23,7 +23,8 @@ def loss(params, x):
 """
 
 CELLS = {
-    "load": "import jax.numpy as jnp, jaxviz\nfrom shown_model import loss\nparams, x = [jnp.ones((64, 64))] * 3, jnp.ones((8, 64))",
+    "load": "import jax.numpy as jnp, jaxviz\nfrom shown_model import loss\nparams, x = [jnp.ones((64, 64))] * 3, "
+    "jnp.ones((8, 64))",
     "inline": "def inline(x):\n    return jnp.log(x).sum()",
     "empty": "\n" * 60,
     "residuals": "jaxviz.residuals(loss, params, x)",

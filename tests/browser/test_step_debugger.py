@@ -1,4 +1,5 @@
-"""The stepper's widget in JupyterLab: forward, into a scan, to an iteration, the backward pass, back in time, breakpoints."""
+"""The stepper's widget in JupyterLab: forward, into a scan, to an iteration, the backward pass, back in time,
+breakpoints."""
 
 import re
 

@@ -126,7 +126,8 @@ def test_flags_that_are_set():
     assert status == 0
     flags = {f["what"]: f["found"] for f in told["findings"] if f["part"] == "flags"}
     assert flags == {
-        "jax_enable_x64": "True", "jax_debug_nans": "True", "jax_disable_jit": "True", "jax_numpy_dtype_promotion": "strict",
+        "jax_enable_x64": "True", "jax_debug_nans": "True", "jax_disable_jit": "True",
+        "jax_numpy_dtype_promotion": "strict",
         "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
     }  # fmt: skip
     assert [f["found"] for f in told["findings"] if f["what"] == "devices"] == ["2 devices, cpu:0 to cpu:1 (cpu)"]

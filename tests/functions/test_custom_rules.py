@@ -235,7 +235,8 @@ COMPUTED_AROUND = {
     **{f"once, {around}": of_what_is_around(around, lambda m, f: m.grad(f)) for around in AROUND},
     **{f"twice, {around}": of_what_is_around(around, twice) for around in AROUND},
     "what is differentiated": lambda m, f: twice(m, lambda x: m.vmap(lambda s: f(x, s * x))(SCALES).sum())(0.3),
-    "what is mapped and differentiated": lambda m, f: m.grad(lambda x: m.vmap(lambda s: f(x, s))(x * SCALES).sum())(0.3),
+    "what is mapped and differentiated": lambda m,
+    f: m.grad(lambda x: m.vmap(lambda s: f(x, s))(x * SCALES).sum())(0.3),
 }  # fmt: skip
 
 

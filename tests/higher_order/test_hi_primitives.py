@@ -80,7 +80,8 @@ def test_no_checkpoint_is_planned_around_a_rule_that_leaves_out_a_tangent(around
     assert not jaxviz.plan_remat(loss, X).regions
 
 
-# --- mutable hi types ---------------------------------------------------------------------------------------------------------
+# --- mutable hi types
+# ---------------------------------------------------------------------------------------------------------
 
 
 mutable = pytest.mark.skipif(not hasattr(types_of_jax, "Box"), reason="JAX has no mutable hi type since 0.11.1")

@@ -1,4 +1,5 @@
-"""Programs of functions whose Python looks at values: one path, with its branch points. The laws hold of them in `test_matrix.py`."""
+"""Programs of functions whose Python looks at values: one path, with its branch points. The laws hold of them in
+`test_matrix.py`."""
 
 import jax
 import jax.numpy as jnp

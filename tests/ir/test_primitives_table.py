@@ -32,14 +32,18 @@ OF_SOME_VERSIONS = {
 }  # fmt: skip
 
 BY_DEFAULT = {
-    "holds programs": "composite cond custom_linear_solve eval_jaxpr program_order reduce reduce_window scan select_and_scatter while",
+    "holds programs": "composite cond custom_linear_solve eval_jaxpr program_order reduce reduce_window scan "
+    "select_and_scatter while",
     "takes a number of steps that depends on the numbers, or an algorithm of the backend": (
-        "approx_top_k cholesky_update eig eigh geqp3 geqrf hessenberg householder_product lu lu_pivots_to_permutation ormqr polynomial "
+        "approx_top_k cholesky_update eig eigh geqp3 geqrf hessenberg householder_product lu lu_pivots_to_permutation "
+        "ormqr polynomial "
         "qr ragged_dot_general scaled_dot schur svd symmetric_product top_k tridiagonal tridiagonal_solve"
     ),
     "starts, ends or addresses an exchange in another way than the whole one": (
-        "all_gather_done all_gather_reduced_start all_gather_start all_to_all_done all_to_all_start pbroadcast_done pbroadcast_start "
-        "ppermute_done ppermute_start precv psend psum_done psum_invariant_start psum_start ragged_all_to_all reduce_scatter_done "
+        "all_gather_done all_gather_reduced_start all_gather_start all_to_all_done all_to_all_start pbroadcast_done "
+        "pbroadcast_start "
+        "ppermute_done ppermute_start precv psend psum_done psum_invariant_start psum_start ragged_all_to_all "
+        "reduce_scatter_done "
         "reduce_scatter_start unreduced_psum_start unreduced_reduce_scatter_start"
     ),
     "is bound by JAX alone, inside its own transforms": (

@@ -34,7 +34,8 @@ def test_no_other_package_knows_jaxs_inside_or_its_version():
 
 
 def names_used():
-    """The names under `jax._src` used in the two packages `compat`: imports, with the attributes accessed on them, and private ones of classes."""
+    """The names under `jax._src` used in the two packages `compat`: imports, with the attributes accessed on them, and
+    private ones of classes."""
     nodes = [
         node for of in COMPAT for file in sorted(of.glob("*.py")) for node in ast.walk(ast.parse(file.read_text()))
     ]
@@ -162,7 +163,8 @@ WITHOUT = {
     "api._check_scalar": "jaxviz.grad(jnp.sum)(x)",
     "api._post_hook_state": "jaxviz.watch_donations()",
     "interpreters.partial_eval.ensure_enum": "jaxviz.derive(jax.checkpoint(jnp.sin), x).forward",
-    "shard_map._as_manual_mesh": "jaxviz.derive(jax.shard_map(jnp.sin, mesh=mesh, in_specs=P('i'), out_specs=P('i')), x).forward",
+    "shard_map._as_manual_mesh": "jaxviz.derive(jax.shard_map(jnp.sin, mesh=mesh, in_specs=P('i'), out_specs=P('i')), "
+    "x).forward",
 }
 """Each name, and what cannot be done without it."""
 

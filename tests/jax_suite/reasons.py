@@ -1,16 +1,24 @@
-"""The tests of JAX that fail with jaxviz, by name, or by class and name, each with its reason. The run fails if one of them passes."""
+"""The tests of JAX that fail with jaxviz, by name, or by class and name, each with its reason. The run fails if one of
+them passes."""
 
 import jax
 
 _NUMBER = "the rule adds Python numbers, which JAX hands back as Python numbers; what a program gives is an array"
 _OPENED = (
-    "a checkpoint of jax_remat3 is opened and differentiated as the primitive that jax.checkpoint has without the flag, which keeps its "
+    "a checkpoint of jax_remat3 is opened and differentiated as the primitive that jax.checkpoint has without the "
+    "flag, which keeps its "
     "name and puts its barriers where that one does"
 )
 _TRACED = "a value without a tangent is to be no tracer while the function runs; here the whole function is traced"
 
-_REFERENCES = "it differentiates what passes through a mutable reference, which jaxviz does not do yet: it raises an error with the line"
-_DENSE = "the jaxpr has a dense cotangent that is added to the reference given to with_refs; JAX adds its parts in place. The values are the same"
+_REFERENCES = (
+    "it differentiates what passes through a mutable reference, which jaxviz does not do yet: it raises an error "
+    "with the line"
+)
+_DENSE = (
+    "the jaxpr has a dense cotangent that is added to the reference given to with_refs; JAX adds its parts in place. "
+    "The values are the same"
+)
 _MUTABLE = "a rule writes a value of a mutable hi type, which jaxviz does not trace: it raises an error with the line"
 _OTHER_WORDS = "it is refused, but not in JAX's words"
 
@@ -21,17 +29,20 @@ CANNOT = {
         "the message shows what the rule returned, for JAX a number and here a tracer, since the rule is traced"
     ),
     "test_jvp_closure": (
-        "its rule for vmap gives another shape than its function, which running a jaxpr under jax_enable_checks refuses; without that "
+        "its rule for vmap gives another shape than its function, which running a jaxpr under jax_enable_checks "
+        "refuses; without that "
         "flag it gives JAX's values"
     ),
 }
 CANNOT |= dict.fromkeys(
     """
-    test_custom_vjp_differentiated_ref0 test_custom_vjp_differentiated_ref1 test_empty_ref_grad test_empty_ref_jvp test_free_ref_grad
-    test_free_ref_jvp test_freeze_insertion0 test_freeze_insertion1 test_get_transpose_uninstantiated_grad_ref test_grad_get_transformed_ref
-    test_grad_jit0 test_grad_jit1 test_grad_jit_readonly0 test_grad_jit_readonly1 test_grad_jit_readonly_1 test_grad_jit_readonly_2
-    test_grad_mutable_array0 test_grad_mutable_array1 test_grad_scan0 test_grad_scan1 test_grad_scan_extensive test_remat_basic_arg0
-    test_remat_basic_arg1 test_grad_of_constant_ref_set test_grad_of_constant_ref_set_indexed test_with_refs_basic
+    test_custom_vjp_differentiated_ref0 test_custom_vjp_differentiated_ref1 test_empty_ref_grad test_empty_ref_jvp
+    test_free_ref_grad test_free_ref_jvp test_freeze_insertion0 test_freeze_insertion1
+    test_get_transpose_uninstantiated_grad_ref test_grad_get_transformed_ref test_grad_jit0 test_grad_jit1
+    test_grad_jit_readonly0 test_grad_jit_readonly1 test_grad_jit_readonly_1 test_grad_jit_readonly_2
+    test_grad_mutable_array0 test_grad_mutable_array1 test_grad_scan0 test_grad_scan1 test_grad_scan_extensive
+    test_remat_basic_arg0 test_remat_basic_arg1 test_grad_of_constant_ref_set test_grad_of_constant_ref_set_indexed
+    test_with_refs_basic
     """.split()
     + [f"test_{loop}_vjp_systematic_readonly{i}" for loop in ("jit", "scan") for i in range(10)],
     _REFERENCES,

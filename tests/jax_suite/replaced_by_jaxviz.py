@@ -1,8 +1,8 @@
 """A pytest plugin that runs JAX's own tests with jaxviz.
 
-It replaces functions in `jax` and `jax._src.api` by jaxviz's before JAX's test files are imported. JAX's own linearize and backward
-pass then raise if jaxviz calls them, so that no test passes by delegating to JAX. A test in `reasons.py` is expected to fail, and the
-run fails if it passes.
+It replaces functions in `jax` and `jax._src.api` by jaxviz's before JAX's test files are imported. JAX's own linearize
+and backward pass then raise if jaxviz calls them, so that no test passes by delegating to JAX. A test in `reasons.py`
+is expected to fail, and the run fails if it passes.
 
 `make test-jax JAX_CHECKOUT=…` runs it on a checkout of JAX at the tag of the installed version.
 """
@@ -23,7 +23,8 @@ import jaxviz
 
 REPLACED = ("grad", "value_and_grad", "vjp", "jvp", "linearize", "jacfwd", "jacrev", "hessian", "linear_transpose")
 FORBIDDEN = (
-    "linearize", "linearize_jaxpr", "_linearize_jaxpr", "linearize_subtrace", "linearize_subtrace_2", "backward_pass", "backward_pass3",
+    "linearize", "linearize_jaxpr", "_linearize_jaxpr", "linearize_subtrace", "linearize_subtrace_2", "backward_pass",
+    "backward_pass3",
 )  # fmt: skip
 JAX_FOLDER = os.path.dirname(jax.__file__) + os.sep
 JAXVIZ_FOLDER = os.path.dirname(jaxviz.__file__) + os.sep

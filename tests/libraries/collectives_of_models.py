@@ -1,5 +1,5 @@
-"""Communication between devices in library models of real size with sharded parameters: each collective has a line, and nearly all bytes a
-cause."""
+"""Communication between devices in library models of real size with sharded parameters: each collective has a line, and
+nearly all bytes a cause."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,8 @@ import jaxviz
 
 
 def placed(tree, *spec):
-    """On a mesh of two by four devices: with given shardings, or each array sharded over `model` along its longest dimension."""
+    """On a mesh of two by four devices: with given shardings, or each array sharded over `model` along its longest
+    dimension."""
     mesh = Mesh(np.array(jax.devices()[:8]).reshape(2, 4), ("data", "model"))
 
     def one(t):

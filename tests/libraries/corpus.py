@@ -20,13 +20,15 @@ HERE = Path(__file__).parent
 RESULTS = HERE.parents[1] / "artifacts" / "libraries"
 PROGRAMS = load()
 MINUTES = 60
-"""The time limit of a program in minutes, including other load on the machine; each tool also has a limit of CPU time."""
+"""The time limit of a program in minutes, including other load on the machine; each tool also has a limit of CPU
+time."""
 
 
 @cache
 def results(name):
     """The results of the tools for a program, by tool, and the other output of its process."""
-    # Nothing comes from the compilation cache, neither from other tests nor from JAX's own gradient before: a user would wait as long.
+    # Nothing comes from the compilation cache, neither from other tests nor from JAX's own gradient before: a user
+    # would wait as long.
     given = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_COMPILATION_CACHE", "JAX_PERSISTENT_CACHE"))}
     environment = {**given, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
     RESULTS.mkdir(parents=True, exist_ok=True)

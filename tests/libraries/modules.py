@@ -275,7 +275,8 @@ def equinox_unbounded_loop():
 
 @program("diffrax", find_nan_argument="The library refuses a NaN: its steps shrink until it raises.")
 def diffrax_adaptive_steps():
-    """Adaptive steps in a loop whose number of them is not known, by recursive checkpoints, with a whole model as the field."""
+    """Adaptive steps in a loop whose number of them is not known, by recursive checkpoints, with a whole model as the
+    field."""
     import diffrax
     import equinox as eqx
 
@@ -344,7 +345,8 @@ def flax_nnx_mutable_arrays_in_scan():
 
 
 @program(
-    "flax", check="JAX also saves what it multiplies by the zero tangent of a reference that the function makes; a note says so.",
+    "flax", check="JAX also saves what it multiplies by the zero tangent of a reference that the function makes; a "
+    "note says so.",
 )  # fmt: skip
 def flax_nnx_scaled_by_mutable_arrays():
     return nnx_recurrent(True)

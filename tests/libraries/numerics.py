@@ -9,7 +9,8 @@ from registry import program
 
 @program("jaxopt")
 def jaxopt_ridge_by_implicit_differentiation():
-    """The held-out error of a solution found by L-BFGS, as a function of the regularization: by the implicit function theorem."""
+    """The held-out error of a solution found by L-BFGS, as a function of the regularization: by the implicit function
+    theorem."""
     import jaxopt
 
     keys = jax.random.split(jax.random.key(0), 3)
@@ -76,7 +77,8 @@ def interpax_cubic_spline():
 
 @program("quadax")
 def quadax_adaptive_quadrature():
-    """An integral by adaptive Gauss–Kronrod rules, and by Romberg's method, as a function of a parameter of the integrand."""
+    """An integral by adaptive Gauss–Kronrod rules, and by Romberg's method, as a function of a parameter of the
+    integrand."""
     import quadax
 
     def loss(a):
@@ -119,7 +121,8 @@ def jaxopt_without_implicit_differentiation():
 
 @program("matfree")
 def matfree_log_determinant():
-    """The log-determinant of a kernel matrix that is never formed: Lanczos in a loop with a rule of its own, for random vectors."""
+    """The log-determinant of a kernel matrix that is never formed: Lanczos in a loop with a rule of its own, for random
+    vectors."""
     from matfree import decomp, funm, stochtrace
 
     x = jnp.linspace(0.0, 1.0, 24)

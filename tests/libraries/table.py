@@ -16,7 +16,8 @@ from tools import tools_for
 
 RESULTS = Path(__file__).parents[2] / "artifacts" / "libraries"
 HEADS = (
-    "library", "program", "equations", "gradient", "residuals as in JAX", "on own lines", "gradient, s (JAX)", "reports, s",
+    "library", "program", "equations", "gradient", "residuals as in JAX", "on own lines", "gradient, s (JAX)",
+    "reports, s",
     "explorer, s", "find_nan, s", "planted NaNs found", "memory, GiB (JAX)", "expected failures",
 )  # fmt: skip
 REPORTS = (

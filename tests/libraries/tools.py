@@ -1,6 +1,7 @@
 """Runs every tool on one program, and prints the results: `python tests/libraries/tools.py penzai_llama_7b`.
 
-One line of JSON per tool: its name, whether everything was right (or the error), seconds, and the peak memory of the process.
+One line of JSON per tool: its name, whether everything was right (or the error), seconds, and the peak memory of the
+process.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ LIMIT = 180
 
 @dataclass
 class Subject:
-    """A loss or a training step and its arguments, with JAX's gradient of a loss, which is None for abstract arguments."""
+    """A loss or a training step and its arguments, with JAX's gradient of a loss, which is None for abstract
+    arguments."""
 
     loss: Callable[..., Any]
     args: tuple[Any, ...]
@@ -74,7 +76,8 @@ def arrays_of(tree: Any) -> list[Any]:
 
 Tool = Callable[[Subject], dict[str, Any] | None]
 TOOLS: dict[str, Tool] = {}
-"""By name, in the order in which they run. A tool raises if something is wrong, and returns the text for its column in the table."""
+"""By name, in the order in which they run. A tool raises if something is wrong, and returns the text for its column in
+the table."""
 
 NEED_VALUES: set[str] = set()
 """The tools that run the program."""
@@ -138,7 +141,8 @@ def assert_same_types(got: Any, want: Any) -> None:
 
 
 def compared(got: Any, want: Any) -> str:
-    """'bitwise', or the largest difference relative to the largest gradient of an array; an error if it is more than rounding.
+    """'bitwise', or the largest difference relative to the largest gradient of an array; an error if it is more than
+    rounding.
 
     An array whose gradient is tiny compared to the others', such as the bias of attention keys, is zero up to rounding.
     """
@@ -365,7 +369,8 @@ def as_many_as(results: Any, found: Any) -> Any:
 
 @tool(on_values=True)
 def find_nan_otherwise(subject: Subject) -> None:
-    """The loss has an auxiliary result, and is called by keywords: nothing is found in it, and the line of a planted slope."""
+    """The loss has an auxiliary result, and is called by keywords: nothing is found in it, and the line of a planted
+    slope."""
     params, *rest = subject.args
     by_name = {f"given_{k}": x for k, x in enumerate(rest)}
 
@@ -426,7 +431,8 @@ def one_subject(subject: Subject) -> None:
 
 @tool(kinds="step")
 def plan_step(subject: Subject) -> dict[str, Any] | None:
-    """The planned step has the residuals and the peak that the plan says, no higher than before, and the same results."""
+    """The planned step has the residuals and the peak that the plan says, no higher than before, and the same
+    results."""
     for bound in ({}, {"residuals": "70%"}):
         found = jaxviz.plan_remat(subject.loss, *subject.args, **bound)
         written(found)

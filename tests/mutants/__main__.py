@@ -1,7 +1,8 @@
 """Plants faults in a copy of the checkout, one at a time, and runs the tests that cover them: `make mutants`.
 
-The short tests, which `make test` runs, have to find each fault. Only if they miss one are the sweeps run as well, to tell whether
-leaving these out is the reason. The tests that found something are run again without a fault, and have to pass.
+The short tests, which `make test` runs, have to find each fault. Only if they miss one are the sweeps run as well, to
+tell whether leaving these out is the reason. The tests that found something are run again without a fault, and have to
+pass.
 
     make mutants                      all faults
     make mutants MUTANTS="jvp 12"     those whose file, description or number matches

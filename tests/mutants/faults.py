@@ -1,4 +1,5 @@
-"""Faults to plant, from `faults.txt`: for a file and the tests that cover it, lines of the file and what is to stand there instead.
+"""Faults to plant, from `faults.txt`: for a file and the tests that cover it, lines of the file and what is to stand
+there instead.
 
     jaxviz/transforms/vmap.py: tests/transforms/test_vmap.py -k mapped
     notes on nested equations are lost

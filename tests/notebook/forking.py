@@ -1,7 +1,7 @@
 """Runs notebooks in processes forked from this one, which has imported their modules but computed nothing.
 
-It reads requests as lines of JSON, `{"cells": [source, …], "folder": …}`, and answers each with a line: the text output of each cell.
-Kernels would each take seconds to import the same modules.
+It reads requests as lines of JSON, `{"cells": [source, …], "folder": …}`, and answers each with a line: the text output
+of each cell. Kernels would each take seconds to import the same modules.
 """
 
 import json

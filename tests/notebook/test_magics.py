@@ -1,4 +1,5 @@
-"""The magics, in a shell of their own: what they display, and how they report mistakes, as transcripts; and what they give back."""
+"""The magics, in a shell of their own: what they display, and how they report mistakes, as transcripts; and what they
+give back."""
 
 import contextlib
 import sys

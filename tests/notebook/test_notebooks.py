@@ -49,8 +49,8 @@ for _name, _exercise in list(globals().items()):
             assert _exercise.hint().headline
 print(_json.dumps([_seconds, _found]))
 """
-"""Gives wrong answers to each exercise and requests its hints; also reports the CPU time that the notebook took before, which does not
-depend on other load."""
+"""Gives wrong answers to each exercise and requests its hints; also reports the CPU time that the notebook took before,
+which does not depend on other load."""
 
 
 def text_of(cell):
@@ -170,7 +170,8 @@ def test_the_text_below_a_question_does_not_answer_it(path):
 
 
 WORDS_PER_MINUTE, MINUTES_PER_LINE, MINUTES_PER_QUESTION, MINUTES_PER_FUNCTION = 170, 4 / 60, 1.5, 4
-"""The time a reader is assumed to need for prose, for a line of unfolded code, to mark or choose an answer, and to write a function."""
+"""The time a reader is assumed to need for prose, for a line of unfolded code, to mark or choose an answer, and to
+write a function."""
 
 
 def minutes_of(notebook):

@@ -101,8 +101,8 @@ def works(python, folder, **variables):
 
 
 def test_the_wheel_works_where_there_is_no_node(wheel, tmp_path):
-    """With the packages installed here, since pip takes a minute to create an environment; whether its requirements suffice is tested
-    below."""
+    """With the packages installed here, since pip takes a minute to create an environment; whether its requirements
+    suffice is tested below."""
     installed = tmp_path / "site-packages"
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(installed), str(wheel)]
     subprocess.run(command, check=True)
@@ -118,7 +118,8 @@ def test_the_wheel_works_in_an_empty_environment(wheel, tmp_path):
 
 
 def test_what_is_imported_is_required_by_name():
-    """In the tests' environment everything is installed anyway, and what another requirement brings may go with its next version."""
+    """In the tests' environment everything is installed anyway, and what another requirement brings may go with its
+    next version."""
     imported = set()
     for path in (ROOT / "jaxviz").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

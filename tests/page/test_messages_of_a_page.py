@@ -1,4 +1,5 @@
-"""Whatever a page sends, no Python of its own is run, no file is written, and the kernel goes on: for each handler of messages."""
+"""Whatever a page sends, no Python of its own is run, no file is written, and the kernel goes on: for each handler of
+messages."""
 
 import builtins
 import contextlib
@@ -20,16 +21,20 @@ from jaxviz.features.probes.widget import LivePlot
 from jaxviz.page.bundle import OneWay, bundle
 
 PYTHON = [
-    "canary()", "lambda v: canary()", "canary() or (lambda v: True)", "__import__('builtins').canary()", "max > canary()",
+    "canary()", "lambda v: canary()", "canary() or (lambda v: True)", "__import__('builtins').canary()",
+    "max > canary()",
     "{canary()}", "__import__('os').system('touch canary')", "open('canary', 'w').write('')", "[canary() for _ in '1']",
 ]  # fmt: skip
 WORDS = [
-    "", "primal", "forward", "backward", "compiled", "__class__", "tanh", "a", "jaxpr", "0||", "||", "zz", "-1||", "0|0|0|0", "9999||",
-    "primal:1", "primal:-1", "primal:٣", "test_messages_of_a_page.py:1", "../../etc/passwd:1", "/etc/passwd", "..", "explorer", "stepper",
+    "", "primal", "forward", "backward", "compiled", "__class__", "tanh", "a", "jaxpr", "0||", "||", "zz", "-1||",
+    "0|0|0|0", "9999||",
+    "primal:1", "primal:-1", "primal:٣", "test_messages_of_a_page.py:1", "../../etc/passwd:1", "/etc/passwd", "..",
+    "explorer", "stepper",
     "graphviz\x00", "max > 1", "max_abs > 1e999", "²:²", "a:" + "9" * 5000, "<script>", "\ud800",
 ]  # fmt: skip
 NAMES = [
-    "do", "work", "part", "when", "name", "line", "file", "primitive", "non_finite", "stage", "path", "index", "iteration", "number",
+    "do", "work", "part", "when", "name", "line", "file", "primitive", "non_finite", "stage", "path", "index",
+    "iteration", "number",
     "keys", "draw", "code", "compile", "plan",
 ]  # fmt: skip
 
@@ -49,15 +54,19 @@ LEVELS = st.lists(
 OFTEN_RIGHT = st.fixed_dictionaries(
     {},
     optional={
-        "stage": st.sampled_from(["forward", "backward", "x"]), "path": LEVELS, "index": st.integers(-1, 9), "iteration": st.integers(-1, 9),
-        "keys": st.lists(st.sampled_from(WORDS + PYTHON), max_size=3), "draw": st.sampled_from(WORDS), "code": st.sampled_from(WORDS),
-        "when": st.sampled_from(PYTHON + WORDS), "name": st.sampled_from(PYTHON + WORDS), "line": st.sampled_from(PYTHON + WORDS),
+        "stage": st.sampled_from(["forward", "backward", "x"]), "path": LEVELS, "index": st.integers(-1, 9),
+        "iteration": st.integers(-1, 9),
+        "keys": st.lists(st.sampled_from(WORDS + PYTHON), max_size=3), "draw": st.sampled_from(WORDS),
+        "code": st.sampled_from(WORDS),
+        "when": st.sampled_from(PYTHON + WORDS), "name": st.sampled_from(PYTHON + WORDS),
+        "line": st.sampled_from(PYTHON + WORDS),
         "number": st.integers(-2, 3), "file": st.integers(-2, 3),
     },
 )  # fmt: skip
 REQUESTS = st.one_of(
     JSON,
-    st.builds(lambda do, more, right: {**more, **right, "do": do}, st.sampled_from([*_REQUESTS, "__init__", "break", "run to"]), FIELDS, OFTEN_RIGHT),
+    st.builds(lambda do, more, right: {**more, **right, "do": do},
+              st.sampled_from([*_REQUESTS, "__init__", "break", "run to"]), FIELDS, OFTEN_RIGHT),
     st.builds(lambda more, right: {**more, **right, "work": "try"}, FIELDS, OFTEN_RIGHT),
     st.builds(lambda part: {"part": part}, JSON),
     st.sampled_from([work for work in _WORK if work not in ("compile", "compile one", "advice")]),

@@ -136,12 +136,14 @@ def test_a_chart_of_nothing_is_an_empty_figure_and_no_drawing(chart, sentence):
         lambda: plot(Chain(STOPS, "the path of the first NaN")),
         lambda: plot(OverTime([(2**33, 0)], CHART.kinds, (("forward", 0),), "t", "p")),
         lambda: plot(TradeOff(
-            [(2**30, 0, "no checkpoints", "policy"), (2**28, 3e12, "nothing_saveable", "policy")], [(2**28, 3e12), (2**30, 0)], "trades",
+            [(2**30, 0, "no checkpoints", "policy"), (2**28, 3e12, "nothing_saveable", "policy")],
+            [(2**28, 3e12), (2**30, 0)], "trades",
             AXIS, Axis("FLOPs", FLOPS, str), "the best",
         )),
         lambda: plot(FlameGraph(
             [("all", "jax", 0.0, 4.0, 0), ("model.py:12 loss", "user", 0.0, 3.0, 1), ("b", "jax", 3.0, 0.01, 1)],
-            {"user": "#ffcc00", "jax": "#99ccff"}, {"user": "your lines", "jax": "JAX"}, "where the time of a function with a long name goes",
+            {"user": "#ffcc00", "jax": "#99ccff"}, {"user": "your lines", "jax": "JAX"},
+            "where the time of a function with a long name goes",
         )),
     ],
 )  # fmt: skip

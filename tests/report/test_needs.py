@@ -1,4 +1,5 @@
-"""Reports without matplotlib, pillow, graphviz and JupyterLab, or with broken ones: text and pages work, and a figure says what it needs."""
+"""Reports without matplotlib, pillow, graphviz and JupyterLab, or with broken ones: text and pages work, and a figure
+says what it needs."""
 
 import subprocess
 import sys

@@ -1,4 +1,5 @@
-"""Drawings: well-formed, without scripts and ids, without overlaps, and with the amounts that they show. Those of reports are in a transcript."""
+"""Drawings: well-formed, without scripts and ids, without overlaps, and with the amounts that they show. Those of
+reports are in a transcript."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The schemas of plain data: `tests/fixtures/schemas.json` has them all, one in a line.
 
-An entry that goes, or means something else, needs a new `VERSION`. `python tests/report/test_report_schemas.py` then writes the file again.
+An entry that goes, or means something else, needs a new `VERSION`. `python tests/report/test_report_schemas.py` then
+writes the file again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Compilations are shared by all who request them, take turns, and outlast an interrupt, another thread, a fork and the end of Python."""
+"""Compilations are shared by all who request them, take turns, and outlast an interrupt, another thread, a fork and the
+end of Python."""
 
 import os
 import signal
@@ -84,7 +85,8 @@ def test_an_interrupt_ends_the_waiting_and_the_next_request_goes_on_with_it(requ
 
 
 def test_an_interrupt_anywhere_leaves_nothing_that_is_waited_for_in_vain():
-    """Python handles a signal where a function begins, and where a call has returned: here at each of these places in turn."""
+    """Python handles a signal where a function begins, and where a call has returned: here at each of these places in
+    turn."""
     n_interrupted = 0
     for place in range(1, 200):
         n = 0
@@ -211,7 +213,8 @@ def test_caches_can_be_cleared_while_something_is_compiled():
         assert found.result(LONG) == "compiled"
 
 
-# --- processes ---------------------------------------------------------------------------------------------------------
+# --- processes
+# ---------------------------------------------------------------------------------------------------------
 
 STARTED = """
 import os, signal, sys, threading, time
@@ -267,7 +270,8 @@ def test_a_forked_process_compiles_what_the_other_one_has_begun():
         import warnings
         warnings.simplefilter("ignore")
         if os.fork() == 0:
-            print("forked", stoppable.compiled_once(program, "", lambda: "anew"), stoppable.compiled_alone("x", lambda: 1), flush=True)
+            once = stoppable.compiled_once(program, "", lambda: "anew")
+            print("forked", once, stoppable.compiled_alone("x", lambda: 1), flush=True)
             os._exit(0)
         os.wait()
         """,

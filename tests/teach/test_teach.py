@@ -155,6 +155,9 @@ def test_a_form_gives_what_is_ticked_chosen_and_typed():
 
 @pytest.mark.slow
 def test_an_exercise_in_a_script_needs_no_notebook():
-    code = "import jaxviz, sys; jaxviz.teach.predict('?', truth=lambda: 1).answer(1); print({'IPython', 'ipywidgets'} & set(sys.modules))"
+    code = (
+        "import jaxviz, sys; jaxviz.teach.predict('?', truth=lambda: 1).answer(1); print({'IPython', 'ipywidgets'} & "
+        "set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

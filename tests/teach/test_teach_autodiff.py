@@ -1,4 +1,5 @@
-"""Building one's own autodiff: other correct answers are accepted, wrong ones are not, and correct ones replace the engine's functions."""
+"""Building one's own autodiff: other correct answers are accepted, wrong ones are not, and correct ones replace the
+engine's functions."""
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +44,8 @@ def other_answers(my):
         if op == "dot":
             return my.dot(*[dx if j == i else y for j, y in enumerate(inputs)])
         return {
-            "add": lambda: dx, "mul": lambda: inputs[1 - i] * dx if i else dx * inputs[1], "sin": lambda: my.cos(x) * dx,
+            "add": lambda: dx, "mul": lambda: inputs[1 - i] * dx if i else dx * inputs[1],
+            "sin": lambda: my.cos(x) * dx,
             "cos": lambda: -1.0 * my.sin(x) * dx, "exp": lambda: my.exp(x) * dx, "log": lambda: dx / x,
             "recip": lambda: -1.0 * dx / (x * x), "step": lambda: my.zeros(dx),
         }[op]()  # fmt: skip
@@ -169,9 +171,15 @@ def test_other_answers_are_right_and_do_the_work(my):
 
 def test_right_answers_are_kept_for_the_next_notebook(my, tmp_path):
     namespace = {"my": my}
-    source = "def mine(equations, unknown):\n    return helper(equations, set(unknown))\n\n\ndef helper(equations, unknown):\n"
+    source = (
+        "def mine(equations, unknown):\n    return helper(equations, set(unknown))\n\n\n"
+        "def helper(equations, unknown):\n"
+    )
     source += "    now, later = [], []\n    for e in equations:\n        waits = bool(unknown & set(e.inputs))\n"
-    source += "        (later if waits else now).append(e)\n        unknown |= set(e.outputs) if waits else set()\n    return now, later\n"
+    source += (
+        "        (later if waits else now).append(e)\n        unknown |= set(e.outputs) if waits else set()\n"
+        "    return now, later\n"
+    )
     file = tmp_path / "cell.py"  # represents the cell
     import linecache
 

@@ -1,4 +1,5 @@
-"""Puzzles: par is the best known result, from the planner or known answers, and only answers that compute the same count."""
+"""Puzzles: par is the best known result, from the planner or known answers, and only answers that compute the same
+count."""
 
 import linecache
 import re
@@ -21,7 +22,8 @@ from jaxviz.teach.source import code_of
 ROOT = Path(__file__).parents[2]
 
 each_puzzle = pytest.mark.parametrize("puzzle", PUZZLES, ids=lambda p: p.name)
-BEATEN = {"softmax", "width", "pairs", "mask", "steps", "loops", "hessian", "where", "norm", "entropy", "softplus", "straight", "implicit", "gather"}  # fmt: skip
+BEATEN = {"softmax", "width", "pairs", "mask", "steps", "loops", "hessian", "where", "norm", "entropy", "softplus",
+          "straight", "implicit", "gather"}  # fmt: skip
 
 
 def test_there_are_24_short_ones():
@@ -85,7 +87,8 @@ def test_the_code_that_is_shown_runs_and_is_measured_alike(puzzle):
 
 
 def test_par_is_what_the_planner_finds():
-    """Using public functions: no plan with par's residuals recomputes more than allowed, and none saves less with that."""
+    """Using public functions: no plan with par's residuals recomputes more than allowed, and none saves less with
+    that."""
     width = teach.puzzles.show("width").puzzle
     arguments = sum(r.nbytes for r in jaxviz.residuals(width.function, *width.types) if r.kind == "argument")
     most = 0.1 * jaxviz.cost(width.function, *width.types).total.flops

@@ -72,7 +72,8 @@ def neurons(w, currents):
 
 
 def test_the_type_of_a_cotangent_is_not_taken_for_that_of_the_operation():
-    """Rules that bind an operation take its types from a cache, which must not contain an operation with types from its cotangent."""
+    """Rules that bind an operation take its types from a cache, which must not contain an operation with types from its
+    cotangent."""
     jaxviz.clear_caches()
     derivation = jaxviz.derive(neurons, jnp.ones((3, 3)), jnp.ones((6, 3)), argnums=(0, 1))
     assert derivation.check().agrees
@@ -84,7 +85,8 @@ def test_the_type_of_a_cotangent_is_not_taken_for_that_of_the_operation():
         assert compat.plain_result_types(op.primitive, given, op.in_avals, op.context) == op.out_avals
 
 
-# --- of another type than the value, which a user's backward rule may return: how JAX converts them, or rejects them ---
+# --- of another type than the value, which a user's backward rule may return: how JAX converts them, or rejects them
+# ---
 
 
 @jax.custom_vjp

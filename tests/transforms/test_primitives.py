@@ -1,4 +1,5 @@
-"""Every primitive that JAX can differentiate is in the matrix; and second derivatives, which are compared with differences too."""
+"""Every primitive that JAX can differentiate is in the matrix; and second derivatives, which are compared with
+differences too."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,5 @@
-"""The cost of gradients: each operation counted by hand and by XLA, loops and devices, totals, the report, measured time."""
+"""The cost of gradients: each operation counted by hand and by XLA, loops and devices, totals, the report, measured
+time."""
 
 import jax
 import jax.numpy as jnp
@@ -63,24 +64,29 @@ OPERATIONS = {
         lambda a, b: lax.dot_general(a, b, (((2,), (1,)), ((0,), (0,)))), (shaped(5, 4, 3), shaped(5, 3, 2)),
         2 * 5 * 4 * 2 * 3, 0, 5 * (12 + 6) * F, 5 * 8 * F,
     ),
-    "conv": (conv(), (shaped(2, 3, 9, 9), shaped(4, 3, 3, 3)), 2 * 2 * 4 * 3 * 7**2 * 9, 0, (2 * 243 + 108) * F, 2 * 4 * 49 * F),
+    "conv": (conv(), (shaped(2, 3, 9, 9), shaped(4, 3, 3, 3)), 2 * 2 * 4 * 3 * 7**2 * 9, 0, (2 * 243 + 108) * F,
+             2 * 4 * 49 * F),
     "padded conv": (  # of 9 windows with 3 elements, the first and the last overlap the padding by one
-        conv(padding="SAME"), (shaped(2, 3, 9, 9), shaped(4, 3, 3, 3)), 2 * 2 * 4 * 3 * 25**2, 0, (2 * 243 + 108) * F, 2 * 4 * 81 * F,
+        conv(padding="SAME"), (shaped(2, 3, 9, 9), shaped(4, 3, 3, 3)), 2 * 2 * 4 * 3 * 25**2, 0, (2 * 243 + 108) * F,
+        2 * 4 * 81 * F,
     ),
     "grouped conv": (
         conv(feature_group_count=2), (shaped(2, 6, 9, 9), shaped(4, 3, 3, 3)), 2 * 2 * 4 * 3 * 21**2, 0,
         (2 * 6 * 81 + 108) * F, 2 * 4 * 49 * F,
     ),
     "conv of batch groups": (
-        conv(batch_group_count=2), (shaped(2, 3, 9, 9), shaped(4, 3, 3, 3)), 2 * 4 * 3 * 21**2, 0, (2 * 243 + 108) * F, 4 * 49 * F,
+        conv(batch_group_count=2), (shaped(2, 3, 9, 9), shaped(4, 3, 3, 3)), 2 * 4 * 3 * 21**2, 0, (2 * 243 + 108) * F,
+        4 * 49 * F,
     ),
     "strided conv": (
         conv((2, 3)), (shaped(1, 1, 9, 9), shaped(1, 1, 3, 3)), 2 * (4 * 3) * (3 * 3), 0, (81 + 9) * F, 12 * F,
     ),
     "dilated kernel": (
-        conv(rhs_dilation=(2, 1)), (shaped(1, 1, 9, 9), shaped(1, 1, 3, 3)), 2 * (5 * 3) * (7 * 3), 0, (81 + 9) * F, 35 * F,
+        conv(rhs_dilation=(2, 1)), (shaped(1, 1, 9, 9), shaped(1, 1, 3, 3)), 2 * (5 * 3) * (7 * 3), 0, (81 + 9) * F,
+        35 * F,
     ),
-    "dilated input": (  # 3 elements two apart, so 5 in all, padded by 2: 7 windows of 3, which cover 9 elements in total
+    # 3 elements two apart, so 5 in all, padded by 2: 7 windows of 3, which cover 9 elements in total
+    "dilated input": (
         conv(padding=((2, 2), (0, 0)), lhs_dilation=(2, 1)), (shaped(1, 1, 3, 3), shaped(1, 1, 3, 3)), 2 * 9 * 3, 0,
         (9 + 9) * F, 7 * F,
     ),
@@ -88,7 +94,8 @@ OPERATIONS = {
     "max": (lambda x: jnp.max(x, 1), (M,), 32 * 47, 0, 32 * 48 * F, 32 * F),
     "argmax": (lambda x: lax.argmax(x, 1, np.int32), (M,), 9 * 32 * 47, 0, 32 * 48 * F, 32 * F),
     "pooling": (
-        lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (2, 2), (2, 2), "VALID"), (shaped(8, 8),), 16 * 3, 0, 64 * F, 16 * F,
+        lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (2, 2), (2, 2), "VALID"), (shaped(8, 8),), 16 * 3, 0, 64 * F,
+        16 * F,
     ),
     "gather": (
         lambda x, i: lax.gather(x, i, ROWS, (1, 48), mode="clip"), (M, I), 0, 0, 3 * 48 * F + 3 * F, 3 * 48 * F,
@@ -137,7 +144,8 @@ def test_what_has_no_elements_takes_no_work(f):
 
 
 def test_a_triangular_solve_counts_as_xla_counts_it():
-    """One multiplication and one addition per matrix element, including those above the diagonal, and right-hand side."""
+    """One multiplication and one addition per matrix element, including those above the diagonal, and right-hand
+    side."""
     solve = lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True)
     assert total(solve, shaped(8, 8), shaped(8, 3)).flops == 2 * 8 * 8 * 3
 
@@ -248,7 +256,8 @@ def test_gradients_cost_what_xla_says(name):
 
 
 def test_layers_cost_what_xla_counts_before_it_optimizes():
-    """The compiled count grows faster with the number of layers: fusions recompute elementwise values rather than read them."""
+    """The compiled count grows faster with the number of layers: fusions recompute elementwise values rather than read
+    them."""
     fun, args = models.transformer(3)
     report = jaxviz.cost(fun, *args)
     assert report.total.flops == pytest.approx(report.xla(optimized=False).flops, rel=0.001)

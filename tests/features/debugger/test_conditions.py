@@ -1,4 +1,5 @@
-"""Conditions that a page may set: compared with the same conditions in Python; anything else is refused without being run."""
+"""Conditions that a page may set: compared with the same conditions in Python; anything else is refused without being
+run."""
 
 import builtins
 import contextlib
@@ -59,7 +60,8 @@ def test_figures_are_of_the_finite_elements():
 @either
 @pytest.mark.parametrize(
     "value",
-    [jnp.array([True, False, True]), jnp.array([1, 0, 1], jnp.int8), jnp.array([1, 0, 1], jnp.bfloat16), 1j * jnp.array([1, 0, 1]), 1],
+    [jnp.array([True, False, True]), jnp.array([1, 0, 1], jnp.int8), jnp.array([1, 0, 1], jnp.bfloat16),
+     1j * jnp.array([1, 0, 1]), 1],
     ids=lambda v: str(getattr(v, "dtype", "a number")),
 )  # fmt: skip
 def test_values_of_any_type_have_figures(value):

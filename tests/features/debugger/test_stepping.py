@@ -17,7 +17,8 @@ from jaxviz.features.debugger.positions import Level, Position, StepperStage
 from jaxviz.features.debugger.stepping import Machine
 from jaxviz.runtime.evaluate import evaluate
 
-QUICK = """mlp with_a_key trees nested_jit scan_rnn scan_reverse scan_of_length_zero cond_in_cond scan_in_cond four_deep remat
+QUICK = """mlp with_a_key trees nested_jit scan_rnn scan_reverse scan_of_length_zero cond_in_cond scan_in_cond four_deep
+    remat
     custom_jvp custom_vjp while_beside linear_solve""".split()
 
 

@@ -218,7 +218,8 @@ def test_files(tmp_path):
 
 @needs_dot
 def test_a_figure_for_a_paper():
-    """It has what `dot` draws: each text within the room that it has there, boxes in their colours, lines with their arrows."""
+    """It has what `dot` draws: each text within the room that it has there, boxes in their colours, lines with their
+    arrows."""
     picture = drawing("small", "forward+backward")
     figure = picture.plot(width=7)
     assert figure.get_size_inches()[0] == pytest.approx(7)
@@ -248,8 +249,8 @@ def test_what_can_be_drawn():
 
 
 def innermost(program):
-    """The number of equations drawn as such when everything is open: those without nested programs, and one for each choice of a cond's
-    branch."""
+    """The number of equations drawn as such when everything is open: those without nested programs, and one for each
+    choice of a cond's branch."""
     n = 0
     for e in program.equations:
         inside = bodies(e)

@@ -132,7 +132,10 @@ def test_what_has_no_effect_is_in_the_first_view():
 
     args = jnp.ones((8, 8, 8)), jnp.ones((64, 8))
     found = derive(partial(loss, ["typo", "other"]), *args)
-    said = "saves nothing for the backward pass; the policy of `<lambda>` lists 'other', which nothing in it has (and 1 more);"
+    said = (
+        "saves nothing for the backward pass; the policy of `<lambda>` lists 'other', which nothing in it has (and 1 "
+        "more);"
+    )
     assert view_of(found).headline.keeps.startswith(said)
     sentence = advice_of(found.residuals, Switches(found))["sentence"]
     assert sentence.endswith("; the checkpoint of `<lambda>` leaves the peak where it was")

@@ -1,4 +1,5 @@
-"""`× n` in the explorer is a number of calls, counted here while the function is traced, and the same in both passes."""
+"""`× n` in the explorer is a number of calls, counted here while the function is traced, and the same in both
+passes."""
 
 import contextlib
 import functools
@@ -267,8 +268,10 @@ def scanned(ws, x):
 
 EXACT = {
     "layer": (
-        two_lines, nested, recursive, of_a_comprehension, reduced, partial, mapped, while_loop, decorated, inner_gradient,
-        stacks_in_a_loop, scanned, by_number, sometimes_two_lines, reduced_by_steps, generated, stacks_twice, one_or_the_other,
+        two_lines, nested, recursive, of_a_comprehension, reduced, partial, mapped, while_loop, decorated,
+        inner_gradient,
+        stacks_in_a_loop, scanned, by_number, sometimes_two_lines, reduced_by_steps, generated, stacks_twice,
+        one_or_the_other,
     ),
     "narrow": (unequal,), "either": (branching,), "stack": (nested,), "twice": (decorated,), "recursive": (recursive,),
     "numbered": (by_number,), "longer": (sometimes_two_lines,), "instead": (handled,), "step": (reduced_by_steps,),

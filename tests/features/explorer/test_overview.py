@@ -43,7 +43,8 @@ def products(w, x):
 
 
 PROGRAMS = {
-    "mlp": mlp(3), "transformer": transformer(3), "scanned": scan_transformer(3), "checkpointed": remat_transformer(2), "lstm": lstm(2),
+    "mlp": mlp(3), "transformer": transformer(3), "scanned": scan_transformer(3), "checkpointed": remat_transformer(2),
+    "lstm": lstm(2),
     "alternating": (alternating, ([W] * 4, jnp.ones((2, 4)))), "choosing": (choosing, (W, jnp.ones((2, 4)))),
     "products": (products, (W, jnp.ones((8, 4)))),
 }  # fmt: skip

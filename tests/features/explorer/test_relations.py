@@ -1,4 +1,5 @@
-"""Which variables have the same value, and which are tangents and cotangents of which: compared with the values that programs compute."""
+"""Which variables have the same value, and which are tangents and cotangents of which: compared with the values that
+programs compute."""
 
 import itertools
 from dataclasses import replace
@@ -18,7 +19,8 @@ from jaxviz.ir.syntax import Literal, Var
 from jaxviz.page.schema import KINS
 
 NAMES = """layer_norm gelu scalars powers jitted_twice jitted_closing_over input_and_result used_often updates scan_rnn
-    scan_results_that_are_residuals cond_branches_differ cond_in_cond remat remat_everything_saveable remat_in_remat cond_in_remat
+    scan_results_that_are_residuals cond_branches_differ cond_in_cond remat remat_everything_saveable remat_in_remat
+    cond_in_remat
     custom_jvp_nondiff""".split()
 BY_NAME = {case.name: case for case in CASES}
 SEVERAL = jax.jit(lambda x: jnp.sin(x) * x)

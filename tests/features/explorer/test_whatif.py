@@ -1,4 +1,5 @@
-"""The switches: each setting has the figures of the function with these checkpoints, and the page's data agrees with Python's."""
+"""The switches: each setting has the figures of the function with these checkpoints, and the page's data agrees with
+Python's."""
 
 import json
 import math

@@ -97,7 +97,8 @@ def test_the_line_has_what_is_named(name):
     ("name", "line", "new"),
     [
         ("transformer", "x = layer(p, x)", "`jax.checkpoint(layer)` for `layer`"),
-        ("scanned transformer", "jax.lax.scan(lambda x, p:", "`jax.checkpoint(lambda x, p: (layer(p, x), None), prevent_cse=False)`"),
+        ("scanned transformer", "jax.lax.scan(lambda x, p:",
+         "`jax.checkpoint(lambda x, p: (layer(p, x), None), prevent_cse=False)`"),
         ("flax", "@nn.compact", "write `@nn.remat` above line"),
         ("scanned flax", "@nn.compact", "write `@partial(nn.remat, prevent_cse=False)` above line"),
     ],

@@ -1,4 +1,5 @@
-"""What checkpoints would save, estimated from a function without them, compared with what JAX saves with the checkpoints added.
+"""What checkpoints would save, estimated from a function without them, compared with what JAX saves with the
+checkpoints added.
 
 The lines to put into a checkpoint are a transcript."""
 
@@ -95,7 +96,8 @@ def check(d: Derivation, runs) -> int:
     return len(read)
 
 
-# Its rule closes over a number, which is an array when JAX traces the rule, and a literal after converting the program back.
+# Its rule closes over a number, which is an array when JAX traces the rule, and a literal after converting the program
+# back.
 OWN_NUMBERS = ("custom_jvp_symbolic_zeros",)
 
 

@@ -413,7 +413,8 @@ def test_what_is_run_leaves_debug_nans_to_be_switched_on_later(own_state):
         jax.config.update("jax_debug_nans", False)
 
 
-# --- what is compiled to narrow it down ---------------------------------------------------------------------------------
+# --- what is compiled to narrow it down
+# ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -463,7 +464,8 @@ def infinite_and_then_a_nan(x):
 
 
 def test_what_is_born_in_the_same_step_is_looked_at_in_one_run_of_the_loop(compiled):
-    """The infinity and the NaN that it becomes are in a nested loop: the inner loop runs up to there once, and once fully for its sum."""
+    """The infinity and the NaN that it becomes are in a nested loop: the inner loop runs up to there once, and once
+    fully for its sum."""
     report = jaxviz.find_nan(infinite_and_then_a_nan, jnp.arange(4.0), gradient=False)
     assert (report.born.primitive, report.became_nan.primitive) == ("div", "sin")
     assert [i.index for i in report.born.iterations] == [i.index for i in report.became_nan.iterations] == [0, 2]

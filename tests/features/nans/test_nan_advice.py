@@ -1,4 +1,5 @@
-"""The advice of `find_nan`, followed to the letter: the NaN is gone, and what was finite before is the same, values and gradients."""
+"""The advice of `find_nan`, followed to the letter: the NaN is gone, and what was finite before is the same, values and
+gradients."""
 
 import re
 import runpy
@@ -37,13 +38,15 @@ def is_finite(tree):
     return all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(tree))
 
 
-# --- functions of one element -------------------------------------------------------------------------------------------
+# --- functions of one element
+# -------------------------------------------------------------------------------------------
 
 NUMBERS = [
     -40.0, -2.5, -2.0, -1.5, -1.0, -0.5, -1e-12, -1e-30, -0.0, 0.0, 1e-30, 1e-20, 1e-12, 1e-4, 0.3, 0.5,
     1.0, 1.5, 2.0, 11.0, 40.0, 88.5, 127.5, 200.0, 1e30,
 ]  # fmt: skip
-"""Outside, at, near and inside of all boundaries. Subnormal numbers are left out: XLA treats them as 0 in some operations only."""
+"""Outside, at, near and inside of all boundaries. Subnormal numbers are left out: XLA treats them as 0 in some
+operations only."""
 
 CALLS = {
     "sqrt": ("jnp.sqrt(x)", {}),
@@ -114,7 +117,8 @@ def test_all_operations_with_a_boundary_are_called():
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """The calls in a file, since advice depends on the user's expression: a function of the call, and of where its result is seen."""
+    """The calls in a file, since advice depends on the user's expression: a function of the call, and of where its
+    result is seen."""
     calls = {name: ", ".join(arguments(name, "float32")[0]) for name in CALLS}
     lines = ["import jax", "import jax.numpy as jnp"]
     for name, arrays in calls.items():
@@ -183,7 +187,8 @@ RTOL = {"regularized_incomplete_beta": 1e-6}
 """XLA iterates until all elements have converged, so that each depends a little on the others."""
 
 
-# --- programs -----------------------------------------------------------------------------------------------------------
+# --- programs
+# -----------------------------------------------------------------------------------------------------------
 
 NORMAL = [jax.random.normal(jax.random.key(k), (3,)) * scale for k, scale in enumerate((1.0, 1e-30, 1e10, 100.0))]
 POSITIVE = [jnp.abs(x) for x in NORMAL]
@@ -212,7 +217,8 @@ PROGRAMS = {
     "mask with a finite number": [
         ("jax.nn.softmax({})[0]", "jnp.where(mask, x, -jnp.inf)", X, NORMAL),
         ("jax.nn.logsumexp({})", "jnp.where(mask, x, -jnp.inf)", X, NORMAL),
-        ("jnp.where(mask[0], (lambda s, x: jax.nn.logsumexp(s + {}))(x, 0 * x), 0.0)", "jnp.where(mask, x, -jnp.inf)", X, NORMAL),
+        ("jnp.where(mask[0], (lambda s, x: jax.nn.logsumexp(s + {}))(x, 0 * x), 0.0)", "jnp.where(mask, x, -jnp.inf)",
+         X, NORMAL),
     ],
     "a finite number for infinity": [
         ("jnp.sum(x * {})", "jnp.inf", X, []),
@@ -231,7 +237,8 @@ PROGRAMS = {
         ("jnp.sum(({}).astype(jnp.float32))", "x.astype(jnp.bfloat16)", jnp.array([3.4e38, 1.0]), NORMAL),
         ("jnp.sum({})", "jnp.square(x)", 1e30 * X, NORMAL),
     ],
-    "cast to bfloat16": [("jnp.sum(({}).astype(jnp.float32))", "x.astype(jnp.float16)", jnp.array([1e38, 1.0]), NORMAL)],
+    "cast to bfloat16": [("jnp.sum(({}).astype(jnp.float32))", "x.astype(jnp.float16)", jnp.array([1e38, 1.0]),
+                          NORMAL)],
     "compute in float32": [("jnp.sum({0} * {0})", "x", HALF, [HALF / 10])],
     "clip before": [
         ("jnp.sum({0} * {0})", "x", 1e30 * X, [1e-20 * X, 3e18 * X]),
@@ -351,7 +358,8 @@ def test_advice_keeps_complex_numbers_too(name):
     assert jnp.array_equal(gradient_now, jnp.where(bad, gradient_now, gradient))
 
 
-# --- infinities that came in --------------------------------------------------------------------------------------------
+# --- infinities that came in
+# --------------------------------------------------------------------------------------------
 
 
 def test_a_number_for_an_infinite_argument():

@@ -36,7 +36,8 @@ def check_plain(w, n=1, x=X):
     "transform",
     [
         jax.grad, lambda f: jax.jit(jax.grad(f)), lambda f: jax.grad(jax.jit(f)), jaxviz.grad,
-        lambda f: jax.grad(jax.checkpoint(f)), lambda f: jax.jit(jax.grad(jax.checkpoint(f))), lambda f: jax.jit(jaxviz.grad(f)),
+        lambda f: jax.grad(jax.checkpoint(f)), lambda f: jax.jit(jax.grad(jax.checkpoint(f))),
+        lambda f: jax.jit(jaxviz.grad(f)),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("inner", [lambda f: f, jax.jit, jax.checkpoint], ids=["plain", "jit", "checkpoint"])

@@ -163,49 +163,62 @@ def loss(params, x):
 }  # fmt: skip
 PLAIN["no end of the last line"] = PLAIN["scanned"].rstrip("\n")
 _BOUNDS = {"100%": bounded(work="100%"), "5%": bounded(work="5%"), "any": bounded()}
-_SHORT = {("scanned", "5%"), ("scanned", "any"), ("unrolled", "any"), ("methods", "100%"), ("two calls in a line", "100%"),
+_SHORT = {("scanned", "5%"), ("scanned", "any"), ("unrolled", "any"), ("methods", "100%"),
+          ("two calls in a line", "100%"),
           ("no import of jax", "5%"), ("no end of the last line", "5%")}  # fmt: skip
 
 CHECKPOINTED = {
-    "decorator": (BLOCK.replace("def block", "@jax.checkpoint\ndef block") + LOOP, "@partial(jax.checkpoint, policy=SAVED)\n def block"),
+    "decorator": (BLOCK.replace("def block", "@jax.checkpoint\ndef block") + LOOP,
+                  "@partial(jax.checkpoint, policy=SAVED)\n def block"),
     "decorator with a policy": (
-        "from functools import partial\n" + BLOCK.replace("def block", f"@partial(jax.checkpoint, {DOTS})\ndef block") + LOOP,
+        "from functools import partial\n" + BLOCK.replace("def block",
+                                                          f"@partial(jax.checkpoint, {DOTS})\ndef block") + LOOP,
         "@partial(jax.checkpoint, policy=SAVED)\n def block",
     ),
-    "call": (BLOCK + LOOP.replace("block(", f"jax.checkpoint(block, {DOTS}, prevent_cse=False)("), "x = jax.checkpoint(block, policy=SAVED, prevent_cse=False)(p, x)"),
+    "call": (BLOCK + LOOP.replace("block(", f"jax.checkpoint(block, {DOTS}, prevent_cse=False)("),
+             "x = jax.checkpoint(block, policy=SAVED, prevent_cse=False)(p, x)"),
     "assigned": (
         f"{BLOCK}\nsaved_block = jax.checkpoint(block, prevent_cse=False)\n" + LOOP.replace("block(", "saved_block("),
         "saved_block = jax.checkpoint(block, prevent_cse=False, policy=SAVED)",
     ),
-    "body": (BLOCK + SCAN.replace("scan(step", "scan(jax.checkpoint(step)"), "lax.scan(jax.checkpoint(step, policy=SAVED), x, params)"),
+    "body": (BLOCK + SCAN.replace("scan(step", "scan(jax.checkpoint(step)"),
+             "lax.scan(jax.checkpoint(step, policy=SAVED), x, params)"),
     "lambda": (
         BLOCK + SCAN.replace("scan(step", "scan(jax.checkpoint(lambda x, p: (block(p, x), None))"),
         "lax.scan(jax.checkpoint(lambda x, p: (block(p, x), None), policy=SAVED), x, params)",
     ),
     "in a body": (BLOCK + SCAN.replace("block(p, x)", f"jax.checkpoint(block, {DOTS})(p, x)"), ""),
     "in a checkpoint": (
-        BLOCK.replace("def block", "@jax.checkpoint\ndef block") + LOOP.replace("def loss", "@jax.checkpoint\ndef loss"),
+        BLOCK.replace("def block", "@jax.checkpoint\ndef block") + LOOP.replace("def loss",
+            "@jax.checkpoint\ndef loss"),
         "",
     ),
 }  # fmt: skip
 WHOLE = {
     "function": (SMALL, "\n@partial(jax.checkpoint, policy=SAVED)\n def loss"),
-    "decorated function": (SMALL.replace("def loss", "@jax.checkpoint\ndef loss"), "\n@partial(jax.checkpoint, policy=SAVED)\n def loss"),
-    "lambda": (SMALL.replace("def loss", "def base") + "\nloss = lambda w, x: base(w, x) * 2.0\n", "jax.checkpoint(lambda w, x: base(w, x) * 2.0, policy=SAVED)"),
-    "assigned function": (SMALL.replace("def loss", "def base") + "\nloss = jax.checkpoint(base)\n", "loss = jax.checkpoint(base, policy=SAVED)"),
-    "jitted function": (SMALL.replace("def loss", "@jax.jit\ndef loss"), " @jax.jit\n@partial(jax.checkpoint, policy=SAVED)\n def loss(w, x):"),
+    "decorated function": (SMALL.replace("def loss", "@jax.checkpoint\ndef loss"),
+                           "\n@partial(jax.checkpoint, policy=SAVED)\n def loss"),
+    "lambda": (SMALL.replace("def loss", "def base") + "\nloss = lambda w, x: base(w, x) * 2.0\n",
+               "jax.checkpoint(lambda w, x: base(w, x) * 2.0, policy=SAVED)"),
+    "assigned function": (SMALL.replace("def loss", "def base") + "\nloss = jax.checkpoint(base)\n",
+                          "loss = jax.checkpoint(base, policy=SAVED)"),
+    "jitted function": (SMALL.replace("def loss", "@jax.jit\ndef loss"),
+                        " @jax.jit\n@partial(jax.checkpoint, policy=SAVED)\n def loss(w, x):"),
 }  # fmt: skip
 
 INDEXED = {  # what a loop is, and what it becomes, so that a policy can depend on its index
     "range": ("for i in range(6):\n        x = block(at(params, i), x)", "for i in range(6):", "i"),
-    "enumerate": ("for k, n in enumerate(range(6)):\n        x = block(at(params, n), x)", "for k, n in enumerate(range(6)):", "k"),
+    "enumerate": ("for k, n in enumerate(range(6)):\n        x = block(at(params, n), x)",
+                  "for k, n in enumerate(range(6)):", "k"),
     "pairs": (
         "for m, n in zip(range(6), range(6)):\n        x = block(at(params, m), x)",
         "for i, (m, n) in enumerate(zip(range(6), range(6))):", "i",
     ),
-    "one": ("for n in list(range(6)):\n        x = block(at(params, n), x)", "for i, n in enumerate(list(range(6))):", "i"),
+    "one": ("for n in list(range(6)):\n        x = block(at(params, n), x)", "for i, n in enumerate(list(range(6))):",
+            "i"),
     "changed": (
-        "for i in range(6):\n        x = block(at(params, i), x)\n        i = 0", "for layer_index, i in enumerate(range(6)):", "layer_index",
+        "for i in range(6):\n        x = block(at(params, i), x)\n        i = 0",
+        "for layer_index, i in enumerate(range(6)):", "layer_index",
     ),
 }  # fmt: skip
 NOT_INDEXED = {
@@ -287,8 +300,10 @@ def loss(ws, x):
     y, means = lax.scan(step, x, ws)
     return jnp.sum(y) + jnp.sum(means**2)
 """, ("scan_in_chunks(lax.scan, 6)(",), bounded(work="90%"),
-        lambda m: (jax.random.normal(jax.random.key(0), (36, 16, 16)) / 32, jnp.linspace(0.0, 1.0, 128 * 16).reshape(128, 16))),
-    "offloaded": Source(PLAIN["no import of jax"], ("save_and_offload_only_these_names(",), bounded(work="1%", offload=FAST), offload=FAST),
+        lambda m: (jax.random.normal(jax.random.key(0), (36, 16, 16)) / 32,
+                   jnp.linspace(0.0, 1.0, 128 * 16).reshape(128, 16))),
+    "offloaded": Source(PLAIN["no import of jax"], ("save_and_offload_only_these_names(",),
+                        bounded(work="1%", offload=FAST), offload=FAST),
 }  # fmt: skip
 EXPRESSIONS = """
 import jax
@@ -325,22 +340,26 @@ CODE = {
         f"checkpoint of a {name}": Source(HEAD + text, (line,), bounded(work="25%"), is_short=i % 3 == 0)
         for i, (name, (text, line)) in enumerate(CHECKPOINTED.items())
     },
-    **{f"whole {name}": Source(HEAD + text, (line,), bounded(budget=0.6), lambda m: SMALL_ARGS) for name, (text, line) in WHOLE.items()},
+    **{f"whole {name}": Source(HEAD + text, (line,), bounded(budget=0.6), lambda m: SMALL_ARGS) for name,
+       (text, line) in WHOLE.items()},
     **{
         f"loop with {name}": Source(
-            AT.format(loop=loop), (line, f"jax.checkpoint(block, policy=SAVED if {index} < ", " else SAVED_2)(at(params, "),
+            AT.format(loop=loop), (line, f"jax.checkpoint(block, policy=SAVED if {index} < ",
+                                   " else SAVED_2)(at(params, "),
             at_calls, lambda m: arguments(layers=6), is_short=name == "enumerate",
         )
         for name, (loop, line, index) in INDEXED.items()
     },
     **{
         f"{name} loop": Source(
-            AT.format(loop=loop), ("jax.checkpoint(block, policy=SAVED)(", "# plan.apply can also save values that no name in your source refers to"),
+            AT.format(loop=loop), ("jax.checkpoint(block, policy=SAVED)(",
+                                   "# plan.apply can also save values that no name in your source refers to"),
             at_calls, lambda m: arguments(layers=6), is_short=name == "nested",
         )
         for name, loop in NOT_INDEXED.items()
     },
-    **{f"expressions, {share}": Source(EXPRESSIONS, (), around_all(share), lambda m: SMALL_ARGS, is_short=share == 0.5) for share in (0.2, 0.5, 0.9)},
+    **{f"expressions, {share}": Source(EXPRESSIONS, (), around_all(share), lambda m: SMALL_ARGS,
+                                       is_short=share == 0.5) for share in (0.2, 0.5, 0.9)},
     **OTHER,
 }  # fmt: skip
 
@@ -384,15 +403,18 @@ def loss(params, x):
 """
 INITIAL = lambda m: (m.MODEL.init(jax.random.key(0), X), X)
 LINEN_SETUP = LINEN.replace(
-    '    @nn.compact\n    def __call__(self, x):\n        for i in range(6):\n            x = Block(name=f"layer_{i}")(x)\n',
-    "    def setup(self):\n        self.layers = [Block() for _ in range(6)]\n    def __call__(self, x):\n        for layer in self.layers:\n            x = layer(x)\n",
+    '    @nn.compact\n    def __call__(self, x):\n        for i in range(6):\n            x = '
+    'Block(name=f"layer_{i}")(x)\n',
+    "    def setup(self):\n        self.layers = [Block() for _ in range(6)]\n    def __call__(self, x):\n        for "
+    "layer in self.layers:\n            x = layer(x)\n",
 )  # fmt: skip
 LINEN_SCAN = (
     LINEN.replace("def __call__(self, x):\n        h", "def __call__(self, x, _):\n        h")
     .replace("(jnp.sin(h) * h)", "(jnp.sin(h) * h), None")
     .replace(
         '        for i in range(6):\n            x = Block(name=f"layer_{i}")(x)\n',
-        '        Layers = nn.scan(Block, variable_axes={"params": 0}, split_rngs={"params": True}, length=6)\n        x, _ = Layers(name="layers")(x, None)\n',
+        '        Layers = nn.scan(Block, variable_axes={"params": 0}, split_rngs={"params": True}, length=6)\n        '
+        'x, _ = Layers(name="layers")(x, None)\n',
     )
 )  # fmt: skip
 NNX = """
@@ -464,13 +486,17 @@ _PARAMS = lambda m: (m.PARAMS, X)
 _AT_MODULES = {  # {} is the policy
     "flax.linen": (LINEN + APPLIED, "nn.remat(Block{})(name=", INITIAL),
     "flax.linen with setup": (LINEN_SETUP + APPLIED, "[nn.remat(Block{})() for _ in range(6)]", INITIAL),
-    "flax.linen with scan": (LINEN_SCAN + APPLIED, "nn.scan(nn.remat(Block, prevent_cse=False{}), variable_axes", INITIAL),
+    "flax.linen with scan": (LINEN_SCAN + APPLIED, "nn.scan(nn.remat(Block, prevent_cse=False{}), variable_axes",
+                             INITIAL),
     "flax.nnx": (NNX, "nnx.remat(lambda module, x: module(x){})(layer, x)", _PARAMS),
-    "equinox": (EQUINOX + FOLD.replace("fold(", "loss(").replace("return x", "return jnp.mean(x**2)"), "eqx.filter_checkpoint(layer{})(x)", lambda m: ([m.Layer(W + k) for k in range(3)], X)),
+    "equinox": (EQUINOX + FOLD.replace("fold(", "loss(").replace("return x", "return jnp.mean(x**2)"),
+                "eqx.filter_checkpoint(layer{})(x)", lambda m: ([m.Layer(W + k) for k in range(3)], X)),
     "haiku": (HAIKU, "hk.remat(block{})(x)", INITIAL),
-    "penzai": (PENZAI.format(call="for layer in params:\n        x = layer(x)"), "gradient_checkpointing.Checkpointed(layer{})(x)", _PARAMS),
+    "penzai": (PENZAI.format(call="for layer in params:\n        x = layer(x)"),
+               "gradient_checkpointing.Checkpointed(layer{})(x)", _PARAMS),
     "penzai's model": (
-        PENZAI.format(call="model = pz.nn.Sequential(params)\n    x = model(x)"), "x = pz.select(model).at_instances_of(Block).apply(", _PARAMS,
+        PENZAI.format(call="model = pz.nn.Sequential(params)\n    x = model(x)"),
+        "x = pz.select(model).at_instances_of(Block).apply(", _PARAMS,
     ),
 }  # fmt: skip
 _SHORT_MODULES = {("flax.linen with scan", "2%"), ("equinox", "30%"), ("haiku", "30%")}
@@ -478,7 +504,8 @@ _RUN = partial(Source, plan=bounded(work="35%"), args=lambda m: (W, X))
 IN_LIBRARIES = {
     **{
         f"{name}, {work}": Source(
-            HEAD + text, (line, ", policy=SAVED" * (work == "2%")), bounded(work=work), args, is_short=(name, work) in _SHORT_MODULES,
+            HEAD + text, (line, ", policy=SAVED" * (work == "2%")), bounded(work=work), args,
+            is_short=(name, work) in _SHORT_MODULES,
         )
         for name, (text, line, args) in _AT_MODULES.items()
         for work in ("30%", "2%")
@@ -498,13 +525,15 @@ def loss(w, x):
     return jnp.mean(library.model(w, x) ** 2)
 """, ("\nlibrary.block = jax.checkpoint(library.block",), library=MODEL),
     "flax module of a library": _RUN(
-        APPLIED.replace("Model()", "library.Model()"), ("\nlibrary.Block.__call__ = linen.remat(library.Block.__call__",), args=INITIAL, library=LINEN,
+        APPLIED.replace("Model()", "library.Model()"),
+        ("\nlibrary.Block.__call__ = linen.remat(library.Block.__call__",), args=INITIAL, library=LINEN,
         is_short=False,
     ),
     "equinox module of a library": _RUN("""
 def loss(layers, x):
     return jnp.mean(library.fold(layers, x) ** 2)
-""", ("\nlibrary.Layer.__call__ = equinox.filter_checkpoint(library.Layer.__call__",), args=lambda m: ([m.library.Layer(W + k) for k in range(6)], X), library=EQUINOX + FOLD),
+""", ("\nlibrary.Layer.__call__ = equinox.filter_checkpoint(library.Layer.__call__",),
+        args=lambda m: ([m.library.Layer(W + k) for k in range(6)], X), library=EQUINOX + FOLD),
     "equinox module that a library iterates over": _RUN(EQUINOX + """
 def loss(ws, x):
     return jnp.mean(library.fold(Layer, ws, x) ** 2)

@@ -1,4 +1,5 @@
-"""Plans compared with all possible choices for checkpoints at the same places, and how near to the best they are said to be."""
+"""Plans compared with all possible choices for checkpoints at the same places, and how near to the best they are said
+to be."""
 
 import itertools
 import re
@@ -203,8 +204,8 @@ def test_what_was_not_looked_at_is_bounded():
         assert bound.gap(best.trade, search.plain_flops) <= 0.05
         if best.trade.work > bound.least:
             assert (
-                "% more FLOPs than with the best plan that has checkpoints at the places that were tried, unless one needs less memory"
-                in bound.note(best.trade, search.plain_flops)
+                "% more FLOPs than with the best plan that has checkpoints at the places that were tried, unless one "
+                "needs less memory" in bound.note(best.trade, search.plain_flops)
             )
 
 
@@ -224,7 +225,8 @@ def test_the_whole_trade_and_how_near_a_plan_is_to_the_best_are_said_without_a_b
 
 
 def test_a_proved_bound_is_a_bound(monkeypatch):
-    """The bound of the relaxed problem, the only one for large programs, is no higher than the best choice of a small program."""
+    """The bound of the relaxed problem, the only one for large programs, is no higher than the best choice of a small
+    program."""
     search = Search(derive(scanned, *inputs(scanned)), False)
     for part in (p for regions in search.sets for p in search.outer_parts(regions)):
         for exact in (3000, 0):

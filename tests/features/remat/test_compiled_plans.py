@@ -9,7 +9,8 @@ import jaxviz
 from benchmarks.remat_programs import SMALL
 
 ARGS = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((6, 32, 32), (256, 32))]
-NAMES = ["transformer, unrolled", "transformer, scanned", "MoE transformer, unrolled", "diffusion step", "U-Net", "RNN", "neural ODE",
+NAMES = ["transformer, unrolled", "transformer, scanned", "MoE transformer, unrolled", "diffusion step", "U-Net", "RNN",
+         "neural ODE",
          "MD rollout", "GNN"]  # fmt: skip
 
 

@@ -101,7 +101,8 @@ WRAPPED = "\ndef wrapped(f, *args):\n    return f(*args)\n"
     ("source", "library"),
     [
         (MODEL.replace("x = layer(w, x)", "x = library.wrapped(layer, w, x)"), WRAPPED),
-        ("import jax.numpy as jnp\n" + LOSS.replace("layer(", "library.call("), f"{ATTENTION}{WRAPPED}\ndef call(w, x):\n    return wrapped(layer, w, x)\n"),
+        ("import jax.numpy as jnp\n" + LOSS.replace("layer(", "library.call("),
+         f"{ATTENTION}{WRAPPED}\ndef call(w, x):\n    return wrapped(layer, w, x)\n"),
     ],
     ids=["the user's function", "a library's function"],
 )  # fmt: skip

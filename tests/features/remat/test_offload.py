@@ -1,4 +1,5 @@
-"""Plans that offload values to the host: what JAX saves and where, what XLA does with it, and what the report says of the transfer."""
+"""Plans that offload values to the host: what JAX saves and where, what XLA does with it, and what the report says of
+the transfer."""
 
 from functools import partial
 

@@ -1,4 +1,5 @@
-"""Policies side by side: bytes and FLOPs compared with JAX using the policy, their differences, memory over time, and plans beside them."""
+"""Policies side by side: bytes and FLOPs compared with JAX using the policy, their differences, memory over time, and
+plans beside them."""
 
 import json
 from dataclasses import replace
@@ -96,7 +97,8 @@ def test_bytes_and_flops_are_those_of_jax_with_the_policy_written(name):
 @pytest.mark.parametrize(
     ("name", "again"),
     [
-        # The outer checkpoint recomputes both products of the inner one, whose backward pass recomputes the first once more.
+        # The outer checkpoint recomputes both products of the inner one, whose backward pass recomputes the first once
+        # more.
         ("nested", 3 * DOT),
         ("in_scan", 5 * DOT),
         ("of_jit", 2 * DOT),

@@ -97,7 +97,8 @@ def test_a_checkpoint_that_is_not_found_is_to_be_removed_by_hand(module):
     one = "def loss(params, x):\n    return jnp.sum(around(block)(jax.tree.map(lambda w: w[0], params), x))\n"
     code = jaxviz.plan_remat(module(f"{HEAD}{BLOCK}{around}\n{one}").loss, *arguments(layers=6)).code()
     assert re.search(
-        r"# Remove the checkpoint of block, model_\d+\.py:\d+: without it the peak is no higher\.\n# These are the figures of plan\.apply,",
+        r"# Remove the checkpoint of block, model_\d+\.py:\d+: without it the peak is no higher\.\n# These are the "
+        r"figures of plan\.apply,",
         code,
     )
     assert "as it is written" not in code
@@ -275,7 +276,10 @@ def test_a_cell_of_a_notebook_is_called_a_cell(monkeypatch):
 
 # --- bytes of files ---------------------------------------------------------------------------------------------------
 
-TEXT = "import jax.numpy as jnp\n\n\ndef loss(w, x):\n    for _ in range(4):\n        x = jnp.tanh(x @ w)\n    return jnp.sum(x**2)\n"
+TEXT = (
+    "import jax.numpy as jnp\n\n\ndef loss(w, x):\n    for _ in range(4):\n        x = jnp.tanh(x @ w)\n"
+    "    return jnp.sum(x**2)\n"
+)
 ACCENTED = f"# Modèle d'été\n\n{TEXT}\n\n# Fin d'été\n"
 FORM_FEED = TEXT.replace("def loss", "\f\ndef loss").replace("    return", "    # \x1c\x85\n    return")
 ODD_FILES = {
@@ -341,7 +345,8 @@ PAIRS = {  # the columns of each, and the text around
         [(4, 5, "select(", ").at(A)"), (4, 5, "select(", ").at(B)")], "y = select(select(f).at(A)).at(B)(x @ w) * g(z)",
     ),
     "the first is inside": (
-        [(4, 12, "named(", ', "a")'), (4, 12, "jax.checkpoint(", ", policy=P)")], 'y = jax.checkpoint(named(f(x @ w), "a"), policy=P) * g(z)',
+        [(4, 12, "named(", ', "a")'), (4, 12, "jax.checkpoint(", ", policy=P)")],
+        'y = jax.checkpoint(named(f(x @ w), "a"), policy=P) * g(z)',
     ),
 }  # fmt: skip
 NAMED = [(4, 19, "whole"), (4, 12, "left"), (15, 19, "right")]
@@ -421,10 +426,12 @@ def test_a_failure_is_not_told_of_changes_that_are_not_shown(module, monkeypatch
 
 MADE = IN_LIBRARIES["function in a function"].text
 TRACED_AGAIN = {
-    "the loss of a training step": (f"{MADE}\n@jax.jit\ndef step(w, x):\n    return w - jax.grad(loss)(w, x)\n", "step", "35%", "@"),
+    "the loss of a training step": (f"{MADE}\n@jax.jit\ndef step(w, x):\n    return w - jax.grad(loss)(w, x)\n", "step",
+                                    "35%", "@"),
     "a jitted function": (
         "\n@jax.jit\ndef block(w, x):\n    h = jnp.tanh(x @ w)\n    return x + jnp.sin(h * h) * jnp.cos(h)\n"
-        "\ndef loss(w, x):\n    for _ in range(6):\n        x = block(w, x)\n    return jnp.mean(x ** 2)\n", "loss", "10%", "checkpoint_name(",
+        "\ndef loss(w, x):\n    for _ in range(6):\n        x = block(w, x)\n    return jnp.mean(x ** 2)\n", "loss",
+        "10%", "checkpoint_name(",
     ),
 }  # fmt: skip
 

@@ -442,7 +442,8 @@ SIZE = "512MiB' or '1.5GB'"
 MLP_LOSS = mlp_loss, *MLP
 BAD_INPUTS = [
     (MLP_LOSS, {"memory": 0}, r"no plan was found for mlp_loss that fits in 0 B: .* as written it is"),
-    (MLP_LOSS, {"memory": "0"}, r"fits in 0 B: the lowest modelled peak of its gradient is .* are arguments, .*the largest other value is"),
+    (MLP_LOSS, {"memory": "0"},
+     r"fits in 0 B: the lowest modelled peak of its gradient is .* are arguments, .*the largest other value is"),
     (MLP_LOSS, {"memory": 0.5}, rf"memory must be a number of bytes or a size such as '{SIZE}, not a share; got 0\.5"),
     (MLP_LOSS, {"memory": "40 apples"}, rf"memory must be .*{SIZE}; got '40 apples'"),
     (MLP_LOSS, {"memory": "-3GiB"}, r"memory must be .*, and at least 0; got '-3GiB'"),
@@ -456,19 +457,23 @@ BAD_INPUTS = [
     (MLP_LOSS, {"budget": 10}, r"^a budget of 10 B cannot be met for mlp_loss: the minimum is .*Write budget="),
     (MLP_LOSS, {"offload": 3.7}, "offload must be a bandwidth.* whole; got 3.7"),
     (MLP_LOSS, {"offload": "3 apples/s"}, "offload must be a bandwidth.*; got '3 apples/s'"),
-    (MLP_LOSS, {"has_aux": True}, r"with has_aux=True, mlp_loss must return a pair, whose first element is differentiated; it returns f32\[\]"),
+    (MLP_LOSS, {"has_aux": True},
+     r"with has_aux=True, mlp_loss must return a pair, whose first element is differentiated; it returns f32\[\]"),
     (MLP_LOSS, {"budget": "fastest"}, r"a budget must be a size .*, a share .*; got"),
     (MLP_LOSS, {"budget": 0.5, "memory": "1GB"}, "a plan takes only one bound; got memory= and budget="),
     (MLP_LOSS, {"work": "much"}, r"work must be a share, such as 0\.1 or '10%'; got 'much'"),
     (MLP_LOSS, {"work": -1}, "work must be a share.* at least 0; got -1"),
-    ((mlp, [W] * 3, X), {"budget": 100}, "^a budget of 100 B cannot be met for mlp: the minimum is .* without a plan it saves"),
+    ((mlp, [W] * 3, X), {"budget": 100},
+     "^a budget of 100 B cannot be met for mlp: the minimum is .* without a plan it saves"),
     ((crowded, *CROWDED), {"memory": 1024},
-     r"no plan was found for crowded that fits in 1\.0 KiB .*: the lowest modelled peak of its gradient is .* arguments"),
+     r"no plan was found for crowded that fits in 1\.0 KiB .*: the lowest modelled peak of its gradient is .* "
+     r"arguments"),
     ((branches_on_a_value, W, X), {"budget": 0.5},
      r"branches_on_a_value cannot be planned: its Python code reads values \(bool at .*test_remat_plan\.py:\d+\)"),
     ((sharded(in_a_cond, False), W, X), {"budget": 0.5},
      r"exchange values inside `cond` \(.*test_remat_plan\.py:\d+\), where no value can be saved"),
-    ((partial(with_effect, lambda y: jax.experimental.io_callback(print, None, y, ordered=True)), W, X), {"budget": 0.9},
+    ((partial(with_effect, lambda y: jax.experimental.io_callback(print, None, y, ordered=True)), W, X),
+     {"budget": 0.9},
      r"`io_callback` \(equation \d+, .*test_remat_plan\.py:\d+\) has an effect that JAX does not allow"),
 ]  # fmt: skip
 

@@ -63,38 +63,45 @@ METHOD = f"class A:\n    {SAVING}{INSIDE.replace('(w', '(self, w')}\n"
 OTHERWISE = ("everything_saveable", "nothing_saveable")
 EDITS = {
     "whose frames somebody looks at": (LOOKED_AT, "    def loss", "    @jax.checkpoint\n    def loss"),
-    "bound again by partial": (LOSS.replace("(w, x)", "(scale, w, x)") + "\nloss = partial(loss, 3.0)\n", "def loss", "@jax.checkpoint\ndef loss"),
+    "bound again by partial": (LOSS.replace("(w, x)", "(scale, w, x)") + "\nloss = partial(loss, 3.0)\n", "def loss",
+                               "@jax.checkpoint\ndef loss"),
     "bound again by jit": (LOSS + "\nloss = jax.jit(loss)\n", "def loss", "@jax.checkpoint\ndef loss"),
     "private names": (
-        f"class Model:\n    __scale = 2.0\n    @partial(jax.checkpoint, static_argnums=0){INSIDE.replace('(w', '(self, w').replace('x @ w', 'x @ w * self.__scale')}\n\n"
+        f"class Model:\n    __scale = 2.0\n    @partial(jax.checkpoint, "
+        f"static_argnums=0){INSIDE.replace('(w', '(self, w').replace('x @ w', 'x @ w * self.__scale')}\n\n"
         + FOLD.replace("block(", "Model().block("),
         "static_argnums=0",
         "static_argnums=0, policy=jax.checkpoint_policies.dots_saveable",
     ),
     "a class in a class": (
-        f"class A:\n    class B:\n        @staticmethod{INSIDE.replace(chr(10), chr(10) + '    ')}\n" + FOLD.replace("block(", "A.B.block("),
+        f"class A:\n    class B:\n        @staticmethod{INSIDE.replace(chr(10), chr(10) + '    ')}\n"
+        + FOLD.replace("block(", "A.B.block("),
         "        def block",
         "        @jax.checkpoint\n        def block",
     ),
     "a class in a function": (
-        f"def make():\n    from flax import linen as nn\n    class Model(nn.Module):\n        @nn.compact{INSIDE.replace(chr(10), chr(10) + '    ').replace('block(w, x)', '__call__(self, w, x)')}\n"
+        f"def make():\n    from flax import linen as nn\n    class Model(nn.Module):\n        "
+        f"@nn.compact{INSIDE.replace(chr(10), chr(10) + '    ').replace('block(w, x)', '__call__(self, w, x)')}\n"
         "    return Model()\nMODEL = make()\n" + FOLD.replace("block(", "MODEL.apply({}, "),
         "        @nn.compact",
         "        @nn.remat\n        @nn.compact",
     ),
     "a function that something else holds": (
-        f"def make():{INSIDE}\n    return types.SimpleNamespace(step=block)\nimport types\nHELD = make()\n" + FOLD.replace("block(", "HELD.step("),
+        f"def make():{INSIDE}\n    return types.SimpleNamespace(step=block)\nimport types\nHELD = make()\n"
+        + FOLD.replace("block(", "HELD.step("),
         "    def block",
         "    @jax.checkpoint\n    def block",
     ),
     "an import of the function around": (
-        f"def make():\n    from jax.ad_checkpoint import checkpoint_name as named{INSIDE}\n    return jax.checkpoint(block, policy=jax.checkpoint_policies.save_only_these_names('a'))\n"
+        f"def make():\n    from jax.ad_checkpoint import checkpoint_name as named{INSIDE}\n    return "
+        f"jax.checkpoint(block, policy=jax.checkpoint_policies.save_only_these_names('a'))\n"
         "block = make()\n" + FOLD,
         "x @ w",
         "named(x @ w, 'a')",
     ),
     "a function that closes over args": (
-        f"def make(args):{INSIDE.replace('x @ w', 'x @ w * args')}\n    return [block]\nHELD = make(2.0)\n" + FOLD.replace("block(", "HELD[0]("),
+        f"def make(args):{INSIDE.replace('x @ w', 'x @ w * args')}\n    return [block]\nHELD = make(2.0)\n"
+        + FOLD.replace("block(", "HELD[0]("),
         "    def block",
         "    @jax.checkpoint\n    def block",
     ),
@@ -117,26 +124,33 @@ EDITS = {
     "a bound method": (f"{METHOD}STEP = A().block\n" + FOLD.replace("block(", "STEP("), *OTHERWISE),
     "another name in the class": (f"{METHOD}    other = block\n" + FOLD.replace("block(", "A().other("), *OTHERWISE),
     "a method and its checkpoint": (
-        f"{METHOD}STEP = A().block\n" + FOLD.replace("block(", "STEP("), "everything_saveable)\n    def block(self, w, x):",
+        f"{METHOD}STEP = A().block\n" + FOLD.replace("block(", "STEP("),
+        "everything_saveable)\n    def block(self, w, x):",
         "nothing_saveable)\n    def block(self, w, x):\n        x = jnp.sin(x)",
     ),
     "a lambda of another name": (
-        "f = lambda w, x: jnp.sin(jnp.tanh(x @ w))\ng = f\ndef loss(w, x):\n    return jnp.mean(g(w, x))\n", "lambda w, x: jnp.sin(jnp.tanh(x @ w))",
+        "f = lambda w, x: jnp.sin(jnp.tanh(x @ w))\ng = f\ndef loss(w, x):\n    return jnp.mean(g(w, x))\n",
+        "lambda w, x: jnp.sin(jnp.tanh(x @ w))",
         "jax.checkpoint(lambda w, x: jnp.sin(jnp.tanh(x @ w)))",
     ),
     "a lambda and its checkpoint": (
-        "loss = lambda w, x: jnp.mean(jnp.sin(jnp.tanh(x @ w)))\n", "loss = lambda w, x: jnp.mean(jnp.sin(jnp.tanh(x @ w)))",
+        "loss = lambda w, x: jnp.mean(jnp.sin(jnp.tanh(x @ w)))\n",
+        "loss = lambda w, x: jnp.mean(jnp.sin(jnp.tanh(x @ w)))",
         "from jax.ad_checkpoint import checkpoint_name\nSAVED = jax.checkpoint_policies.save_only_these_names('a')\n"
         "loss = jax.checkpoint(lambda w, x: jnp.mean(jnp.sin(checkpoint_name(jnp.tanh(x @ w), 'a'))), policy=SAVED)",
     ),
     "a lambda in a checkpoint that is there": (
-        "step = jax.checkpoint(lambda w, x: jnp.sin(jnp.tanh(x @ w)), policy=None)\ndef loss(w, x):\n    return jnp.mean(step(w, step(w, x)))\n",
-        "lambda w, x: jnp.sin(jnp.tanh(x @ w)), policy=None", "lambda w, x: jnp.sin(jnp.tanh(x @ w) * 2), policy=jax.checkpoint_policies.everything_saveable",
+        "step = jax.checkpoint(lambda w, x: jnp.sin(jnp.tanh(x @ w)), policy=None)\ndef loss(w, x):\n    return "
+        "jnp.mean(step(w, step(w, x)))\n",
+        "lambda w, x: jnp.sin(jnp.tanh(x @ w)), policy=None",
+        "lambda w, x: jnp.sin(jnp.tanh(x @ w) * 2), policy=jax.checkpoint_policies.everything_saveable",
     ),
     "a checkpoint that is no function": (
-        f"import equinox as eqx\n@partial(eqx.filter_checkpoint, policy=None){BLOCK}{FOLD}", "policy=None", "policy=jax.checkpoint_policies.everything_saveable",
+        f"import equinox as eqx\n@partial(eqx.filter_checkpoint, policy=None){BLOCK}{FOLD}", "policy=None",
+        "policy=jax.checkpoint_policies.everything_saveable",
     ),
-    "a registered function": (f"{REGISTER}\n@register('block'){BLOCK}{FOLD}", "\ndef block", "\n@jax.checkpoint\ndef block"),
+    "a registered function": (f"{REGISTER}\n@register('block'){BLOCK}{FOLD}", "\ndef block",
+                              "\n@jax.checkpoint\ndef block"),
 }  # fmt: skip
 
 
@@ -180,28 +194,37 @@ ON_IMPORT = r"line \d+ of .*\.py is only run when it is imported"
 UNMEASURED = {
     "a number": ("SCALE = float(3)\n" + LOSS.replace("h * h", "h * SCALE"), "float(3)", "float(4)", ON_IMPORT),
     "a decorator that does something else": (
-        f"{REGISTER}\n@register('block'){BLOCK}{FOLD}", "@register('block')", "@jax.checkpoint\n@register('other')", ON_IMPORT,
+        f"{REGISTER}\n@register('block'){BLOCK}{FOLD}", "@register('block')", "@jax.checkpoint\n@register('other')",
+        ON_IMPORT,
     ),
     "a call that does something else": (
-        f"{REGISTER}{BLOCK}step = register('block')(block)\n{FOLD}", "= register('block')(block)", "= jax.checkpoint(register('block')(block))", ON_IMPORT,
+        f"{REGISTER}{BLOCK}step = register('block')(block)\n{FOLD}", "= register('block')(block)",
+        "= jax.checkpoint(register('block')(block))", ON_IMPORT,
     ),
-    "an item": (f"{BLOCK}NAMES = {{}}\nNAMES['a'] = block\n" + FOLD.replace("block(", "NAMES['a']("), "= block", "= jax.checkpoint(block)", ON_IMPORT),
+    "an item": (f"{BLOCK}NAMES = {{}}\nNAMES['a'] = block\n" + FOLD.replace("block(", "NAMES['a']("), "= block",
+                "= jax.checkpoint(block)", ON_IMPORT),
     "a property": (
-        f"class A:\n    f = property(lambda self: NAMES[-1], lambda self, f: NAMES.append(f))\nNAMES = []\nA0 = A()\n{BLOCK}A0.f = block\n" + FOLD.replace("block(", "A0.f("),
+        f"class A:\n    f = property(lambda self: NAMES[-1], lambda self, f: NAMES.append(f))\nNAMES = []\nA0 = "
+        f"A()\n{BLOCK}A0.f = block\n" + FOLD.replace("block(", "A0.f("),
         "= block", "= jax.checkpoint(block)", ON_IMPORT,
     ),
     "what a factory does": (
-        f"def make():{INSIDE}\n    return block\nblock = make()\n{FOLD}", "return block\n", "return jax.checkpoint(block)\n", r"`make` on line 4 of .*\.py is not called as edited",
+        f"def make():{INSIDE}\n    return block\nblock = make()\n{FOLD}", "return block\n",
+        "return jax.checkpoint(block)\n", r"`make` on line 4 of .*\.py is not called as edited",
     ),
-    "a name that is not read": (f"{BLOCK}other = block\n{FOLD}", "other = block", "other = jax.checkpoint(block)", "they have no effect on the functions in memory"),
+    "a name that is not read": (f"{BLOCK}other = block\n{FOLD}", "other = block", "other = jax.checkpoint(block)",
+                                "they have no effect on the functions in memory"),
     "one of two lambdas": (
-        "F = [lambda x: jnp.sin(jnp.sin(x)), lambda x: x]\ndef loss(w, x):\n    return jnp.mean(F[1](F[0](x @ w)))\n", "jnp.sin(jnp.sin(x))", "jax.checkpoint(jnp.sin)(jnp.sin(x))",
+        "F = [lambda x: jnp.sin(jnp.sin(x)), lambda x: x]\ndef loss(w, x):\n    return jnp.mean(F[1](F[0](x @ w)))\n",
+        "jnp.sin(jnp.sin(x))", "jax.checkpoint(jnp.sin)(jnp.sin(x))",
         r"the lambda on line 4 of .*\.py is not called as edited",
     ),
     "a variable that is not there": (
-        f"def make(n):{INSIDE}\n    return block\nblock = make(2)\n{FOLD}", "x @ w", "x @ w * n", "`block` in memory does not have `n` of the function around it",
+        f"def make(n):{INSIDE}\n    return block\nblock = make(2)\n{FOLD}", "x @ w", "x @ w * n",
+        "`block` in memory does not have `n` of the function around it",
     ),
-    "what cannot be done here": (f"{BLOCK}block.__signature__ = 3\n{FOLD}", "\ndef block", "\n@jax.checkpoint\ndef block", "they cannot be put in place here"),
+    "what cannot be done here": (f"{BLOCK}block.__signature__ = 3\n{FOLD}", "\ndef block",
+                                 "\n@jax.checkpoint\ndef block", "they cannot be put in place here"),
 }  # fmt: skip
 
 

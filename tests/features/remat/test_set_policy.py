@@ -25,7 +25,8 @@ WITH_CHECKPOINTS = [
 WITHOUT = [
     BY_NAME[n]
     for n in (
-        "mlp", "layer_norm", "attention", "nested_jit", "jitted_twice", "scan_rnn", "scan_in_scan", "cond_branches_differ",
+        "mlp", "layer_norm", "attention", "nested_jit", "jitted_twice", "scan_rnn", "scan_in_scan",
+        "cond_branches_differ",
         "cond_in_scan", "custom_jvp", "custom_jvp_in_scan", "custom_vjp_in_scan", "four_deep", "closes_over",
     )
     if n in BY_NAME
@@ -48,7 +49,8 @@ def written_with(policy):
 
 
 def kept_by_jax(f, args):
-    """The types of what `jax.vjp` saves, traced: otherwise an array that is passed twice may be counted once or twice."""
+    """The types of what `jax.vjp` saves, traced: otherwise an array that is passed twice may be counted once or
+    twice."""
     found = Counter()
 
     def hold(*args):

@@ -1,4 +1,5 @@
-"""Equations about which JAX cannot ask its policies of names: one of their params has the name of the policy's argument, as in equinox's loops."""
+"""Equations about which JAX cannot ask its policies of names: one of their params has the name of the policy's
+argument, as in equinox's loops."""
 
 import jax
 import jax.extend

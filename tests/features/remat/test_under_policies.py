@@ -76,7 +76,8 @@ def small(name):
     return case.plain, case.args
 
 
-TEN = ["head", "transformer, unrolled", "transformer, scanned", "MoE transformer, unrolled", "diffusion step", "U-Net", "RNN",
+TEN = ["head", "transformer, unrolled", "transformer, scanned", "MoE transformer, unrolled", "diffusion step", "U-Net",
+       "RNN",
        "neural ODE", "MD rollout", "GNN"]  # fmt: skip
 
 

@@ -40,8 +40,10 @@ def test_every_report_differentiates_in_the_first_argument_by_default():
     params, x = {"w": jnp.ones((4, 3))}, jnp.ones((5, 4))
     in_params = "gradient of `loss` in `params`"
     reports = [
-        jaxviz.residuals, jaxviz.memory, jaxviz.cost, jaxviz.lint, jaxviz.policies, jaxviz.compare_policies, jaxviz.derive,
-        jaxviz.step, partial(jaxviz.plan_remat, budget=1.0), partial(jaxviz.compare, loss), partial(jaxviz.draw, stage="backward"),
+        jaxviz.residuals, jaxviz.memory, jaxviz.cost, jaxviz.lint, jaxviz.policies, jaxviz.compare_policies,
+        jaxviz.derive,
+        jaxviz.step, partial(jaxviz.plan_remat, budget=1.0), partial(jaxviz.compare, loss),
+        partial(jaxviz.draw, stage="backward"),
     ]  # fmt: skip
     for report in reports:
         for argnums, named in ((0, ["params"]), ((1,), ["x"]), (None, ["params", "x"])):
@@ -79,7 +81,8 @@ def test_every_report_on_a_gradient_says_why_there_is_none(report):
     assert "argnums selects no argument that has a gradient" in str(jaxviz.residuals(sin, X, argnums=()))
 
 
-SIZES = {24: jnp.ones((2, 3)), 3: jnp.ones(3, bool), 4: np.float64(1), 0: jnp.ones((0, 3)), 6: jnp.ones(3, jnp.bfloat16), 8: jax.random.key(0)}  # fmt: skip
+SIZES = {24: jnp.ones((2, 3)), 3: jnp.ones(3, bool), 4: np.float64(1), 0: jnp.ones((0, 3)),
+         6: jnp.ones(3, jnp.bfloat16), 8: jax.random.key(0)}  # fmt: skip
 
 
 def test_bytes():

@@ -1,4 +1,5 @@
-"""What a gradient saves is one figure: every report gives the same, without arguments and without what nothing reads."""
+"""What a gradient saves is one figure: every report gives the same, without arguments and without what nothing
+reads."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,8 @@ from jaxviz.features.explorer.whatif import Switches
 from jaxviz.features.residuals.saved_bytes import saved_values
 from jaxviz.report.tables import nbytes
 
-MODELS = {"an MLP": mlp(3), "a transformer": transformer(2), "a scan of layers": scan_transformer(3), "layers with checkpoints": remat_transformer(2), "an LSTM": lstm(2)}  # fmt: skip
+MODELS = {"an MLP": mlp(3), "a transformer": transformer(2), "a scan of layers": scan_transformer(3),
+          "layers with checkpoints": remat_transformer(2), "an LSTM": lstm(2)}  # fmt: skip
 PROGRAMS = {**{c.name: (c.fun, c.args) for c in CASES}, **MODELS}
 
 

@@ -119,18 +119,22 @@ PROGRAMS = {
     fsdp_layers: ([on_data(64, 64, spec=("data",))] * 3, on_data(256, 64, spec=("data",))),
     tensor_parallel: (_UP_DOWN, on_grid(128, 64, spec=("data",))),
     experts: (
-        shape(8, 32, 32, mesh=EXPERTS, spec=("expert",)), shape(32, 8, mesh=EXPERTS), shape(512, 32, mesh=EXPERTS, spec=("expert",)),
+        shape(8, 32, 32, mesh=EXPERTS, spec=("expert",)), shape(32, 8, mesh=EXPERTS),
+        shape(512, 32, mesh=EXPERTS, spec=("expert",)),
     ),
     sequence_parallel: (_UP_DOWN, on_grid(4, 32, 64, spec=("data", "model"))),
     pipeline: (shape(8, 32, 32, mesh=STAGES, spec=("stage",)), shape(4, 16, 32, mesh=STAGES)),
     explicit_axes: (
-        {"up": shape(64, 256, mesh=EXPLICIT, spec=(None, "model")), "down": shape(256, 64, mesh=EXPLICIT, spec=("model", None))},
+        {"up": shape(64, 256, mesh=EXPLICIT, spec=(None, "model")),
+         "down": shape(256, 64, mesh=EXPLICIT, spec=("model", None))},
         shape(128, 64, mesh=EXPLICIT, spec=("data", None)),
     ),
     attention: (
         {
-            **{n: on_grid(4, 64, 4, 16, spec=(None, "data", "model")) for n in "qkv"}, "o": on_grid(4, 4, 16, 64, spec=(None, "model", None, "data")),
-            "up": on_grid(4, 64, 256, spec=(None, "data", "model")), "down": on_grid(4, 256, 64, spec=(None, "model", "data")),
+            **{n: on_grid(4, 64, 4, 16, spec=(None, "data", "model")) for n in "qkv"},
+            "o": on_grid(4, 4, 16, 64, spec=(None, "model", None, "data")),
+            "up": on_grid(4, 64, 256, spec=(None, "data", "model")),
+            "down": on_grid(4, 256, 64, spec=(None, "model", "data")),
         },
         on_grid(8, 32, 64, spec=("data",)),
     ),

@@ -29,7 +29,8 @@ each = pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 
 _BYTES = {"f32": 4, "s32": 4, "bf16": 2, "pred": 1, "u32": 4}
 _LINE = re.compile(
-    r"%?(?P<name>\S+) = (?P<type>.*?) (?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\("
+    r"%?(?P<name>\S+) = (?P<type>.*?) "
+    r"(?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\("
 )
 """A collective in the text of a program, synchronous or asynchronous."""
 
@@ -122,7 +123,8 @@ def test_what_is_compiled_is_kept_by_program_and_flags(monkeypatch):
 
 
 def test_compiling_can_be_stopped_and_what_it_made_is_kept(monkeypatch):
-    """The user interrupts while XLA compiles: the call ends, and after XLA has finished the next call uses the result."""
+    """The user interrupts while XLA compiles: the call ends, and after XLA has finished the next call uses the
+    result."""
     jaxviz.clear_caches()
     lowering = lower_gradient(jaxviz.derive(data_parallel, *PROGRAMS[data_parallel]))
     began, may_end, ended = threading.Event(), threading.Event(), threading.Event()
@@ -174,7 +176,8 @@ def test_devices_that_are_not_in_order():
 
 
 def test_what_xla_does_not_show_is_said(monkeypatch):
-    """If a backend does not provide the partitioned program, causes come from Shardy's shardings, and the report says so."""
+    """If a backend does not provide the partitioned program, causes come from Shardy's shardings, and the report says
+    so."""
     jaxviz.clear_caches()
     monkeypatch.setattr(compiling, "_before", lambda _: None)
     report = jaxviz.collectives(data_parallel, *PROGRAMS[data_parallel])

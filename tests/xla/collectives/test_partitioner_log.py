@@ -60,11 +60,13 @@ def test_all_else_that_is_written_goes_where_it_would_have_gone(capfd):
     with reading_log() as log:
         os.write(
             2,
-            b"W1 spmd_partitioner.cc:1] [SPMD] Involuntary full rematerialization. The compiler cannot go from sharding {replicated} to {manual} ",
+            b"W1 spmd_partitioner.cc:1] [SPMD] Involuntary full rematerialization. The compiler cannot go from "
+            b"sharding {replicated} to {manual} ",
         )
         os.write(
             2,
-            b'efficiently for HLO operation %x.1 = f32[2]{0} copy(%y), metadata={op_name="jit(f)/sin"}. As\nanother line\n\rhalf',
+            b'efficiently for HLO operation %x.1 = f32[2]{0} copy(%y), metadata={op_name="jit(f)/sin"}. As\nanother '
+            b"line\n\rhalf",
         )
     assert capfd.readouterr().err == "another line\n\rhalf"
     (warned,) = log.warned
@@ -75,9 +77,12 @@ def test_all_else_that_is_written_goes_where_it_would_have_gone(capfd):
 
 def test_older_wording_is_read_too():
     line = (
-        "E0531 10:54:04.832741 2609008 spmd_partitioner.cc:613] [spmd] Involuntary full rematerialization. The compiler was not able to go from sharding "
-        "{devices=[2,1,4]<=[4,2]T(1,0)} to {devices=[1,8,1]<=[8]} without doing a full rematerialization of the tensor for HLO operation: "
-        '%add = f32[16,16,16]{2,1,0} add(%a, %b), metadata={op_name="jit(f)/add"}. You probably want to enrich the sharding annotations'
+        "E0531 10:54:04.832741 2609008 spmd_partitioner.cc:613] [spmd] Involuntary full rematerialization. The "
+        "compiler was not able to go from sharding "
+        "{devices=[2,1,4]<=[4,2]T(1,0)} to {devices=[1,8,1]<=[8]} without doing a full rematerialization of the "
+        "tensor for HLO operation: "
+        '%add = f32[16,16,16]{2,1,0} add(%a, %b), metadata={op_name="jit(f)/add"}. You probably want to enrich the '
+        "sharding annotations"
     )
     assert read_warning(line).path == "jit(f)/add"
     assert read_warning(line.partition(" for HLO")[0]).before == "{devices=[2,1,4]<=[4,2]T(1,0)}"
@@ -97,7 +102,10 @@ def test_without_a_standard_error_it_says_so(monkeypatch):
     assert "XLA's log could not be read" in str(report)
 
 
-LINE = b"W1 x.cc:1] [SPMD] Involuntary full rematerialization. The compiler cannot go from sharding {a} to {b} efficiently. As\n"
+LINE = (
+    b"W1 x.cc:1] [SPMD] Involuntary full rematerialization. The compiler cannot go from sharding {a} to {b} "
+    b"efficiently. As\n"
+)
 
 
 @pytest.mark.parametrize("last", ["first", "second"])

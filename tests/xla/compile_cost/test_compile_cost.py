@@ -1,4 +1,5 @@
-"""The cost of compiling: counts as in JAX and XLA, what is measured and what is not, and that measuring changes nothing."""
+"""The cost of compiling: counts as in JAX and XLA, what is measured and what is not, and that measuring changes
+nothing."""
 
 import json
 import re

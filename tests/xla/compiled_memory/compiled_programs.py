@@ -1,4 +1,5 @@
-"""Programs with attributed compiled memory: loops, branches, library calls, several devices, training steps, versions of them."""
+"""Programs with attributed compiled memory: loops, branches, library calls, several devices, training steps, versions
+of them."""
 
 from functools import cache, partial
 
@@ -222,7 +223,8 @@ def experts(grouped_dot):
 
 
 EXPERTS_ARGS = (
-    {"up": shape(EXPERTS, WIDTH, WIDTH), "down": shape(EXPERTS, WIDTH, WIDTH)}, shape(TOKENS, WIDTH), shape(EXPERTS, dtype=jnp.int32),
+    {"up": shape(EXPERTS, WIDTH, WIDTH), "down": shape(EXPERTS, WIDTH, WIDTH)}, shape(TOKENS, WIDTH),
+    shape(EXPERTS, dtype=jnp.int32),
 )  # fmt: skip
 
 # --- gradient accumulation --------------------------------------------------------------------------------------------

@@ -32,12 +32,14 @@ def memory(name):
 
 
 CAUSES = {
-    # An upgrade lowers a grouped multiplication differently: every expert gets all tokens, with zeros for those of others.
+    # An upgrade lowers a grouped multiplication differently: every expert gets all tokens, with zeros for those of
+    # others.
     ("by blocks", "masked"): ("jnp.where(own[:, :, None], x, 0.0)", "it is saved now"),
     ("by blocks", "ragged"): ("XLA expands ragged_dot_general, to 4 times its largest operand or result",),
     # What gradient accumulation adds, for any number of microbatches.
     ("step", "accumulated in float32"): ("t + g.astype(dtype)", "a loop carries it now"),
-    ("accumulated in bfloat16", "accumulated in float32"): ("t + g.astype(dtype)", "f32[256,256] now, bf16[256,256] before"),
+    ("accumulated in bfloat16", "accumulated in float32"): ("t + g.astype(dtype)",
+                                                            "f32[256,256] now, bf16[256,256] before"),
     ("saves a", "saves a and b"): ("checkpoint_name 'b'", "it is saved now, and was recomputed before"),
 }  # fmt: skip
 
@@ -138,7 +140,8 @@ def test_other_files_are_refused(tmp_path, content):
 
 
 DAMAGED = [
-    (lambda d: d.update(version=99), "is of version 99 of these files, written by jaxviz .*; this one, .*, reads version 1"),
+    (lambda d: d.update(version=99),
+     "is of version 99 of these files, written by jaxviz .*; this one, .*, reads version 1"),
     (lambda d: d["memory"].pop("at_peak"), "is damaged: KeyError: 'at_peak'"),
     (lambda d: d["memory"]["at_peak"][0].update(kind="ghost"), r"is damaged: TypeError: at_peak\[0\].kind is 'ghost'"),
     (lambda d: d["memory"]["timeline"][0].update(nbytes=[1]), "is damaged: ValueError"),

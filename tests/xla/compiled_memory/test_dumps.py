@@ -120,7 +120,8 @@ def test_flipped_bytes_are_refused_by_name_or_can_be_shown(dump):
 MESSAGE, TEXT, BUFFERS = "after_optimizations.hlo.pb", "after_optimizations.txt", "buffer-assignment.txt"
 CUT_OFF = "is damaged: |has no program|has no buffer assignment"
 DAMAGED = [
-    *((MESSAGE, lambda t, share=share: t[: int(share * len(t))], CUT_OFF) for share in (0, 0.01, 0.2, 0.5, 0.8, 0.95, 0.999)),
+    *((MESSAGE, lambda t, share=share: t[: int(share * len(t))], CUT_OFF) for share in (0, 0.01, 0.2, 0.5, 0.8, 0.95,
+        0.999)),
     (MESSAGE, lambda t: "no message" * 100, "is damaged: "),
     (TEXT, lambda t: t[: len(t) // 2], "is damaged: "),
     (TEXT, lambda t: "nothing", "is damaged: "),
@@ -190,8 +191,8 @@ def test_with_the_function_at_hand_residuals_have_its_reasons(dump, name):
 
 
 def test_what_a_gpu_offloads_is_in_the_memory_of_the_host():
-    """A dump of an H200, on which JAX's `memory_analysis()` gave these figures. It is a scan of 16 iterations, whose checkpoint offloads the
-    two values that it names."""
+    """A dump of an H200, on which JAX's `memory_analysis()` gave these figures. It is a scan of 16 iterations, whose
+    checkpoint offloads the two values that it names."""
     memory = CompiledMemory.from_dump(GPU_DUMP)
     assert (memory.argument_nbytes, memory.temp_nbytes) == (402653184, 2885688376)
     assert memory.reserved_nbytes == sum(h.nbytes for h in memory.at_peak) == 3556777048
@@ -215,7 +216,8 @@ def lines_of_kernels(read):
 
 
 def test_each_kernel_of_a_gpu_comes_from_a_line():
-    """Also those without metadata: copies, calls of libraries, and a fusion that creates the zeros in which a scan stacks values."""
+    """Also those without metadata: copies, calls of libraries, and a fusion that creates the zeros in which a scan
+    stacks values."""
     lines = lines_of_kernels(message("Program", next(GPU_DUMP.iterdir()).read_bytes()).hlo_module)
     assert {"copy.30", "custom-call.4", "loop_broadcast_fusion"} < lines.keys()
     assert all(lines.values())
@@ -235,7 +237,7 @@ ENTRY %main (x: f32[4]) -> f32[4] {
   %first = f32[4]{0} get-tuple-element(%fusion), index=0
   %second = f32[4]{0} get-tuple-element(%fusion), index=1
   %sum = f32[4]{0} add(%x, %first), metadata={op_name="jit(f)/add" source_file="model.py" source_line=7}
-  ROOT %difference = f32[4]{0} subtract(%sum, %second), metadata={op_name="jit(f)/sub" source_file="model.py" source_line=8}
+  ROOT %less = f32[4]{0} subtract(%sum, %second), metadata={op_name="jit(f)/sub" source_file="model.py" source_line=8}
 }
 """
 

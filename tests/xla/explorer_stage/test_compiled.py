@@ -1,4 +1,5 @@
-"""The compiled program: links are correct, and the program is the one that JAX compiles. How texts are read is a transcript."""
+"""The compiled program: links are correct, and the program is the one that JAX compiles. How texts are read is a
+transcript."""
 
 import collections
 import re

@@ -1,4 +1,5 @@
-"""Where the time of a call goes: phases compared with the clock and jax's own events, kernels with the program, loops with results."""
+"""Where the time of a call goes: phases compared with the clock and jax's own events, kernels with the program, loops
+with results."""
 
 import gc
 import json
