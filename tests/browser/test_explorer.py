@@ -56,7 +56,8 @@ def test_the_first_notebook_shows_the_explorer(in_lab):
     explorer.get_by_test_id("view-kept").click()
     badge = explorer.get_by_test_id("badge")
     expect(badge).to_contain_text(re.compile(r"residuals as in JAX [\d.]+: (\d+) of \1"))
-    rows = explorer.locator("[data-testid=residual-row]:not(.is-expression)")  # its one expression of several rows is open
+    # Its one expression of several rows is open.
+    rows = explorer.locator("[data-testid=residual-row]:not(.is-expression)")
     expect(rows).to_have_count(int(ask_kernel(in_lab.page, "len(derivation.residuals.groups)")))
     expect(explorer.get_by_test_id("residuals")).to_contain_text("gradient (tanh)")
     expect(explorer.get_by_test_id("source")).to_contain_text("x = jnp.tanh(x @ w + b)")
