@@ -117,8 +117,8 @@ def add_scopes(
         sizes.append(len(items))
     scopes: dict[str, list[Any]] = {name: [] for name in COLUMNS if name.startswith("scope_")}
     scope_rows: list[int] = []
-    for is_backward, items in enumerate(passes):
-        for top in scopes_of(items, len(items)):
+    for is_backward, tops in enumerate(scopes_of(passes)):
+        for top in tops:
             _add(scopes, scope_rows, numbers, top, is_backward, -1, location)
     scopes["scope_rows"] = [0, *accumulate(scopes["scope_rows"])]
     columns.update(scopes, row_of_scope=scope_rows, step_equations=sizes)

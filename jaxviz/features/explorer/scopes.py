@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from jaxviz.analysis.grouping import grouped
@@ -12,7 +13,7 @@ from jaxviz.features.explorer.boxes import Boxes, Path, ScopeBox
 from jaxviz.ir.syntax import Equation
 
 _LEAST = 1 / 250
-"""Scopes with a smaller share of a pass, both in FLOPs and in equations, get no box."""
+"""Scopes with a smaller share of each pass, both in FLOPs and in equations, get no box."""
 
 _DEEPEST = 8
 """The deepest nesting of boxes."""
@@ -131,18 +132,30 @@ class Items:
         return self.others.setdefault((path, name, line), ScopeBox(name, kind, line=line))
 
 
-def scopes_of(items: Sequence[Item], n_equations: int) -> list[Scope]:
-    """The scopes of one pass, outermost first; those too small for a box are combined in one without a name.
+def scopes_of(passes: Sequence[Sequence[Item]]) -> list[list[Scope]]:
+    """The scopes of each pass, outermost first; those too small for a box in all passes are combined in one without a
+    name, so that what has a box in one pass has one in the other.
 
     Args:
-      items: the items of the pass, in execution order.
-      n_equations: their number.
+      passes: the items of each pass, in execution order.
     """
-    flops = sum(i.flops for i in items)
+    large = {box for items in passes for box in _large(items)}
+    return [_scopes(items, large) for items in passes]
 
-    def is_small(scope: Scope) -> bool:
-        return scope.flops < _LEAST * flops and len(scope.items) < _LEAST * n_equations
 
+def _large(items: Sequence[Item]) -> Iterator[ScopeBox]:
+    """The boxes that are large enough to be seen."""
+    flops: Counter[ScopeBox] = Counter()
+    n: Counter[ScopeBox] = Counter()
+    for item in items:
+        for box in set(item.path):
+            flops[box] += item.flops
+            n[box] += 1
+    least = _LEAST * sum(i.flops for i in items)
+    return (box for box in n if flops[box] >= least or n[box] >= _LEAST * len(items))
+
+
+def _scopes(items: Sequence[Item], large: Set[ScopeBox]) -> list[Scope]:
     def inside(items: Iterable[Item], depth: int) -> list[Scope]:
         if depth == _DEEPEST:
             return []
@@ -155,7 +168,7 @@ def scopes_of(items: Sequence[Item], n_equations: int) -> list[Scope]:
             scope = Scope(box, of_part, line=box.line)
             if box.kind in ("scope", "loop", "repeated"):
                 scope.children = inside(of_part, depth + 1)
-            if box.kind != "rest" and not is_small(scope):
+            if box.kind != "rest" and box in large:
                 scopes.append(scope)
             elif scopes and scopes[-1].box is _REST:
                 scopes[-1].items += scope.items

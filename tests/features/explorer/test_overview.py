@@ -220,3 +220,50 @@ def test_what_has_no_reverse_mode_says_nothing():
     view = view_of(derive(lambda x: jax.lax.while_loop(lambda x: x < 9.0, lambda x: x * 2.0, x), 1.0))
     assert view.headline.peak == ""
     assert len(view.columns["scope_parent"]) == 0
+
+
+def conv(x, w):
+    return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def res_block(p, x):
+    h = jax.nn.silu(jax.nn.standardize(conv(x, p["in"]), (1, 2)))
+    return jax.nn.silu(conv(x, p["skip"]) + jax.nn.standardize(conv(h, p["out"]), (1, 2)))
+
+
+def down(x):
+    return jax.lax.reduce_window(x, 0.0, jax.lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID") / 4
+
+
+def up(x):
+    return jnp.repeat(jnp.repeat(x, 2, 1), 2, 2)
+
+
+def unet(params, x):
+    skips = []
+    for p in params[:2]:
+        x = res_block(p, x)
+        skips.append(x)
+        x = down(x)
+    x = res_block(params[2], x)
+    for p in params[3:5]:
+        x = res_block(p, jnp.concatenate([up(x), skips.pop()], -1))
+    return conv(x, params[5])
+
+
+def test_the_passes_of_a_u_net_mirror_each_other_name_for_name():
+    widths = [(3, 8), (8, 16), (16, 32), (48, 16), (24, 8)]
+    block = lambda i, o: {"in": jnp.ones((3, 3, i, o)), "out": jnp.ones((3, 3, o, o)), "skip": jnp.ones((1, 1, i, o))}
+    params = [*(block(i, o) for i, o in widths), jnp.ones((1, 1, 8, 3))]
+    view = view_of(derive(lambda params, x: jnp.mean(unet(params, x) ** 2), params, jnp.ones((2, 8, 8, 3))))
+    c, names = view.columns, texts(view, "scope_name")
+
+    def inside(is_backward):
+        of_pass = [i for i, b in enumerate(c["scope_backward"]) if b == is_backward]
+        (whole,) = (i for i in of_pass if names[i] == "unet")
+        return [names[i] for i in of_pass if c["scope_parent"][i] == whole and names[i]]
+
+    forward = inside(is_backward=False)
+    assert forward == [*["res_block", "down"] * 2, "res_block", *["up", "res_block"] * 2, "conv"]
+    # The last convolution is too small for a box by itself in the forward pass, and not in the backward pass.
+    assert inside(is_backward=True) == forward[::-1]
