@@ -76,6 +76,9 @@ export class OverviewPane {
   private readonly over = h("div", { class: "jv-ov-lines" }, this.turn, this.interval, this.cursor);
   private readonly bar = h("div", { class: "jv-ov-bar" });
   private readonly legend = h("div", { class: "jv-ov-legend" });
+  private readonly when = h("span", { class: "jv-cut" });
+  /** The bytes in the legend: of each step, and where they are shown. */
+  private figures: { of: Float64Array; element: HTMLElement }[] = [];
 
   /** @param load loads what zooms. */
   constructor(
@@ -433,32 +436,33 @@ export class OverviewPane {
     this.moveTo(this.at);
   }
 
-  private fillLegend(step = -1): void {
-    const { totals } = this;
+  private fillLegend(): void {
+    const { totals, legend } = this;
+    this.figures = [];
     if (!totals || totals.peak < 0) {
-      this.legend.replaceChildren(
-        ...(this.state.model.view.no_memory ? marked(this.state.model.view.no_memory) : []),
-      );
+      const { no_memory: reason } = this.state.model.view;
+      legend.replaceChildren(...(reason ? marked(reason) : []));
       return;
     }
-    const at = step >= 0 ? step : totals.peak;
-    const kinds = STACKED.filter((_, k) => totals.kinds[k]!.some((bytes) => bytes > 0)).reverse();
-    this.legend.replaceChildren(
-      h(
-        "span",
-        { class: "jv-ov-when" },
-        step >= 0 ? `memory at step ${formatCount(step + 1)}` : "memory at the peak",
-        h("strong", {}, formatBytes(totals.total[at]!)),
-      ),
-      ...kinds.map((kind) =>
-        h(
-          "span",
-          { class: `jv-ov-kind jv-of-${kind}` },
-          NAMES[kind],
-          h("span", {}, formatBytes(totals.kinds[STACKED.indexOf(kind)]![at]!)),
-        ),
+    const row = (of: Float64Array, name: string, element: HTMLElement, ...text: (Node | string)[]) => {
+      this.figures.push({ of, element });
+      return h("span", { class: name }, ...text, element);
+    };
+    const kinds = [...STACKED.keys()].filter((k) => totals.kinds[k]!.some((bytes) => bytes > 0)).reverse();
+    legend.replaceChildren(
+      row(totals.total, "jv-ov-when", h("strong"), this.when),
+      ...kinds.map((k) =>
+        row(totals.kinds[k]!, `jv-ov-kind jv-of-${STACKED[k]}`, h("span"), NAMES[STACKED[k]!]),
       ),
     );
+    this.tellMemory(-1);
+  }
+
+  /** Says what is in memory at a step, or at the peak; only texts change. */
+  private tellMemory(step: number): void {
+    const at = step >= 0 ? step : (this.totals?.peak ?? -1);
+    this.when.textContent = step >= 0 ? `memory at step ${formatCount(step + 1)}` : "memory at the peak";
+    for (const { of, element } of this.figures) element.textContent = formatBytes(of[at]!);
   }
 
   // --- pointing and choosing ---
@@ -505,7 +509,7 @@ export class OverviewPane {
     const before = this.at;
     this.at = step;
     if (before < 0 && step < 0) return;
-    this.fillLegend(step);
+    this.tellMemory(step);
     this.cursor.hidden = step < 0;
     if (step < 0) {
       this.memory.removeAttribute("aria-valuetext");
