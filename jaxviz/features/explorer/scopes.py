@@ -133,8 +133,7 @@ class Items:
 
 
 def scopes_of(passes: Sequence[Sequence[Item]]) -> list[list[Scope]]:
-    """The scopes of each pass, outermost first; those too small for a box in all passes are combined in one without a
-    name, so that what has a box in one pass has one in the other.
+    """The scopes of each pass, outermost first; those too small for a box in all passes are one without a name.
 
     Args:
       passes: the items of each pass, in execution order.
@@ -145,8 +144,7 @@ def scopes_of(passes: Sequence[Sequence[Item]]) -> list[list[Scope]]:
 
 def _large(items: Sequence[Item]) -> Iterator[ScopeBox]:
     """The boxes that are large enough to be seen."""
-    flops: Counter[ScopeBox] = Counter()
-    n: Counter[ScopeBox] = Counter()
+    flops, n = Counter[ScopeBox](), Counter[ScopeBox]()
     for item in items:
         for box in set(item.path):
             flops[box] += item.flops
