@@ -1,5 +1,5 @@
-"""Whether `compile_cost` is right about identical blocks: what one of them alone saves,
-beside what a loop in their place does.
+"""Whether `compile_cost` is right about identical blocks: what one of them alone saves, beside what a loop in their
+place does.
 
 Ten programs, each written with blocks in a Python loop and with `jax.lax.scan`. Seconds of CPU time, medians of five,
 without caches.

@@ -1,5 +1,5 @@
-"""The time of `compiled_memory` beside JAX's compilation of the same gradient,
-and the share of the bytes at the peak attributed to a line.
+"""The time of `compiled_memory` beside JAX's compilation of the same gradient, and the share of the bytes at the peak
+attributed to a line.
 
 Over the programs that its tests compile, some for eight devices, so it runs in a separate process.
 """
@@ -28,8 +28,8 @@ def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
 def measure(
     programs: dict[Any, tuple[Any, ...]], steps: tuple[Any, ...]
 ) -> list[tuple[str, float, float, float, float, float]]:
-    """For each program the seconds of JAX, of `compiled_memory` with the function, and with JAX's compiled program;
-    and the share attributed to a line in each case."""
+    """For each program the seconds of JAX, of `compiled_memory` with the function, and with JAX's compiled program; and
+    the share attributed to a line in each case."""
     import jax
 
     import jaxviz

@@ -1,5 +1,5 @@
-"""The number of line crossings in the graph pane with every box open, in our own layout and in Graphviz's,
-for six graphs. Needs Node."""
+"""The number of line crossings in the graph pane with every box open, in our own layout and in Graphviz's, for six
+graphs. Needs Node."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ GRAPHS = {
 
 
 def measured() -> dict[tuple[str, str], dict[str, Any]]:
-    """For each program and stage the number of boxes, and for our layout and Graphviz's the crossings,
-    the width in pixels and the milliseconds."""
+    """For each program and stage the number of boxes, and for our layout and Graphviz's the crossings, the width in
+    pixels and the milliseconds."""
     with tempfile.TemporaryDirectory() as folder:
         paths = []
         for i, (make, _) in enumerate(GRAPHS.values()):

@@ -114,8 +114,8 @@ def speed(
 
 
 def with_collector(work: Callable[[], Any], times: int = 3) -> float:
-    """CPU seconds of some work repeated several times with Python's garbage collector on,
-    so that garbage of earlier repetitions counts."""
+    """CPU seconds of some work repeated several times with Python's garbage collector on, so that garbage of earlier
+    repetitions counts."""
     gc.collect()
     start = time.process_time()
     for _ in range(times):
@@ -132,8 +132,8 @@ def without_collector(work: Callable[[], Any], times: int = 3) -> float:
 
 
 def growth(n_layers: int) -> tuple[int, list[float], float]:
-    """For a transformer: the number of derived equations; µs per derived equation, and per traced equation,
-    each with the garbage collector on and off; and bytes per derived equation."""
+    """For a transformer: the number of derived equations; µs per derived equation, and per traced equation, each with
+    the garbage collector on and off; and bytes per derived equation."""
     fun, args = transformer(n_layers)
     trace = lambda: jaxviz.trace(lambda *xs: fun(*xs))(*args)
     program = trace()
@@ -186,8 +186,8 @@ def answer_with_times() -> None:
 
 @contextmanager
 def process_of(revision: str) -> Iterator[Callable[[str, str], float]]:
-    """A process with the jaxviz of a revision, "" for the working tree, and these benchmarks;
-    it gives the seconds of a derivation."""
+    """A process with the jaxviz of a revision, "" for the working tree, and these benchmarks; it gives the seconds of a
+    derivation."""
     root = Path(__file__).parents[1]
     with tempfile.TemporaryDirectory() as folder:
         if revision:
@@ -210,8 +210,8 @@ def process_of(revision: str) -> Iterator[Callable[[str, str], float]]:
 
 
 def against(revision: str, quick: bool) -> None:
-    """Prints the CPU time of deriving with the working tree beside a revision: the least of many, in turns,
-    and their ratio."""
+    """Prints the CPU time of deriving with the working tree beside a revision: the least of many, in turns, and their
+    ratio."""
     repeats = {"cold": 4 if quick else 10, "warm": 15 if quick else 40}
     print(f"Derivation from the jaxpr, CPU time, the least of {repeats['cold']} cold and {repeats['warm']} warm")
     print(f"{'program':<32}{revision[:12]:>12}{'this':>12}{'ratio':>8}")

@@ -1,5 +1,5 @@
-"""The explorer at scale: 100,000 equations, from the Python call to a responsive pane,
-in a real JupyterLab in a real browser."""
+"""The explorer at scale: 100,000 equations, from the Python call to a responsive pane, in a real JupyterLab in a real
+browser."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ BUNDLE = ROOT / "jaxviz" / "static" / "explorer.js"
 TOWERS = 600
 """Parts of ten equations each in the forward program, side by side: a wide graph of several thousand shapes."""
 AS_LARGE_AS_CAN_BE, THEN_AWAY = 60, 9
-"""How many times to zoom in and then out: to a third of the size at which boxes are drawn,
-so that hundreds are visible."""
+"""How many times to zoom in and then out: to a third of the size at which boxes are drawn, so that hundreds are
+visible."""
 
 Row = tuple[str, str, str]
 """The measure, the target and the result."""
@@ -245,8 +245,8 @@ def p95(times: list[float]) -> float:
 
 
 def in_browser(n_layers: int, small_layers: int, repeats: int, seconds: float) -> list[Row]:
-    """From running a cell to a responsive pane, then scrolling and searching;
-    and the size of a notebook with many explorers."""
+    """From running a cell to a responsive pane, then scrolling and searching; and the size of a notebook with many
+    explorers."""
     with tempfile.TemporaryDirectory() as folder:
         home, served = Path(folder, "home"), Path(folder, "notebooks")
         home.mkdir()
@@ -316,8 +316,8 @@ def in_browser(n_layers: int, small_layers: int, repeats: int, seconds: float) -
 
 
 def graph_frames(page: Page, name: str, seconds: float) -> dict[str, list[float]]:
-    """Frame times of the forward program's graph during panning and zooming: folded,
-    and with everything open where boxes are readable."""
+    """Frame times of the forward program's graph during panning and zooming: folded, and with everything open where
+    boxes are readable."""
     click = "id => document.querySelector(`[data-testid=${id}]`).click()"
     press = """key => document.querySelector("[data-testid=graph-tree]")
         .dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }))"""

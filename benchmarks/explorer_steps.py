@@ -1,5 +1,5 @@
-"""What a user does with the explorer of a large program: how soon things appear, how long they block the page,
-and how much memory the page takes."""
+"""What a user does with the explorer of a large program: how soon things appear, how long they block the page, and how
+much memory the page takes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The time of a session's first report: importing jaxviz and deriving one line, compared with jax tracing it,
-in separate processes.
+"""The time of a session's first report: importing jaxviz and deriving one line, compared with jax tracing it, in
+separate processes.
 
 Also the imports alone, as reported by `python -X importtime`.
 """

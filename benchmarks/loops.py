@@ -1,5 +1,5 @@
-"""The gradient of a while loop with a bound, written as a binary tree of conds in scans: 8 steps run,
-whatever the bound."""
+"""The gradient of a while loop with a bound, written as a binary tree of conds in scans: 8 steps run, whatever the
+bound."""
 
 from __future__ import annotations
 

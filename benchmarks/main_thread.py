@@ -1,5 +1,5 @@
-"""How long a page blocks its main thread, according to Chromium's trace: in CPU time,
-which other processes hardly affect."""
+"""How long a page blocks its main thread, according to Chromium's trace: in CPU time, which other processes hardly
+affect."""
 
 from __future__ import annotations
 

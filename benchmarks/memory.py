@@ -1,5 +1,5 @@
-"""How far the modelled peak of a gradient is from that of the program that XLA compiles,
-for small versions of real models.
+"""How far the modelled peak of a gradient is from that of the program that XLA compiles, for small versions of real
+models.
 
 `python -m benchmarks.memory [--quick]`; each program as written, and with a checkpoint around each of its layers.
 """

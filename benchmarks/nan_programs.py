@@ -93,8 +93,8 @@ def molecules_loss(spread: jax.Array, start: jax.Array) -> jax.Array:
 
 
 def molecules() -> Subject:
-    """Particles that attract and repel each other in a fori_loop, with forces by `jax.grad`;
-    two are at the same position."""
+    """Particles that attract and repel each other in a fori_loop, with forces by `jax.grad`; two are at the same
+    position."""
     grid = np.stack(np.meshgrid(*[np.arange(3.0)] * 3), -1).reshape(-1, 3).astype(np.float32) * 1.2
     start = jax.device_put(grid)
     spread = jax.device_put(np.float32(1.0))
@@ -144,8 +144,8 @@ def bouncing_loss(speed: jax.Array, heights: jax.Array) -> jax.Array:
 
 
 def bouncing() -> Subject:
-    """Balls with a cond at each step; one bounces with less energy than it has,
-    so the root of a negative number is taken."""
+    """Balls with a cond at each step; one bounces with less energy than it has, so the root of a negative number is
+    taken."""
     return bouncing_loss, (jnp.zeros(4), jnp.full(4, 2.0)), (jnp.zeros(4), jnp.array([2.0, 2.0, 2.0, -1.0]))
 
 

@@ -1,5 +1,5 @@
-"""Finding where a NaN first occurs, compared with compiling and running the plain gradient once: time,
-and peak memory of the process.
+"""Finding where a NaN first occurs, compared with compiling and running the plain gradient once: time, and peak memory
+of the process.
 
 Each is measured in a fresh process, interleaved.
 """

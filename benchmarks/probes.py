@@ -1,5 +1,5 @@
-"""The cost of probes: a training step of the 12-layer transformer, plain, with probes that nobody watches,
-and watched in each way."""
+"""The cost of probes: a training step of the 12-layer transformer, plain, with probes that nobody watches, and watched
+in each way."""
 
 from __future__ import annotations
 

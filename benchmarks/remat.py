@@ -1,5 +1,5 @@
-"""Plans of what to save: compared with JAX's checkpoint policies on each block, and with the optimum;
-and the time of planning."""
+"""Plans of what to save: compared with JAX's checkpoint policies on each block, and with the optimum; and the time of
+planning."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def flops(f: Callable[..., Any], args: tuple[Any, ...]) -> int:
 
 
 def every_outcome(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes and FLOPs for all sets of names, in a function without loops:
-    number k saves the names whose bits are set in k."""
+    """Bytes and FLOPs for all sets of names, in a function without loops: number k saves the names whose bits are set
+    in k."""
     n = len(graph.candidates)
     sets = np.arange(2**n, dtype=np.uint32)
     nowhere = np.zeros(len(sets), bool)

@@ -1,5 +1,5 @@
-"""Plans compared with the checkpoints that people write: the FLOPs that a plan recomputes at the same peak,
-and XLA's figures."""
+"""Plans compared with the checkpoints that people write: the FLOPs that a plan recomputes at the same peak, and XLA's
+figures."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def comes_to(f: Callable[..., Any], case: Case) -> Trade:
 
 
 def against(case: Case) -> dict[str, tuple[Trade, RematPlan | None]]:
-    """For each way that people write checkpoints its figures, and the plan with the same peak;
-    None if there is none."""
+    """For each way that people write checkpoints its figures, and the plan with the same peak; None if there is
+    none."""
     found: dict[str, tuple[Trade, RematPlan | None]] = {}
     plans: dict[int, RematPlan | None] = {}
     for name, f in case.variants.items():

@@ -1,5 +1,5 @@
-"""The programs on which checkpoint plans are measured: short code, with the structure and the sizes of real models,
-and abstract arguments.
+"""The programs on which checkpoint plans are measured: short code, with the structure and the sizes of real models, and
+abstract arguments.
 
 Each is a function of `wrap`, which is applied to its repeated parts: nothing, `jax.checkpoint`, or that with a policy.
 The transformers' values have MaxText's names, so that its policies apply.
@@ -426,8 +426,8 @@ def neural_ode(n_steps: int = 100, batch: int = 1024, width: int = 64, hidden: i
 
 
 def molecular_dynamics(n_chunks: int = 20, length: int = 25, n: int = 512) -> Case:
-    """Particles under Lennard-Jones forces in a periodic box, by velocity Verlet;
-    differentiated with respect to the parameters of the forces."""
+    """Particles under Lennard-Jones forces in a periodic box, by velocity Verlet; differentiated with respect to the
+    parameters of the forces."""
 
     def make(wrap: Wrap, outer: Wrap = no_wrap) -> Callable[..., jax.Array]:
         def loss(params: Params, positions: jax.Array, velocities: jax.Array) -> jax.Array:

@@ -1,5 +1,5 @@
-"""Time that reports take to find, group and name what they show, compared with deriving
-the same function from Python."""
+"""Time that reports take to find, group and name what they show, compared with deriving the same function from
+Python."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The cost of watching: donations in a step of a millisecond with 400 donated leaves,
-compilations in a cached step and in a compiled one."""
+"""The cost of watching: donations in a step of a millisecond with 400 donated leaves, compilations in a cached step and
+in a compiled one."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ COMPILATIONS: Way = ("compilations watched", jaxviz.watch_compilations, lambda: 
 
 
 def in_turn(ways: list[Way], work: Callable[[], float], rounds: int) -> dict[str, tuple[float, float]]:
-    """For each way the tenth percentile of its rounds' seconds, since other processes use the machine as well;
-    and what it adds to the plain one."""
+    """For each way the tenth percentile of its rounds' seconds, since other processes use the machine as well; and what
+    it adds to the plain one."""
     taken: dict[str, list[float]] = {name: [] for name, _, _ in ways}
     for k in range(rounds + 1):
         for name, begin, end in ways if k % 2 else reversed(ways):

@@ -76,8 +76,8 @@ def run_part(module: str, name: str, rows: str) -> None:
 
 
 def listed() -> tuple[list[tuple[str, str, float]], dict[str, Any]]:
-    """All parts with their modules and limits, and the device; found in another process,
-    so that this one takes nothing from the device."""
+    """All parts with their modules and limits, and the device; found in another process, so that this one takes nothing
+    from the device."""
     code = (
         "import json, jax\nfrom benchmarks.device import __main__ as m\nd = jax.devices()[0]\n"
         "parts = [(module, name, limit) for module, limit in m.ORDER for name in m.parts_of(module)]\n"

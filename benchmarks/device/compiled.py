@@ -1,5 +1,5 @@
-"""The memory of compiled gradients: as jaxviz reports it, as XLA sums it up, and as the device counts it;
-values moved to the host."""
+"""The memory of compiled gradients: as jaxviz reports it, as XLA sums it up, and as the device counts it; values moved
+to the host."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def reserved(memory: Any) -> int:
 
 
 def as_counted(counted: int, expected: int) -> bool:
-    """Whether the device counts as many bytes as XLA's sum; its allocator may give a
-    program up to 128 MiB more than it asks for."""
+    """Whether the device counts as many bytes as XLA's sum; its allocator may give a program up to 128 MiB more than it
+    asks for."""
     return -0.02 * expected <= counted - expected <= 0.02 * expected + 128 * MIB
 
 
@@ -84,8 +84,8 @@ def _reported(name: str, subject: Subject, memory: Any, reports: list[Any]) -> I
 
 
 def _on_the_device(name: str, subject: Subject, compiled: Any, memory: Any) -> Iterator[Row]:
-    """Runs the compiled program; the device's own peak is above what was allocated before
-    only if the run takes more than tuning did."""
+    """Runs the compiled program; the device's own peak is above what was allocated before only if the run takes more
+    than tuning did."""
     with alone():
         args = jax.block_until_ready(values(subject.args))
         before, tuned = nbytes_in_use(), peak_nbytes()

@@ -1,5 +1,5 @@
-"""What looking costs a device: the memory that each report takes there,
-and whether deriving is slower with a device's arrays."""
+"""What looking costs a device: the memory that each report takes there, and whether deriving is slower with a device's
+arrays."""
 
 from __future__ import annotations
 

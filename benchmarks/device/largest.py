@@ -26,8 +26,8 @@ from benchmarks.remat_programs import llama
 
 
 def largest_model() -> Iterator[Row]:
-    """The model with 7 billion parameters: the most layers whose gradient fits on the device as written,
-    and with a plan for it."""
+    """The model with 7 billion parameters: the most layers whose gradient fits on the device as written, and with a
+    plan for it."""
     total = stats().get("bytes_limit", 0)
     name = "transformer with layers of the 7B model"
     sizes = size({"width": 64, "hidden": 128, "length": 128, "words": 100}, {"batch": 2})

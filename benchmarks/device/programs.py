@@ -1,5 +1,5 @@
-"""The programs whose compiled memory and time are measured: loops, attention, convolutions, donated steps,
-values moved to the host."""
+"""The programs whose compiled memory and time are measured: loops, attention, convolutions, donated steps, values moved
+to the host."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ class Row:
 
 
 def read_rows(text: str) -> list[Row]:
-    """Rows written by `as_line`, one on each line; a line that was cut off, because the part was stopped,
-    is left out."""
+    """Rows written by `as_line`, one on each line; a line that was cut off, because the part was stopped, is left
+    out."""
     found = []
     for line in text.splitlines():
         try:

@@ -1,5 +1,5 @@
-"""Groups repeated values: every report combines the values of one expression in repeated layers,
-calls and iterations."""
+"""Groups repeated values: every report combines the values of one expression in repeated layers, calls and
+iterations."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def repetition(equation: Equation, within: Sequence[Equation] = (), place: int =
 
 
 def evaluation(equation: Equation, within: Sequence[Equation] = ()) -> Hashable:
-    """A key for everything computed for one expression, in the forward and the backward program,
-    the same each time that it is evaluated.
+    """A key for everything computed for one expression, in the forward and the backward program, the same each time
+    that it is evaluated.
 
     In library code, each of the library's own expressions has a separate key.
     """
@@ -71,8 +71,8 @@ def evaluation(equation: Equation, within: Sequence[Equation] = ()) -> Hashable:
 
 
 def _up_to_own_code(equation: Equation, within: Sequence[Equation]) -> Iterator[tuple[Equation, ...]]:
-    """An equation with its origins, and the same for its enclosing equations, innermost first,
-    up to the user's own code."""
+    """An equation with its origins, and the same for its enclosing equations, innermost first, up to the user's own
+    code."""
     for e in (equation, *reversed(within)):
         chain = (e, *ancestors(e))
         yield chain
@@ -97,8 +97,8 @@ def repetitions(equations: Sequence[Equation], holders: Sequence[int]) -> list[i
     steps: dict[Equation, tuple[int, int, bool]] = {}
 
     def step(e: Equation) -> tuple[int, int, bool]:
-        """Numbers for the operations and rules that it comes from, and for its call stack;
-        and whether this begins in the user's own code."""
+        """Numbers for the operations and rules that it comes from, and for its call stack; and whether this begins in
+        the user's own code."""
         origin, source = e.origin, e.source
         came_from = origin.equation if origin is not None else None
         earlier = (-1, -1, False) if came_from is None else steps.get(came_from) or step(came_from)
@@ -146,8 +146,8 @@ _WORDS = re.compile(r"\w+|\W")
 
 
 def alike(names: Sequence[str]) -> str:
-    """One name for several that differ only in numbers: `params['layers'][0…11]['q']`; otherwise the first name,
-    `and others`.
+    """One name for several that differ only in numbers: `params['layers'][0…11]['q']`; otherwise the first name, `and
+    others`.
 
     >>> alike(["block/linear_1", "block_1/linear_1", "block_2/linear_1"])
     'block…block_2/linear_1'
@@ -186,8 +186,8 @@ def _number(word: str) -> int:
 
 
 def without_repeats(groups: Iterable[Sequence[str]]) -> Callable[[str], Hashable]:
-    """What identifies a path, without the numbers that differ within a group: those of layers,
-    but not the `1` of `Dense_1` in each layer."""
+    """What identifies a path, without the numbers that differ within a group: those of layers, but not the `1` of
+    `Dense_1` in each layer."""
     repeats: dict[str, set[int]] = {}
     for group in groups:
         for same in grouped(dict.fromkeys(group), pattern):

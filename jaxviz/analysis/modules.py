@@ -54,8 +54,8 @@ def module_of(equation: Equation, within: Sequence[Equation] = ()) -> str:
 
 
 def _of_modules(scopes: Sequence[str]) -> list[str]:
-    """Scopes without a module's methods that it calls itself: flax records
-    `Net/Net.encode/layer` for `self.encode(x)`."""
+    """Scopes without a module's methods that it calls itself: flax records `Net/Net.encode/layer` for
+    `self.encode(x)`."""
     path: list[str] = []
     for name in scopes:
         if not path or not name.startswith(f"{path[-1]}."):
@@ -146,8 +146,8 @@ def _method(qualified_name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _called_as(expression: str) -> str:
-    """`norm` for `self.norm(x)` and `jax.vmap(self.norm)(x)`, `layers` for `self.layers[0](x)`;
-    '' if it is not an attribute of the object."""
+    """`norm` for `self.norm(x)` and `jax.vmap(self.norm)(x)`, `layers` for `self.layers[0](x)`; '' if it is not an
+    attribute of the object."""
     called = called_by(expression)
     if called is None:
         return ""

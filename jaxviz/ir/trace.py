@@ -274,7 +274,7 @@ def note_arguments(error: Exception, fun: Callable[..., Any], args: tuple[Any, .
       fun: the function; a wrapper names the function it represents by an attribute `stands_for`.
       args, kwargs: its arguments.
     """
-    if any(note.startswith(CALLED) for note in getattr(error, "__notes__", ())):
+    if not callable(fun) or any(note.startswith(CALLED) for note in getattr(error, "__notes__", ())):
         return
     fun, args, kwargs = getattr(fun, "stands_for", (fun, args, kwargs))
     info = compat.function_debug_info(fun, args, kwargs)

@@ -1,5 +1,5 @@
-"""Charts as data, which are drawn in several ways: in words, as SVG in a notebook (`pictures.py`),
-and with matplotlib (`figures.py`).
+"""Charts as data, which are drawn in several ways: in words, as SVG in a notebook (`pictures.py`), and with matplotlib
+(`figures.py`).
 
 Each has a `title`, and a `sentence` for those who do not see it.
 """
@@ -110,8 +110,8 @@ class OverTime:
         return self.edges if len(self.edges) else range(len(self.steps) + 1)
 
     def columns(self, most: int) -> tuple[list[float], list[int]]:
-        """At most so many columns that show the steps: their edges, and for each the step
-        with the most bytes of those that it shows."""
+        """At most so many columns that show the steps: their edges, and for each the step with the most bytes of those
+        that it shows."""
         edges, steps = columns(self.positions, most)
         totals = self.totals
         return edges, [max(range(of.start, of.stop), key=totals.__getitem__) for of in steps]

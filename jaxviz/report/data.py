@@ -60,8 +60,8 @@ def _entries(kind: Any) -> tuple[Entry, ...]:
 
 @cache
 def _parsed(entry: Entry) -> tuple[str, tuple[str, ...], str | tuple[Entry, ...]]:
-    """The key of an entry, the names on the way to its value, and what is read of that: these entries, its 'own',
-    its 'parts' or the 'whole'."""
+    """The key of an entry, the names on the way to its value, and what is read of that: these entries, its 'own', its
+    'parts' or the 'whole'."""
     name, only = (entry, ()) if isinstance(entry, str) else entry
     key, renamed, path = name.lstrip("*").partition("=")
     names = tuple(filter(None, (path if renamed else key).split(".")))
@@ -116,8 +116,8 @@ class _PlainValues(_Walk):
 
 
 def schema_of(kind: type[Data], first: Mapping[str, Any], reports: Iterable[type[Data]] = ()) -> dict[str, Any]:
-    """The JSON Schema of the data of a class, with these properties before its own;
-    `reports` are what it may contain."""
+    """The JSON Schema of the data of a class, with these properties before its own; `reports` are what it may
+    contain."""
     types = _Types(reports)
     schema = _object({**first, **types.entries(kind, _entries(kind))})
     return {

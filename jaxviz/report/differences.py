@@ -1,5 +1,5 @@
-"""What differs between two versions, in every report of a change: figures before and after, and what came, went,
-grew or shrank."""
+"""What differs between two versions, in every report of a change: figures before and after, and what came, went, grew
+or shrank."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Packages that only pictures need: imported where one is drawn, since that takes half a second,
-with an error that says what for."""
+"""Packages that only pictures need: imported where one is drawn, since that takes half a second, with an error that
+says what for."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -26,8 +26,8 @@ _NARROWEST, _WIDEST = 442, 520
 """The width range in pixels: text then has 11 to 13 pixels. In less space, the picture scrolls."""
 
 _SHOWN = "<style>.jaxviz-picture[hidden]{display:block!important}</style>"
-"""Pages that strip styles, as JupyterLab does with notebooks that are not trusted, also strip drawings,
-but not the text in them: this keeps it hidden there."""
+"""Pages that strip styles, as JupyterLab does with notebooks that are not trusted, also strip drawings, but not the
+text in them: this keeps it hidden there."""
 
 
 @singledispatch
@@ -140,8 +140,8 @@ def _below(axis: Axis, top: float, y: float, x_of: Callable[[float], float]) -> 
 
 
 def as_many(texts: Sequence[str], head: str) -> str:
-    """`largest at the peak: a 12 B, b 4 B`: a heading, and as many texts as fit on a line of a drawing,
-    but at least one."""
+    """`largest at the peak: a 12 B, b 4 B`: a heading, and as many texts as fit on a line of a drawing, but at least
+    one."""
     said = head + texts[0] if texts else head
     for text in texts[1:]:
         if columns(f"{said}, {text}") > int(WIDTH / _COLUMN):
@@ -320,8 +320,8 @@ _PARTS = re.compile(r"[^\W_]+|\W|_")
 
 
 def fitted(text: str, room: int, from_left: bool = False) -> str:
-    """A text shortened to a number of columns, at the end of a name or an operator;
-    a single long name at the end of a part.
+    """A text shortened to a number of columns, at the end of a name or an operator; a single long name at the end of a
+    part.
 
     >>> fitted("jax.nn.softmax(scores)", 15)
     'jax.nn.softmax…'

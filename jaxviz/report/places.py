@@ -61,8 +61,8 @@ def linked(text: str, link: Callable[[Location, str], str], spelt: Callable[[str
 
 
 def href(location: Location) -> str:
-    """A link from a notebook's page to a line: of a file in the notebook's folder or below it,
-    or of a cell as last saved; otherwise ''."""
+    """A link from a notebook's page to a line: of a file in the notebook's folder or below it, or of a cell as last
+    saved; otherwise ''."""
     # Imported here: `jaxviz doctor` prints tables even if the engine cannot run.
     from jaxviz.ir.origin import is_cell
 

@@ -1,5 +1,5 @@
-"""`Report`: the base class of reports, which define a summary and parts; text,
-HTML and plain data follow from these."""
+"""`Report`: the base class of reports, which define a summary and parts; text, HTML and plain data follow from
+these."""
 
 from __future__ import annotations
 

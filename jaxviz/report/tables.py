@@ -150,8 +150,8 @@ def folded(summary: str, content: str) -> str:
 
 
 def code_html(text: str) -> str:
-    """A sentence for a notebook: escaped, with what stands between backticks as code,
-    and the places that were noted as links.
+    """A sentence for a notebook: escaped, with what stands between backticks as code, and the places that were noted as
+    links.
 
     >>> code_html("`x < y` is bool")
     '<code>x &lt; y</code> is bool'
@@ -234,8 +234,8 @@ def line_beside(location: Location, shown: Location) -> str:
 
 @lru_cache(maxsize=4096)
 def nbytes(aval: Any) -> int:
-    """The size of a value of a type in bytes; random keys and values of hi types count as
-    the arrays that they consist of.
+    """The size of a value of a type in bytes; random keys and values of hi types count as the arrays that they consist
+    of.
 
     A mutable hi type, such as that of flax's variables under hijax, does not say what a value holds, which counts as
     nothing; with its state (`Var.type_with_state`) it does.

@@ -145,8 +145,8 @@ class Comparison(Report, schema="compare"):
         return of_residuals | {counts[1] + i: counts[0] + i for i in range(n)}
 
     def differences(self, stage: str = "primal") -> tuple[EquationDifference, ...]:
-        """The equations of a stage that only one version has: those of the first version, then those of the second,
-        by line.
+        """The equations of a stage that only one version has: those of the first version, then those of the second, by
+        line.
 
         Args:
           stage: 'primal', 'jvp', 'forward', 'linear' or 'backward'.

@@ -148,8 +148,8 @@ class Armed:
 
 
 def run(machine: Machine, armed: Sequence[Armed]) -> Hit | None:
-    """Runs until a breakpoint is hit, or to the end: bodies without possible hits at once,
-    others equation by equation."""
+    """Runs until a breakpoint is hit, or to the end: bodies without possible hits at once, others equation by
+    equation."""
     inside: dict[Equation, bool] = {}
 
     def may_stop_in(e: Equation) -> bool:

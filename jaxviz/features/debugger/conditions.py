@@ -1,5 +1,5 @@
-"""Conditions on values that a page may set: comparisons of a few figures,
-which are parsed and never evaluated as Python.
+"""Conditions on values that a page may set: comparisons of a few figures, which are parsed and never evaluated as
+Python.
 
 A condition is such a comparison, or several with `and`, `or`, `not` and parentheses; a comparison may be a chain, as in
 `0.1 < std < 10`.
@@ -32,8 +32,8 @@ _FIGURES: Mapping[str, Callable[[Any, Any, Any], Any]] = {
     "std": lambda xp, x, finite: xp.std(x, where=finite),
     "norm": lambda xp, x, finite: xp.sqrt(xp.sum(x * x, where=finite)),
 }
-"""The figures of the finite elements of an array: by name, functions of the module that computes it, the array,
-and which elements are finite."""
+"""The figures of the finite elements of an array: by name, functions of the module that computes it, the array, and
+which elements are finite."""
 
 _COUNTS: Mapping[str, Callable[[Any, Any], Any]] = {
     "nan": lambda xp, x: xp.isnan(x).sum(),

@@ -9,8 +9,8 @@ from typing import NamedTuple, NotRequired, TypedDict
 
 
 class Variable(NamedTuple):
-    """A variable where it is bound: `of` is the value whose cotangent it is, `label` describes an input;
-    empty otherwise."""
+    """A variable where it is bound: `of` is the value whose cotangent it is, `label` describes an input; empty
+    otherwise."""
 
     name: str
     type: str
@@ -26,8 +26,8 @@ class SourceLine(NamedTuple):
 
 
 class SourceRange(NamedTuple):
-    """A line of the user's source, and the expression there: lines count from 1, or 0 if unknown,
-    and characters from 0."""
+    """A line of the user's source, and the expression there: lines count from 1, or 0 if unknown, and characters from
+    0."""
 
     file: int
     line: int
@@ -158,8 +158,8 @@ class SummaryCard(TypedDict):
 
 
 class ValueCard(TypedDict):
-    """A value; for a cotangent also the value that it is the cotangent of, and for a value also its cotangent,
-    or why that is missing.
+    """A value; for a cotangent also the value that it is the cotangent of, and for a value also its cotangent, or why
+    that is missing.
 
     `label` describes an input of a loop's body: 'carry', 'of this iteration' or 'same in every iteration'."""
 
@@ -174,8 +174,8 @@ class ValueCard(TypedDict):
 
 
 class LineNorm(NamedTuple):
-    """The figures of a line: the names and norms of its latest value and of a cotangent, null without one;
-    what is wrong with each, such as 'NaN'; and 'value', 'cotangent' or 'both' if a NaN of these first occurred here."""
+    """The figures of a line: the names and norms of its latest value and of a cotangent, null without one; what is
+    wrong with each, such as 'NaN'; and 'value', 'cotangent' or 'both' if a NaN of these first occurred here."""
 
     file: int
     line: int

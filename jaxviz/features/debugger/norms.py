@@ -57,16 +57,16 @@ class Norm(NamedTuple):
 
 @dataclass
 class OfLine:
-    """The figures of a line: its latest value, and the cotangent of the last of its values that has one;
-    and the names of both."""
+    """The figures of a line: its latest value, and the cotangent of the last of its values that has one; and the names
+    of both."""
 
     value: Norm | None = None
     name: str = ""
     cotangent: Norm | None = None
     of: str = ""
     born: str = ""
-    """'value', 'cotangent' or 'both', if an equation of this line computed a NaN from operands without any,
-    forward or backward."""
+    """'value', 'cotangent' or 'both', if an equation of this line computed a NaN from operands without any, forward or
+    backward."""
 
 
 class Norms:
@@ -79,8 +79,8 @@ class Norms:
         self._lines: dict[tuple[Program, tuple[Equation, ...]], list[Location | None]] = {}
 
     def by_line(self) -> dict[Location, OfLine]:
-        """The norms by line, for lines that have run: in the current program, in enclosing ones,
-        and in the stages before."""
+        """The norms by line, for lines that have run: in the current program, in enclosing ones, and in the stages
+        before."""
         lines: defaultdict[Location, OfLine] = defaultdict(OfLine)
         latest: dict[Location, int] = {}
         for stage, frame, limit, holders in self._frames():
@@ -111,8 +111,8 @@ class Norms:
         return self._lines[key]
 
     def _frames(self) -> Iterator[tuple[str, ProgramRun, int, Sequence[Equation]]]:
-        """The values kept from earlier stages and from enclosing programs,
-        with the number of equations that count in each, and its enclosing equations."""
+        """The values kept from earlier stages and from enclosing programs, with the number of equations that count in
+        each, and its enclosing equations."""
         machine = self.stepper.machine
         p, frames = machine.position, machine.history.frames
         for stage in machine.order[: machine.order.index(p.stage)]:
@@ -145,8 +145,8 @@ class Norms:
 
     @cached_property
     def _cotangents(self) -> dict[Atom, list[tuple[int, Location, str]]]:
-        """For variables of the backward program, the values whose cotangents they are: the number of each,
-        its line and its name."""
+        """For variables of the backward program, the values whose cotangents they are: the number of each, its line and
+        its name."""
         cotangents: dict[Atom, list[tuple[int, Location, str]]] = {}
         text = self.stepper._texts.get("forward")
         if text is None or "backward" not in self.stepper._texts:
@@ -171,8 +171,8 @@ _UNKNOWN = "not finite"
 
 
 def _own(e: Equation) -> Sequence[Var]:
-    """The results of an equation that belong to the function, without those that only derivatives need,
-    which come last."""
+    """The results of an equation that belong to the function, without those that only derivatives need, which come
+    last."""
     if e.origin is None or e.origin.equation is None:
         return e.outvars
     return e.outvars[: len(e.origin.equation.outvars)] if e.origin.role == "primal" else ()

@@ -92,8 +92,8 @@ def can_enter(equation: Equation) -> bool:
 
 
 def enterable(equation: Equation) -> Iterator[tuple[str, Program]]:
-    """The programs of an equation that can be stepped into, each with its label;
-    the condition of a while loop is evaluated in one step."""
+    """The programs of an equation that can be stepped into, each with its label; the condition of a while loop is
+    evaluated in one step."""
     if can_enter(equation):
         for body in bodies(equation):
             if body.has_results:

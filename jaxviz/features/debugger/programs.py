@@ -116,8 +116,8 @@ class CotangentPlaces:
 
     @cached_property
     def places(self) -> dict[Atom, list[Place]]:
-        """Where the backward program computes the cotangents of values of the forward program,
-        and of checkpointed functions."""
+        """Where the backward program computes the cotangents of values of the forward program, and of checkpointed
+        functions."""
         places: dict[Atom, list[Place]] = {}
         for program, path, holders in self.texts["backward"].programs:
             position: dict[Atom, int] = {v: i + 1 for i, e in enumerate(program.equations) for v in e.outvars}
@@ -128,8 +128,8 @@ class CotangentPlaces:
 
     @cached_property
     def _checkpointed(self) -> dict[int, Equation]:
-        """The equations of checkpointed functions, by their origins,
-        which the copies in the forward program have too."""
+        """The equations of checkpointed functions, by their origins, which the copies in the forward program have
+        too."""
         equations = {}
         for checkpoint in self.derivation.linearized.checkpoints:
             for _, e in checkpoint.forward.walk():
@@ -189,8 +189,8 @@ class CotangentPlaces:
 
 
 def way(holders: Sequence[Equation]) -> tuple[Equation, ...]:
-    """The user's equations that lead into a program, without checkpoints,
-    which the forward program replaces by their bodies."""
+    """The user's equations that lead into a program, without checkpoints, which the forward program replaces by their
+    bodies."""
     sources = [([*ancestors(e)] or [e])[-1] for e in holders]
     return tuple(e for e in sources if not of(e).is_checkpoint)
 

@@ -38,8 +38,8 @@ def step(
     memory: float | str | None = None,
     **kwargs: Any,
 ) -> Stepper:
-    """Steps through a function's forward and backward program equation by equation,
-    on the devices that hold its arguments.
+    """Steps through a function's forward and backward program equation by equation, on the devices that hold its
+    arguments.
 
     >>> s = jaxviz.step(loss, params, x)
     >>> s.next()

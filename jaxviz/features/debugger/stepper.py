@@ -38,8 +38,8 @@ Move = TypeVar("Move", bound=Callable[..., Any])
 
 
 def _locked(move: Move) -> Move:
-    """A move that waits until another thread's move has finished: a notebook may process
-    widget messages while a cell runs."""
+    """A move that waits until another thread's move has finished: a notebook may process widget messages while a cell
+    runs."""
 
     @api_boundary
     @functools.wraps(move)
@@ -140,8 +140,8 @@ class Stepper:
 
     @_locked
     def next(self, n: int = 1) -> Stepper:
-        """Runs the next equation, including all programs that it holds; at the end of a loop's body,
-        goes to the next iteration."""
+        """Runs the next equation, including all programs that it holds; at the end of a loop's body, goes to the next
+        iteration."""
         for _ in range(n):
             self.machine.next()
         return self._stopped()
@@ -165,8 +165,8 @@ class Stepper:
 
     @_locked
     def back(self, n: int = 1, into: bool = False) -> Stepper:
-        """Goes back by one equation of the same program; from the start of a body,
-        to the previous iteration or out of the body.
+        """Goes back by one equation of the same program; from the start of a body, to the previous iteration or out of
+        the body.
 
         Args:
           n: the number of equations.
@@ -178,8 +178,8 @@ class Stepper:
 
     @_locked
     def to(self, iteration: int) -> Stepper:
-        """Goes to the start of an iteration of the loop that the position is in,
-        or otherwise of the loop that runs next.
+        """Goes to the start of an iteration of the loop that the position is in, or otherwise of the loop that runs
+        next.
 
         Args:
           iteration: the index of the slice of xs that it reads, from 0, forward or backward; a negative index counts
@@ -373,8 +373,8 @@ class Stepper:
         )
 
     def _position(self, stage: str, site: EquationSite, iterations: tuple[int, ...], name: str) -> Position:
-        """The position where a variable is computed: iterations as given, counted from the innermost,
-        the others from the current position."""
+        """The position where a variable is computed: iterations as given, counted from the innermost, the others from
+        the current position."""
         here = self.position.path if self.position.stage == stage else ()
         loops = [is_loop(e) for e in site.holders]
         if len(iterations) > sum(loops):

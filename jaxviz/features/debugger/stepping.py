@@ -112,8 +112,8 @@ class Machine:
     # --- moves --------------------------------------------------------------------------------------------------------
 
     def next(self) -> None:
-        """Runs one equation, including everything nested in it; at the end of a body,
-        continues with the next iteration, or leaves it."""
+        """Runs one equation, including everything nested in it; at the end of a body, continues with the next
+        iteration, or leaves it."""
         p = self.position
         frame = self.frame(p.stage, p.path)
         if p.index < len(frame.program.equations):
@@ -165,8 +165,8 @@ class Machine:
             self._arrive(replace(p, index=len(frame.program.equations)))
 
     def back(self, into: bool = False) -> None:
-        """Goes back by one equation of the same program; from the start of a body to the previous iteration,
-        or out of it.
+        """Goes back by one equation of the same program; from the start of a body to the previous iteration, or out of
+        it.
 
         Args:
           into: whether to go to the end of the previous equation's nested program, if it can be stepped into.

@@ -29,8 +29,8 @@ BINS = 40
 PICTURE = (64, 64)
 """The most rows and columns of a picture."""
 FEW = 65536
-"""The number of elements up to which NumPy is as fast as a compiled function,
-which would be compiled for each shape."""
+"""The number of elements up to which NumPy is as fast as a compiled function, which would be compiled for each
+shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,8 +382,8 @@ def png(picture: ArrayPicture) -> str:
 
 
 def fingerprint(x: Any) -> np.ndarray:
-    """A few numbers that differ between different arrays, and are nearly equal if the
-    arrays differ only by rounding."""
+    """A few numbers that differ between different arrays, and are nearly equal if the arrays differ only by
+    rounding."""
     aval = compat.aval_of(x)
     if not hasattr(aval, "dtype") or compat.is_float0(aval) or aval.size == 0:
         return np.zeros(3)

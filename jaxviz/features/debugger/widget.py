@@ -291,8 +291,8 @@ def mimebundle(stepper: Stepper, **kwargs: Any) -> Any:
 
 
 def show_report(report: NanReport) -> None:
-    """What a notebook displays for a NaN report: the report, and below it the timeline of
-    the run with a mark where the NaN first occurred."""
+    """What a notebook displays for a NaN report: the report, and below it the timeline of the run with a mark where the
+    NaN first occurred."""
     from IPython.core.getipython import get_ipython
     from IPython.display import display
 

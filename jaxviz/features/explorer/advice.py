@@ -99,8 +99,8 @@ def _card(switches: Switches, residuals: Iterable[int], expression: SavedExpress
 
 
 def _planned(switches: Switches, expression: SavedExpression) -> str:
-    """``with the checkpoints that are suggested for the whole function, its line saves 1.0 KiB instead of 2.0 KiB``;
-    '' if there are none, or if they change nothing there."""
+    """``with the checkpoints that are suggested for the whole function, its line saves 1.0 KiB instead of 2.0 KiB``; ''
+    if there are none, or if they change nothing there."""
     key = switches.plan()
     trade = switches.trade(key)
     if not key or not isinstance(trade, Trade) or not _lowers(switches.search.written, trade):

@@ -60,8 +60,8 @@ class Call:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether an argument contains arrays and also what is no array, as a model of Equinox does,
-        so that `jax.checkpoint` refuses it."""
+        """Whether an argument contains arrays and also what is no array, as a model of Equinox does, so that
+        `jax.checkpoint` refuses it."""
         args, kwargs = jax.tree.unflatten(self.in_tree, self.is_input)
         return any(len(set(jax.tree.leaves(x))) > 1 for x in (*args, *kwargs.values()))
 

@@ -153,8 +153,8 @@ class _Rewriting:
                     self.calls.setdefault(id(s.program), {}).setdefault(s.start, []).append(s.end)
         self.done: dict[int, Program] = {}
         self.operations: dict[Hashable, Operation] = {}
-        """The checkpoints by what their bodies do: those of equal layers share an operation,
-        for which rules are computed once."""
+        """The checkpoints by what their bodies do: those of equal layers share an operation, for which rules are
+        computed once."""
 
     def program(self, program: Program) -> Program:
         if id(program) not in self.done:
@@ -235,8 +235,8 @@ class _Rewriting:
         return call
 
     def body(self, body: Program, spot: Spot) -> Program:
-        """The body of a scan as one checkpoint; a scan keeps XLA from merging recomputed
-        values with those computed before."""
+        """The body of a scan as one checkpoint; a scan keeps XLA from merging recomputed values with those computed
+        before."""
         inner = with_constants_as_inputs(body, closed=False)
         inner = self.entered(inner, spot, dict(zip(inputs_of(spot), inner.invars, strict=True)))
         invars = [Var(a) for a in body.in_avals]
@@ -272,8 +272,8 @@ def refused_in_checkpoint(equations: Sequence[Equation]) -> str:
 
 
 def makes_references(equations: Sequence[Equation]) -> bool:
-    """Whether some equations that can be in a checkpoint use references, which are then made by them:
-    to read one again, JAX also writes it again, so that values cannot be chosen one by one."""
+    """Whether some equations that can be in a checkpoint use references, which are then made by them: to read one
+    again, JAX also writes it again, so that values cannot be chosen one by one."""
     return any(compat.touches_ref(inner.operation) for e in equations for inner in (e, *_inside(e)))
 
 

@@ -25,8 +25,8 @@ from jaxviz.ir.syntax import Atom, Program, Var
 from jaxviz.report.tables import repeated, type_text
 
 _PRODUCTS = 12
-"""How many of the most expensive values are considered one by one: with 8,
-the lowest peak of a transformer is 0.7 % higher, since some of the products of its layer are not among them."""
+"""How many of the most expensive values are considered one by one: with 8, the lowest peak of a transformer is 0.7 %
+higher, since some of the products of its layer are not among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +200,8 @@ class Part:
 
     @cached_property
     def fewest(self) -> Choice:
-        """The choice with the fewest bytes, and among those the least work: the first of `choices`,
-        found without the others."""
+        """The choice with the fewest bytes, and among those the least work: the first of `choices`, found without the
+        others."""
         work, sizes = self._costs
         return self._chosen(self._problem.least(scaled(sizes), scaled(work)))
 
@@ -229,8 +229,8 @@ class Part:
         return list(best_trades(optimal, lambda c: c.nbytes, lambda c: c.work))
 
     def _moved_by_and_by(self, choice: Choice) -> Iterator[Choice]:
-        """The same with fewer values offloaded, the largest first: at the price where offloading pays,
-        it is worth the same for each of them."""
+        """The same with fewer values offloaded, the largest first: at the price where offloading pays, it is worth the
+        same for each of them."""
         names, moved = self.names_of(choice), self.moved_of(choice)
         if len(moved) > 1:
             moved.sort(key=lambda key: -self._price_of[self.movable[key]])
@@ -246,8 +246,8 @@ class Part:
 
     @cached_property
     def movable(self) -> dict[str | Atom, int]:
-        """What can be offloaded, with its place in the problem: candidates by name,
-        and inputs that a program has to keep."""
+        """What can be offloaded, with its place in the problem: candidates by name, and inputs that a program has to
+        keep."""
         movable: dict[str | Atom, int] = {}
         if self.offload is not None and not self.graph.is_nameless:
             graph = self.graph

@@ -1,5 +1,5 @@
-"""Chooses a plan among those of a search: the least work for a bound on the peak,
-and by the same way the lowest peak for a bound on work.
+"""Chooses a plan among those of a search: the least work for a bound on the peak, and by the same way the lowest peak
+for a bound on work.
 
 For one place of checkpoints the choices that are optimal at some price per byte form a path, from the fewest bytes to
 the least work. The measured peak is bisected along it; what fits is filled up with the bytes that it leaves. JAX's
@@ -29,9 +29,9 @@ Room = Callable[[Trade], int]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A lower bound for any plan with checkpoints at the places that were tried: of the
-    work for a bounded peak, or of the peak for bounded work. It assumes that a plan takes
-    at least as much memory besides what it saves as the measured ones.
+    """A lower bound for any plan with checkpoints at the places that were tried: of the work for a bounded peak, or of
+    the peak for bounded work. It assumes that a plan takes at least as much memory besides what it saves as the
+    measured ones.
 
     Args:
       least: FLOPs, or bytes.
@@ -75,8 +75,8 @@ class Bound:
 
 
 def fastest(search: Search, room: Room) -> tuple[Trial | None, Bound | None]:
-    """The plan with the fewest FLOPs that fits, and a bound for it; None if none was found,
-    and where no bound is known."""
+    """The plan with the fewest FLOPs that fits, and a bound for it; None if none was found, and where no bound is
+    known."""
     best, bound = fastest_at_calls(search, room)
     policy = min((t for t in search.under_policies if room(t.trade) >= 0), key=by_work, default=None)
     if policy is not None and policy.trade.work < _work(best):
@@ -151,8 +151,8 @@ def _fastest_around(
 
 
 def _fastest_by_names(search: Search, regions: Sequence[Region], room: Room, limit: float) -> Trial | None:
-    """The same among all sets of the names that the function has, if these are few:
-    sets with the same bytes have other peaks."""
+    """The same among all sets of the names that the function has, if these are few: sets with the same bytes have other
+    peaks."""
     less = [form for form in search.of_names(tuple(regions)) if form.work < limit]
     trials = map(search.trial, less[: 4 * TRIALS])
     return min((t for t in trials if room(t.trade) >= 0 and t.trade.work < limit), key=by_work, default=None)
@@ -294,8 +294,8 @@ def least_works(search: Search, sets: Sequence[Sequence[Region]], room: Room) ->
 
 
 def least_peak(search: Search, peak: int, most_work: int) -> int:
-    """A lower bound for the peak of a plan with this much work, under the same assumption:
-    below it even the least work is too much.
+    """A lower bound for the peak of a plan with this much work, under the same assumption: below it even the least work
+    is too much.
 
     Args:
       search: has measured plans.
@@ -312,8 +312,8 @@ def least_peak(search: Search, peak: int, most_work: int) -> int:
 
 
 def _most_saved(search: Search, path: Sequence[Form], room: Room) -> float:
-    """The most bytes that a plan may save: one that saves more takes less memory besides,
-    but no less than a measured plan of the path that saves as much."""
+    """The most bytes that a plan may save: one that saves more takes less memory besides, but no less than a measured
+    plan of the path that saves as much."""
     measured = [t for form in path if (t := search.tried(form)) is not None]
     if not measured:
         return room(Trade(search.outside(path[0]), 0, 0))
@@ -326,8 +326,8 @@ def _most_saved(search: Search, path: Sequence[Form], room: Room) -> float:
 
 
 def bound_within(search: Search, limit: int) -> Bound:
-    """A lower bound for the work of any plan whose residuals stay within a limit of bytes,
-    around the function itself or one of the sets of regions.
+    """A lower bound for the work of any plan whose residuals stay within a limit of bytes, around the function itself
+    or one of the sets of regions.
 
     A checkpoint around the function itself counts only if its peak is no higher than that of the function as written.
     """

@@ -137,8 +137,8 @@ class _Correction:
             self._compiled(answer.room, answer.way)
 
     def correct(self) -> None:
-        """Compiles plans until one fits, in one way after the other;
-        in the end those with the lowest peak of the model."""
+        """Compiles plans until one fits, in one way after the other; in the end those with the lowest peak of the
+        model."""
         for attempt in (self._correct, self._leanest):
             for way in _WAYS:
                 if not self.fitting and (self._is_around_all or not way.at_calls):
@@ -183,8 +183,8 @@ class _Correction:
         return int(fits + min(max(share, _INSIDE), 1 - _INSIDE) * (fails - fits))
 
     def _corrected(self, room: int, peak: int) -> int:
-        """The budget of the model at which the compiled peak would fit,
-        whether both change by the same share or by the same bytes."""
+        """The budget of the model at which the compiled peak would fit, whether both change by the same share or by the
+        same bytes."""
         by_share = int(room * self.budget / max(peak, 1))
         return min(by_share, room - (peak - self.budget)) if peak > self.budget else by_share
 

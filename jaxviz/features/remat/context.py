@@ -1,5 +1,5 @@
-"""Facts about the values of a function: how often they are computed, the bytes that saving them takes,
-and whether a tangent reaches them."""
+"""Facts about the values of a function: how often they are computed, the bytes that saving them takes, and whether a
+tangent reaches them."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Context:
         self.times: dict[int, int] = {}
         """For each program how often it runs, on all devices together."""
         self.devices: dict[int, int] = {}
-        """For each program the number of devices it runs on, if sizes are those on one;
-        each runs it `times / devices` times."""
+        """For each program the number of devices it runs on, if sizes are those on one; each runs it `times / devices`
+        times."""
         self.prices: dict[Var, int] = {}
         """Bytes of keeping a value until the backward pass, over all iterations; 0 if it is kept in any case."""
         self.active: set[Var] = set()

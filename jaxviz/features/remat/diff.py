@@ -1,5 +1,5 @@
-"""Writes a plan as a diff of the user's source: checkpoints at calls, scans or definitions,
-and names for the saved values."""
+"""Writes a plan as a diff of the user's source: checkpoints at calls, scans or definitions, and names for the saved
+values."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _NOT_THERE = "No edit that was tried puts them there."
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What was asked for, in bytes of residuals, FLOPs of recomputation and bytes of the modelled peak;
-    None for no limit."""
+    """What was asked for, in bytes of residuals, FLOPs of recomputation and bytes of the modelled peak; None for no
+    limit."""
 
     residuals: int | None = None
     work: int | None = None
@@ -87,8 +87,8 @@ def write_plan(
 def write_chosen(
     search: Search, regions: Sequence[Region], saved: Collection[Var], offloaded: Collection[Var], trade: Trade
 ) -> Written:
-    """The code for checkpoints around given regions, and for the values that they save,
-    of which some are moved to the host.
+    """The code for checkpoints around given regions, and for the values that they save, of which some are moved to the
+    host.
 
     A name in the source applies to all values of its expression: expressions get one if at least half of their values
     are to be saved.
@@ -97,8 +97,8 @@ def write_chosen(
 
 
 class Writer:
-    """Writes plans for one function, each checkpoint in the first way that does what it should,
-    as far as that was measured."""
+    """Writes plans for one function, each checkpoint in the first way that does what it should, as far as that was
+    measured."""
 
     def __init__(self, search: Search, call: Call):
         self.search = search
@@ -241,8 +241,8 @@ class Writer:
         return [(way_at_definition(call) or way_at_callee(call, stacks) or BY_HAND,)]
 
     def go_on(self, regions: Iterable[Region]) -> bool:
-        """Takes the next way for regions whose edits, by themselves,
-        do not put a checkpoint around exactly the region. False if there are none."""
+        """Takes the next way for regions whose edits, by themselves, do not put a checkpoint around exactly the region.
+        False if there are none."""
         wrong = [r for r in regions if self.ways(r) and not self._holds(r)]
         for region in wrong:
             while self.ways(region) and not self._holds(region):
@@ -369,8 +369,8 @@ class Wrapped:
 
 
 def wrapped_at(search: Search, region: Region) -> tuple[Wrapped, Written] | None:
-    """What to write for a checkpoint around a region, at its first place, and the code for all of them;
-    None if no edit of the user's source that puts one there was found."""
+    """What to write for a checkpoint around a region, at its first place, and the code for all of them; None if no edit
+    of the user's source that puts one there was found."""
     writer = Writer(search, Call.known(search.derivation))
     writer.go_on([region])
     ways = writer.ways(region)

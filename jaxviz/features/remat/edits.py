@@ -64,8 +64,8 @@ class Edit:
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """A sort key: by position; at one position closing brackets first, inner ones before outer ones,
-        then opening ones, outer ones first."""
+        """A sort key: by position; at one position closing brackets first, inner ones before outer ones, then opening
+        ones, outer ones first."""
         other = self.partner or self.start
         return (self.start, not self.closes, (-other[0], -other[1]))
 
@@ -292,8 +292,8 @@ def source_file(file: str) -> EncodedSource:
 
 
 def unified(file: str, text: str) -> str:
-    """A diff from a file to a new text, with `\\n` at the ends of its lines, that `git apply` accepts;
-    without the final newline."""
+    """A diff from a file to a new text, with `\\n` at the ends of its lines, that `git apply` accepts; without the
+    final newline."""
     now = source_file(file)
     if not _END.search(now.text[-1:]):
         text = text.removesuffix("\n")
@@ -330,8 +330,8 @@ _ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
 
 def _quoted(name: str) -> str:
-    """A file name in a diff: one with control characters, quotes or other bytes than UTF-8 is quoted as in C;
-    a tab ends one with spaces."""
+    """A file name in a diff: one with control characters, quotes or other bytes than UTF-8 is quoted as in C; a tab
+    ends one with spaces."""
     if re.search(r'[\x00-\x1f"\\\x7f\udc80-\udcff]', name):
         escaped = (
             _ESCAPES.get(c) or (c if c.isprintable() else "".join(f"\\{b:03o}" for b in os.fsencode(c))) for c in name

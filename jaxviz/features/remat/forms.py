@@ -83,8 +83,8 @@ class Form:
         return ((part, v) for part, choice in self.choices for v in choice.saved)
 
     def transcendentals(self) -> dict[str, int]:
-        """How often each function that XLA counts separately, such as `tanh`, is recomputed;
-        the most frequent first."""
+        """How often each function that XLA counts separately, such as `tanh`, is recomputed; the most frequent
+        first."""
         counts: Counter[str] = Counter()
         for part, choice in self.choices:
             for primitive, n in part.graph.transcendentals(part.names_of(choice)).items():
@@ -108,8 +108,8 @@ class Form:
         return replace(self, choices=tuple(choices), policy="") if tuple(choices) != self.choices else None
 
     def with_one_change(self) -> Iterator[Form]:
-        """The forms that save one value more, of the most expensive ones, or one less, or move one to the host,
-        or back."""
+        """The forms that save one value more, of the most expensive ones, or one less, or move one to the host, or
+        back."""
         for i, (part, choice) in enumerate(self.choices):
             names, moved = set(part.names_of(choice)), set(part.moved_of(choice))
             settings = [

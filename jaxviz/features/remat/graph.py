@@ -117,8 +117,8 @@ class Saved:
 
     @property
     def repeats(self) -> tuple[str, str]:
-        """A key, the same for the values of one expression of a library in repeated layers:
-        its module and the expression."""
+        """A key, the same for the values of one expression of a library in repeated layers: its module and the
+        expression."""
         module, _, expression = self.label.rpartition(" · ")
         return pattern(module), expression
 
@@ -159,8 +159,8 @@ class _Where:
     results: Mapping[Atom, Var] = field(default_factory=dict)
 
     def nbytes(self, v: Var) -> int:
-        """The bytes of a value as it leaves the `shard_map`: concatenated over devices if it varies,
-        or as the result that it is."""
+        """The bytes of a value as it leaves the `shard_map`: concatenated over devices if it varies, or as the result
+        that it is."""
         if self.shard_map is None:
             return nbytes(v.aval)
         if v in self.results:
@@ -197,8 +197,8 @@ class Graph:
         self.is_nameless = makes_references(derivation.primal.equations) or not all(
             compat.is_askable(e.params) for _, e in derivation.primal.walk()
         )
-        """Whether JAX can save nothing by name in it, see `is_askable`, or has to run it as a whole,
-        see `makes_references`."""
+        """Whether JAX can save nothing by name in it, see `is_askable`, or has to run it as a whole, see
+        `makes_references`."""
         residuals = self.sizes_of.residuals(derivation)
         self.all_nbytes = sum(residuals[a] for a in distinct(derivation.linearized.residuals))
         self.flat = numbers_in_place(derivation.primal)
@@ -209,8 +209,8 @@ class Graph:
         self._choose_from({f"{_PREFIX}{k}": (v,) for k, v in enumerate(worth_a_name(self.flat, inputs))})
 
     def restricted(self, candidates: Mapping[str, Sequence[Var]], recompute_collectives: bool) -> Graph:
-        """The same function where only these can be saved: by name, each with the values that get it,
-        all saved or none.
+        """The same function where only these can be saved: by name, each with the values that get it, all saved or
+        none.
 
         Raises:
           ValueError: what devices exchange is not among them, and may not be exchanged again.
@@ -258,8 +258,8 @@ class Graph:
         self.problem = self._constraints()
 
     def _with_names(self, candidates: Mapping[Var, str], marked: dict[Equation, str]) -> Program:
-        """The function with names for some values; `marked` receives the equations that name them,
-        with their candidates."""
+        """The function with names for some values; `marked` receives the equations that name them, with their
+        candidates."""
 
         def program(p: Program) -> Program:
             renamed: dict[Atom, Atom] = {}
@@ -347,8 +347,8 @@ class Graph:
         return nodes, seen.intersection(self.inputs)
 
     def _refuse_what_no_name_saves(self) -> None:
-        """Refuses, or allows, what must not be recomputed, but is even if all names are saved:
-        where no value has a name, as inside of a cond.
+        """Refuses, or allows, what must not be recomputed, but is even if all names are saved: where no value has a
+        name, as inside of a cond.
 
         Raises:
           ValueError: devices would exchange values again.
@@ -487,8 +487,8 @@ def best_trades(some: Iterable[T], size: Callable[[T], float], work: Callable[[T
 
 
 def worth_a_name(program: Program, available: Collection[Atom]) -> list[Var]:
-    """Values that could be saved: arrays that an equation computes and something reads,
-    including those in bodies of scans.
+    """Values that could be saved: arrays that an equation computes and something reads, including those in bodies of
+    scans.
 
     Without those that can be recomputed for free from an available value with no more bytes. `available` are inputs.
     """
@@ -527,6 +527,6 @@ def _is_free(equation: Equation, available: Collection[Atom], known: dict[int, C
 
 
 def can_be_saved(aval: Any) -> bool:
-    """Whether it is an array of a type that JAX's checkpoint can save: it rounds saved values,
-    which is impossible for complex ones."""
+    """Whether it is an array of a type that JAX's checkpoint can save: it rounds saved values, which is impossible for
+    complex ones."""
     return nbytes(aval) > 0 and hasattr(aval, "dtype") and not jax.dtypes.issubdtype(aval.dtype, np.complexfloating)

@@ -1,5 +1,5 @@
-"""Plans that save more in some layers of a loop than in others, written with a policy
-that depends on the loop's index."""
+"""Plans that save more in some layers of a loop than in others, written with a policy that depends on the loop's
+index."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictC
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """A plan for the calls that a loop makes, with the loop's index in the source,
-    and the edits that add one if it has none."""
+    """A plan for the calls that a loop makes, with the loop's index in the source, and the edits that add one if it has
+    none."""
 
     trial: Trial
     index: str
@@ -48,8 +48,8 @@ class Layers:
 
 
 def layered(search: Search, best: Trial, planned: Trial, ways: Mapping[Region, Sequence[Way] | None]) -> Layers | None:
-    """A plan that uses the bytes that another plan leaves free, in only some of the layers;
-    None if it cannot be written or has no effect."""
+    """A plan that uses the bytes that another plan leaves free, in only some of the layers; None if it cannot be
+    written or has no effect."""
     region, *others = best.form.regions
     (way, *more) = ways[region] or (None,)
     if (
@@ -76,8 +76,8 @@ def layered(search: Search, best: Trial, planned: Trial, ways: Mapping[Region, S
 
 
 def _index(file: str, call: ast.Call) -> tuple[str, tuple[Edit, ...]] | None:
-    """The index of the loop that makes a call once per iteration, and where it comes from;
-    None if there is no such loop."""
+    """The index of the loop that makes a call once per iteration, and where it comes from; None if there is no such
+    loop."""
     holders = list(holders_of(file, call))
     at = next((i for i, node in enumerate(holders) if isinstance(node, ast.stmt)), None)
     loop = holders[at + 1] if at is not None and at + 1 < len(holders) else None

@@ -60,14 +60,14 @@ def library_of(code: Any) -> str:
 
 
 def is_module(code: Any) -> bool:
-    """Whether it is a call of a library's module, which calls others,
-    rather than the library's code around each call of one."""
+    """Whether it is a call of a library's module, which calls others, rather than the library's code around each call
+    of one."""
     return code.co_name == "__call__" and code.co_qualname not in AROUND_CALLS and bool(library_of(code))
 
 
 def kinds_of(code: Any, frames: Sequence[Frame]) -> tuple[str, ...]:
-    """The libraries whose checkpoint may fit a function: JAX's own, and if that refuses its arguments,
-    one that takes any."""
+    """The libraries whose checkpoint may fit a function: JAX's own, and if that refuses its arguments, one that takes
+    any."""
     own = library_of(code)
     if own in CHECKPOINTS:
         return (own,)
@@ -88,8 +88,8 @@ def checkpoint_of(library: str, file: str, line: int) -> tuple[str, tuple[tuple[
 
 
 def option_of(region: Region) -> str:
-    """``Stacked.init(gradient_checkpointing=…)``: what a library that runs a region has for this itself;
-    '' if it is not known to have anything."""
+    """``Stacked.init(gradient_checkpointing=…)``: what a library that runs a region has for this itself; '' if it is
+    not known to have anything."""
     for code, _ in reversed(next(iter(region.stacks.values()), ())):
         cls = class_of(code) if owner(code.co_filename) == "library" else None
         for name in ("init", "__init__"):

@@ -1,5 +1,5 @@
-"""Names for saved values: which expressions of the user's source can have one, and words for them,
-such as `attention_probs`."""
+"""Names for saved values: which expressions of the user's source can have one, and words for them, such as
+`attention_probs`."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _AROUND = ("vmap", "jit", "checkpoint", "remat", "partial")
 
 
 def extents_of_values(program: Program) -> dict[Extent, tuple[Var, ...]]:
-    """Expressions of the user's source that can be given a name, with the values that get it;
-    also in the bodies of scans.
+    """Expressions of the user's source that can be given a name, with the values that get it; also in the bodies of
+    scans.
 
     The value of an expression is known if only one of the values computed during its evaluation is read later. Excluded
     are expressions that are evaluated where a name would mean something else, as in a branch of a cond or in a function
@@ -94,8 +94,8 @@ def _evaluations(
 
 
 def _is_one_value(aval: Any, equations: Sequence[Equation]) -> bool:
-    """Whether JAX can save a value by name, and the equations that led to it are not
-    those of several evaluations in a row."""
+    """Whether JAX can save a value by name, and the equations that led to it are not those of several evaluations in a
+    row."""
     is_array = hasattr(aval, "shape") and not jax.dtypes.issubdtype(aval.dtype, np.complexfloating)
     return is_array and not _repeats([e.primitive for e in equations])
 

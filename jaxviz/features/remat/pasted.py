@@ -1,5 +1,5 @@
-"""Functions that an edit adds to the user's file: a scan over chunks of iterations,
-and a checkpoint in a branch that is always taken.
+"""Functions that an edit adds to the user's file: a scan over chunks of iterations, and a checkpoint in a branch that
+is always taken.
 
 A plan contains what JAX traces of them, and its code their source.
 """
@@ -29,8 +29,8 @@ from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
 
 
 def scan_in_chunks(scan, length_of_chunk):  # type: ignore[no-untyped-def]
-    """A scan over chunks of iterations, each in a checkpoint: only the carries between chunks are saved,
-    and while a chunk is recomputed, those within it."""
+    """A scan over chunks of iterations, each in a checkpoint: only the carries between chunks are saved, and while a
+    chunk is recomputed, those within it."""
 
     def over_chunks(f, init, xs=None, length=None, reverse=False, unroll=1):  # type: ignore[no-untyped-def]
         n = length if length is not None else jax.tree.leaves(xs)[0].shape[0]
@@ -44,8 +44,8 @@ def scan_in_chunks(scan, length_of_chunk):  # type: ignore[no-untyped-def]
 
 
 def in_a_branch(f):  # type: ignore[no-untyped-def]
-    """A checkpoint in a branch that is always taken: XLA cannot merge its recomputation
-    with the original computation."""
+    """A checkpoint in a branch that is always taken: XLA cannot merge its recomputation with the original
+    computation."""
 
     def zeros(args, kwargs):  # type: ignore[no-untyped-def]
         return jax.tree.map(lambda x: jax.numpy.zeros(x.shape, x.dtype), jax.eval_shape(f, *args, **kwargs))
@@ -67,8 +67,8 @@ PASTED = {
 
 
 def lengths_of_chunks(scan: Equation) -> list[int]:
-    """Possible lengths of chunks of a scan, the nearest to the root of its trip count first;
-    all chunks have one length."""
+    """Possible lengths of chunks of a scan, the nearest to the root of its trip count first; all chunks have one
+    length."""
     n = SCAN.trip_count(scan.operation)
     root = isqrt(n)
     divisors = {divisor for k in range(2, root + 1) if n % k == 0 for divisor in (k, n // k)}
@@ -147,8 +147,8 @@ def _spliced(traced: Program, e: Equation) -> list[Equation]:
 
 
 def ways_in_chunks(ways: Sequence[Way], chunk: int) -> list[Way] | None:
-    """The ways to write a checkpoint in a body, with its scan also split into chunks;
-    None if it is not called as `lax.scan` is."""
+    """The ways to write a checkpoint in a body, with its scan also split into chunks; None if it is not called as
+    `lax.scan` is."""
     adapted: list[Way] = []
     for way in ways:
         func = way.call.func if way.call is not None else None
@@ -169,8 +169,8 @@ def chunks_by_hand(region: Region, chunk: int) -> str:
 
 
 def ways_in_branches(ways: Sequence[Way]) -> list[Way] | None:
-    """The ways to write checkpoints, with each in a branch; None if one of them cannot be in one,
-    as with arguments that are not arrays."""
+    """The ways to write checkpoints, with each in a branch; None if one of them cannot be in one, as with arguments
+    that are not arrays."""
     adapted = [way for way in map(_in_branch, ways) if way is not None]
     return adapted if len(adapted) == len(ways) else None
 

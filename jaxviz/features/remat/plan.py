@@ -110,14 +110,14 @@ class RematPlan(Report, schema="plan_remat"):
 
     @property
     def chunk(self) -> int:
-        """The number of iterations of a scan in one checkpoint, as a scan of their own;
-        1 if each iteration has its own checkpoint."""
+        """The number of iterations of a scan in one checkpoint, as a scan of their own; 1 if each iteration has its own
+        checkpoint."""
         return self.trial.form.chunk
 
     @property
     def policy(self) -> str:
-        """The policy of JAX that chooses the saved values, by its name in `jax.checkpoint_policies`;
-        '' if they are saved by name."""
+        """The policy of JAX that chooses the saved values, by its name in `jax.checkpoint_policies`; '' if they are
+        saved by name."""
         return self.trial.form.policy
 
     @property
@@ -134,8 +134,8 @@ class RematPlan(Report, schema="plan_remat"):
     @cached_property
     @deep_stack
     def front(self) -> tuple[Trade, ...]:
-        """The best trade-offs between peak and work that were found, the lowest peak first;
-        computed when first read."""
+        """The best trade-offs between peak and work that were found, the lowest peak first; computed when first
+        read."""
         self._search.samples()
         return self.outline
 
@@ -181,9 +181,9 @@ class RematPlan(Report, schema="plan_remat"):
         return planned
 
     def code(self, in_branches: bool | None = None) -> Diff:
-        """Returns the changes to make in your source: a diff for `git apply`, after comments
-        with the resulting figures, which are measured by deriving the function with the
-        changes in place. It is a `str`, which a notebook shows as a diff.
+        """Returns the changes to make in your source: a diff for `git apply`, after comments with the resulting
+        figures, which are measured by deriving the function with the changes in place. It is a `str`, which a notebook
+        shows as a diff.
 
         A name covers all values that its expression computes, and some values, such as those inside a library's
         function, have no expression that can be named. So the code is the best plan that can be written in your source
@@ -200,8 +200,8 @@ class RematPlan(Report, schema="plan_remat"):
         return Diff((self._in_branches if in_branches else self.written).text)
 
     def verify(self) -> Verification:
-        """Compiles the gradient for the default backend, as written and with the plan,
-        and compares both with the model.
+        """Compiles the gradient for the default backend, as written and with the plan, and compares both with the
+        model.
 
         If XLA does not follow the plan, `.beside` of the result shows the model beside the compiled program. If XLA
         undoes the plan, but not with each checkpoint in a branch, `apply` and `code` do that from now on.
@@ -243,8 +243,8 @@ class RematPlan(Report, schema="plan_remat"):
 
     @property
     def _at_calls(self) -> RematPlan | None:
-        """The best plan found with checkpoints around calls that has about the same peak, or the lowest;
-        None if there is none."""
+        """The best plan found with checkpoints around calls that has about the same peak, or the lowest; None if there
+        is none."""
         search = self._search
         there = [t for regions in search.sets if search.root not in regions for t in search.trials_around(regions)]
         low = [t for t in there if t.trade.peak_nbytes <= (1 + NEAR) * self.peak_nbytes]
@@ -255,8 +255,8 @@ class RematPlan(Report, schema="plan_remat"):
 
     @property
     def _holding(self) -> tuple[RematPlan, bool]:
-        """The plan in the form that XLA does not undo, as far as that is known,
-        and whether this is the one with branches."""
+        """The plan in the form that XLA does not undo, as far as that is known, and whether this is the one with
+        branches."""
         verified = self.verified
         if self.compiled is not None or verified is None or not verified.holds_in_branches:
             return self, self.in_branches
@@ -280,8 +280,8 @@ class RematPlan(Report, schema="plan_remat"):
 
     @property
     def summary(self) -> str:
-        """plan for the gradient of `loss` in `params`, peak within 1.0 MiB: peak 4.2 MiB → 0.9 MiB, saves …,
-        recomputes …."""
+        """plan for the gradient of `loss` in `params`, peak within 1.0 MiB: peak 4.2 MiB → 0.9 MiB, saves …, recomputes
+        …."""
         about = f"the {self._search.plain.about}{self.bound and f', {self.bound}'}"
         if self.compiled is not None:
             peak = _arrow(*(c.peak_nbytes for c in self.compiled))
@@ -348,8 +348,8 @@ class RematPlan(Report, schema="plan_remat"):
 
     @cached_property
     def transcendentals(self) -> Mapping[str, int]:
-        """The number of recomputed transcendentals, such as exponentials and sines, by primitive;
-        XLA does not count them as FLOPs."""
+        """The number of recomputed transcendentals, such as exponentials and sines, by primitive; XLA does not count
+        them as FLOPs."""
         return self.trial.form.transcendentals()
 
     def _chart(self) -> TradeOff:

@@ -1,5 +1,5 @@
-"""Chooses a plan: reads the bounds, selects among the plans that the search finds,
-and explains if none meets the bounds."""
+"""Chooses a plan: reads the bounds, selects among the plans that the search finds, and explains if none meets the
+bounds."""
 
 from __future__ import annotations
 
@@ -199,8 +199,8 @@ class Planning:
         return self.plan("", self.search.as_they_are[-1])
 
     def lowest_peak(self, at_calls: bool = False) -> int:
-        """The lowest peak of the plans found so far and of those that save as little as possible;
-        see `within_memory`."""
+        """The lowest peak of the plans found so far and of those that save as little as possible; see
+        `within_memory`."""
         search = self.search
         search.leanest()
         some = [t for t in search.trials.values() if not at_calls or search.root not in t.form.regions]
@@ -251,8 +251,8 @@ class Planning:
         )
 
     def _or_as_written(self, best: Trial, unplanned: Sequence[Trial]) -> Trial:
-        """A plan, or the function as written if that fits and the plan does little more
-        than rewrite its checkpoints."""
+        """A plan, or the function as written if that fits and the plan does little more than rewrite its
+        checkpoints."""
         written = self.search.as_they_are[-1]
         is_worth_it = _lowers_the_peak(self.search, best) or _saves_work(self.search, best)
         return best if is_worth_it or written not in unplanned else written
@@ -282,8 +282,8 @@ class Planning:
         return replace(self._worthwhile(bound, best, unplanned, *self._how_good(best, least)), most_work=most)
 
     def within_residuals(self, limit: int, argument: str = "residuals") -> RematPlan:
-        """The plan with the least work whose residuals stay within a limit,
-        which was given by an argument of this name."""
+        """The plan with the least work whose residuals stay within a limit, which was given by an argument of this
+        name."""
         search = self.search
         bound = f"residuals, with arguments, within {format_bytes(limit)}"
         highest = search.written.peak_nbytes
@@ -338,8 +338,8 @@ class Planning:
         return self._worthwhile("", best, search.as_they_are, *self._how_good(best, least))
 
     def _worthwhile(self, bound: str, best: Trial, unplanned: Sequence[Trial], *notes: str) -> RematPlan:
-        """A plan, or the function as it is if the plan changes its peak and its work little;
-        with what determines the peak.
+        """A plan, or the function as it is if the plan changes its peak and its work little; with what determines the
+        peak.
 
         Args:
           bound: see `plan`.
@@ -393,8 +393,8 @@ def _saves_work(search: Search, trial: Trial) -> bool:
 
 
 def _peak_parts(search: Search, trial: Trial | None = None) -> str:
-    """What the peak consists of, with a plan or as written: `12.5 GiB are arguments, 12.5 GiB are results,
-    the largest other value is exp (model.py:12), 1.0 GiB`."""
+    """What the peak consists of, with a plan or as written: `12.5 GiB are arguments, 12.5 GiB are results, the largest
+    other value is exp (model.py:12), 1.0 GiB`."""
     timeline = search.modelled(trial)
     if not timeline.steps:
         return "there are no equations"
@@ -456,8 +456,8 @@ _NOTHING = "so nothing around it can be planned; move it out of the function, or
 
 
 def check_references(search: Search) -> None:
-    """Raises an error if a checkpoint of a function must stay: without it, or in another one,
-    references would be written otherwise."""
+    """Raises an error if a checkpoint of a function must stay: without it, or in another one, references would be
+    written otherwise."""
     for e in repeated_references(search.derivation.primal):
         raise ValueError(f"{describe_equation(e)} uses a mutable reference in both passes, {_NOTHING}")
 

@@ -31,7 +31,7 @@ from jaxviz.features.residuals.residual_set import ResidualSet
 from jaxviz.features.residuals.saved_bytes import SavedBytes
 from jaxviz.higher_order import of
 from jaxviz.ir.boundary import api_boundary
-from jaxviz.ir.origin import Location
+from jaxviz.ir.origin import Location, locate
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.report.charts import Bars
@@ -87,8 +87,8 @@ class Outcome(Data):
 
     @cached_property
     def decided(self) -> Mapping[Key, Counter[str]]:
-        """For the values of one line and operation, how many are saved, recomputed and so on;
-        values that are not needed are left out."""
+        """For the values of one line and operation, how many are saved, recomputed and so on; values that are not
+        needed are left out."""
         decisions: dict[Key, Counter[str]] = {}
         for c in self.checkpoints:
             for v in c.values:
@@ -240,8 +240,8 @@ class PolicyReport(Report, schema="policies"):
 
     @property
     def summary(self) -> str:
-        """policies of the gradient of `loss` in `params`: 12 checkpoints, 84 values saved 1.2 MiB,
-        456 recomputed 8.1 MiB; it saves 2.4 MiB in all."""
+        """policies of the gradient of `loss` in `params`: 12 checkpoints, 84 values saved 1.2 MiB, 456 recomputed 8.1
+        MiB; it saves 2.4 MiB in all."""
         in_all = f"it saves {self.residuals.saved}"
         n = len(self.checkpoints)
         if not n:
@@ -342,10 +342,14 @@ def _nested(program: Program, outer: str | None) -> Iterable[tuple[str, str]]:
 def checkpoints_of(primal: Program) -> str:
     """`12 checkpoints of layer (model.py:12) and 1 of head (model.py:30)`, or what is added if there is none."""
     checkpoints = Counter(
-        (p.name, defined_at(p)) for _, e in primal.walk() if of(e).is_checkpoint for _, p in e.programs
+        (p.name, at if (at := defined_at(p)).line else locate(e.source))  # JAX's own function is placed at its call
+        for _, e in primal.walk()
+        if of(e).is_checkpoint
+        for _, p in e.programs
     )
     if not checkpoints:
         return "one checkpoint around the whole function, which has none"
-    parts = [f"{n} of {name} ({short_location(at)})" for (name, at), n in checkpoints.most_common(3)]
+    beside = lambda at: f" ({short_location(at)})" if at is not None else ""
+    parts = [f"{n} of {name}{beside(at)}" for (name, at), n in checkpoints.most_common(3)]
     more = [f"{len(checkpoints) - 3} other functions"] if len(checkpoints) > 3 else []
     return f"its checkpoints, {' and '.join([*parts, *more])}"

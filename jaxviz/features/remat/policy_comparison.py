@@ -1,5 +1,5 @@
-"""Compares a function under several checkpoint policies: what it saves and recomputes, its memory over time,
-and plans beside them."""
+"""Compares a function under several checkpoint policies: what it saves and recomputes, its memory over time, and plans
+beside them."""
 
 from __future__ import annotations
 
@@ -130,8 +130,8 @@ class PolicyComparison(Report, schema="compare_policies"):
 
     @cached_property
     def best_plans(self) -> tuple[Trade, ...]:
-        """The best trade-offs between peak and work of all plans, the lowest peak first;
-        empty if the function cannot be planned, or takes long to plan."""
+        """The best trade-offs between peak and work of all plans, the lowest peak first; empty if the function cannot
+        be planned, or takes long to plan."""
         if sum(1 for _ in self.without.derivation.forward.walk()) > SMALL:  # planning takes more than some seconds
             return ()
         plan = self._planned(None)
@@ -286,8 +286,8 @@ class MemoryComparison(Report, schema="compare_policies.memory"):
 
     @property
     def summary(self) -> str:
-        """memory of the gradient of `loss` in `params` under 2 policies: nothing_saveable peaks 3.6 MiB (43%)
-        below dots_saveable."""
+        """memory of the gradient of `loss` in `params` under 2 policies: nothing_saveable peaks 3.6 MiB (43%) below
+        dots_saveable."""
         outcomes = self.policies.outcomes
         head = f"memory of the {self.policies.without.derivation.about} under {self.policies.counted}"
         low, high = (pick(outcomes, key=lambda o: o.peak_nbytes) for pick in (min, max))
@@ -381,8 +381,8 @@ def compare_policies(
     xla: bool = False,
     **kwargs: Any,
 ) -> PolicyComparison:
-    """Compares checkpoint policies for a function's gradient: what it saves and recomputes under each of them,
-    and its peak.
+    """Compares checkpoint policies for a function's gradient: what it saves and recomputes under each of them, and its
+    peak.
 
     Each policy replaces the policies of all checkpoints in the function, including nested ones. A function without
     checkpoints gets one around the whole function. The figures are those of JAX with the policy written there.

@@ -94,8 +94,8 @@ class Region:
 
     @property
     def is_in_pieces(self) -> bool:
-        """Whether the function takes a gradient in it: each call has spots in the inner backward pass then,
-        so spots do not count calls."""
+        """Whether the function takes a gradient in it: each call has spots in the inner backward pass then, so spots do
+        not count calls."""
         return any(compat.is_transposed(e.source) for s in self.spots for e in s.equations)
 
     @property
@@ -130,8 +130,8 @@ class Region:
 
 
 def bound_in(spot: Spot) -> tuple[Var, ...]:
-    """The values computed in a spot, including loops, in equation order:
-    corresponding ones have the same index in equal spots."""
+    """The values computed in a spot, including loops, in equation order: corresponding ones have the same index in
+    equal spots."""
     return tuple(v for e in spot.walk() for v in e.outvars)
 
 
@@ -142,8 +142,8 @@ Stacks = Mapping[int, Sequence[tuple[Frame, ...]]]
 
 
 def find_regions(program: Program, stacks: Stacks) -> list[Region]:
-    """The regions of a function whose calls are inlined, bodies of scans first,
-    and functions before those that they call.
+    """The regions of a function whose calls are inlined, bodies of scans first, and functions before those that they
+    call.
 
     Args:
       program: the function.
@@ -306,8 +306,8 @@ def _calls_in_a_row(
 
 
 def _called_anew(before: Sequence[Frame], after: Sequence[Frame]) -> range:
-    """The levels of the stack at which a function was called again between two equations,
-    as far as its instructions tell."""
+    """The levels of the stack at which a function was called again between two equations, as far as its instructions
+    tell."""
     differs = next((k for k, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), None)
     if differs is None:
         return range(0)

@@ -429,8 +429,8 @@ def _scopes_in(node: ast.AST) -> Iterator[Any]:
 def _matched(
     old: ast.AST, new: ast.AST, outer: tuple[tuple[Any, Any], ...] = ()
 ) -> Iterator[tuple[Any, Any, tuple[tuple[Any, Any], ...]]]:
-    """The functions and classes in a node, each with the edited one and those around both,
-    as far as it is certain which is which."""
+    """The functions and classes in a node, each with the edited one and those around both, as far as it is certain
+    which is which."""
     name_of = lambda scope: getattr(scope, "name", "")
     before, after = list(_scopes_in(old)), list(_scopes_in(new))
     for name in dict.fromkeys(map(name_of, before)):
@@ -483,8 +483,8 @@ def _place_of(scope: Any) -> Place:
 
 
 def _functions_of(file: str) -> list[types.FunctionType]:
-    """The functions of a file: those that the collector knows, and those of modules,
-    which it does not know after `gc.freeze`."""
+    """The functions of a file: those that the collector knows, and those of modules, which it does not know after
+    `gc.freeze`."""
     named = [x for names in namespaces_of(file) for x in [*names.values()]]
     methods = [m for c in named if isinstance(c, type) for m in [*vars(c).values()]]
     functions = [x for some in (_functions(), named, methods) for x in some if type(x) is types.FunctionType]
@@ -524,8 +524,8 @@ def _copy(f: types.FunctionType, code: Code, more: Mapping[str, Any]) -> types.F
 
 
 def _call_instead(f: types.FunctionType, callee: Any, undo: contextlib.ExitStack) -> Code:
-    """Makes a function call something else, wherever it is held, by the code that is returned:
-    it stays the same object."""
+    """Makes a function call something else, wherever it is held, by the code that is returned: it stays the same
+    object."""
     before = f.__code__
     call = _call(before.co_freevars)
     signature = inspect.signature(f)
@@ -540,8 +540,8 @@ def _call_instead(f: types.FunctionType, callee: Any, undo: contextlib.ExitStack
 
 
 def _call(free: Sequence[str]) -> Code:
-    """Code that calls "it", of a function that closes over these variables:
-    Python reads them wherever somebody looks at its frame."""
+    """Code that calls "it", of a function that closes over these variables: Python reads them wherever somebody looks
+    at its frame."""
     names: dict[str, Any] = {}
     it = "_" * (1 + max(map(len, free), default=0))  # no variable is called that
     exec(

@@ -90,8 +90,8 @@ class Search:
 
     @cached_property
     def as_they_are(self) -> list[Trial]:
-        """The function without its checkpoints, if that does not raise the peak, and as it is written:
-        plans that put none anywhere."""
+        """The function without its checkpoints, if that does not raise the peak, and as it is written: plans that put
+        none anywhere."""
         written = Trial(Form((), ()), {}, self.derivation.primal, self.derivation, self.written)
         opened = Trial(Form((), ()), {}, self.flat, self.plain, self.opened)
         opens = self.context.written and self.opened.peak_nbytes <= self.written.peak_nbytes
@@ -124,8 +124,8 @@ class Search:
         return self.counted.fewest.nbytes
 
     def form_within(self, limit: int, part: Part | None = None) -> Form:
-        """One checkpoint around the function, with the fewest FLOPs within a limit of bytes of residuals,
-        or else the fewest bytes.
+        """One checkpoint around the function, with the fewest FLOPs within a limit of bytes of residuals, or else the
+        fewest bytes.
 
         Args:
           limit: bytes, including arguments.
@@ -170,8 +170,8 @@ class Search:
         return Trade(peak_of(derivation, sizes.layouts), nbytes, more, moved, transfer, saved)
 
     def _layouts(self, opened: Derivation) -> tuple[Layouts, Sequence[int]] | None:
-        """The shardings of the gradient, within its step, and over how many devices each
-        input of the function is sharded."""
+        """The shardings of the gradient, within its step, and over how many devices each input of the function is
+        sharded."""
         if self.step is None:
             layouts = find_layouts(opened)
             return None if layouts is None else (layouts, layouts.arguments)
@@ -277,8 +277,8 @@ class Search:
         return sum(part.opened_nbytes - part.fewest.nbytes for part in self.parts(region) or ())
 
     def estimate(self, regions: Sequence[Region]) -> int:
-        """An estimate of the peak with checkpoints around some regions that save nothing: what is kept,
-        plus the largest region while it is recomputed."""
+        """An estimate of the peak with checkpoints around some regions that save nothing: what is kept, plus the
+        largest region while it is recomputed."""
         parts = [part for r in regions for part in self.parts(r) or ()]
         largest = max((part.opened_nbytes // part.times_here for part in parts), default=0)
         return self.opened.nbytes - sum(map(self._taken_away, regions)) + largest
@@ -307,8 +307,8 @@ class Search:
 
     @cached_property
     def nested(self) -> list[tuple[Region, ...]]:
-        """Sets with a checkpoint around a region and around regions inside it,
-        which then save nothing beyond the outer one."""
+        """Sets with a checkpoint around a region and around regions inside it, which then save nothing beyond the outer
+        one."""
         pairs: list[tuple[Region, ...]] = [
             (outer, inner) for outer in self.regions for inner in self.regions if inner.is_inside(outer)
         ]
@@ -322,8 +322,8 @@ class Search:
         return named_values(self.flat)
 
     def path(self, regions: Sequence[Region], candidates: Mapping[str, Sequence[Var]] | None = None) -> list[Form]:
-        """What a checkpoint around these could save, from the fewest bytes to the fewest FLOPs,
-        the most valuable steps first.
+        """What a checkpoint around these could save, from the fewest bytes to the fewest FLOPs, the most valuable steps
+        first.
 
         Args:
           regions: the regions.
@@ -398,8 +398,8 @@ class Search:
         return (t for key, t in self.trials.items() if key == t.form.key)
 
     def chunks_of(self, regions: Sequence[Region]) -> list[int]:
-        """Possible chunk lengths, if the body of one scan is among some regions and its
-        carries take enough memory to matter."""
+        """Possible chunk lengths, if the body of one scan is among some regions and its carries take enough memory to
+        matter."""
         inside = [r for r in regions if r.is_body]
         if len(inside) != 1 or len(list(inside[0].spots)) != 1:
             return []

@@ -174,8 +174,8 @@ def _checkpointed(program: Program, policy: Any) -> Program:
 
 
 def trials_under_policies(search: Search) -> Iterator[Trial]:
-    """The function under each policy, derived and measured as `compare_policies` does;
-    those that JAX refuses are left out."""
+    """The function under each policy, derived and measured as `compare_policies` does; those that JAX refuses are left
+    out."""
     if not search.recompute_collectives and any(map(exchanges, search.flat.equations)):
         return  # no policy of JAX saves what devices exchange
     places: list[tuple[Derivation, tuple[Region, ...]]] = []

@@ -99,8 +99,8 @@ class Problem:
         return self.settled(chosen, cost).least(second + 1e-6 * cost)
 
     def within(self, cost: np.ndarray, weight: np.ndarray, limit: float) -> np.ndarray:
-        """The choices with the least cost whose weight stays within a limit;
-        optimal to a tenth of a percent if the problem is small.
+        """The choices with the least cost whose weight stays within a limit; optimal to a tenth of a percent if the
+        problem is small.
 
         Raises:
           ValueError: there are none.
@@ -169,8 +169,8 @@ class Problem:
         return Relaxation(result.x, float(result.fun), 0.0 if weight is None else -float(result.ineqlin.marginals[-1]))
 
     def _integral(self, cost: np.ndarray, weight: np.ndarray, limit: float) -> Any:
-        """The solver's result with integrality constraints: `x`, None if none is found in time,
-        and `mip_dual_bound`."""
+        """The solver's result with integrality constraints: `x`, None if none is found in time, and
+        `mip_dual_bound`."""
         numbers = (cost, self.lower, self.upper, weight, limit)
         return self._remembered("integral", numbers, lambda: self._solve_integral(cost, weight, limit))
 

@@ -184,8 +184,8 @@ def names_bound(node: ast.AST) -> set[str]:
 
 
 def alias_of(file: str, module: str, line: int) -> str | None:
-    """The name that a module has on a line of a file, by an import there or in a function around it;
-    line 0 is before all functions."""
+    """The name that a module has on a line of a file, by an import there or in a function around it; line 0 is before
+    all functions."""
     return next((name for name, imported in _imports(file, line) if imported == module), None)
 
 
@@ -204,8 +204,8 @@ def value_of(file: str, node: ast.expr, names: Mapping[str, Any]) -> Any:
 
 
 def _module_of(path: str) -> tuple[Any, list[str]]:
-    """The innermost module of a dotted path, of those that have been imported, and the rest of the path;
-    None if there is none."""
+    """The innermost module of a dotted path, of those that have been imported, and the rest of the path; None if there
+    is none."""
     parts = path.split(".")
     cuts = (n for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in sys.modules)
     n = next(cuts, 0)
@@ -223,8 +223,8 @@ def _imports(file: str, line: int) -> Iterator[tuple[str, str]]:
 
 
 def _module_named(file: str, node: ast.ImportFrom) -> str:
-    """The module that a statement imports from, as `sys.modules` names it;
-    with its dots where the package is not known."""
+    """The module that a statement imports from, as `sys.modules` names it; with its dots where the package is not
+    known."""
     name = "." * node.level + (node.module or "")
     packages = (names.get("__package__") for names in namespaces_of(file))
     with contextlib.suppress(ImportError):  # not in a package

@@ -10,8 +10,8 @@ WORTH = 0.01
 At half of it, two plans within residuals had a peak that was 0.4 % higher, for less than 0.1 % of the FLOPs.
 """
 NEAR = 0.02
-"""The share by which figures may differ that count as equal: how exact estimates are,
-and how exactly peaks are searched for."""
+"""The share by which figures may differ that count as equal: how exact estimates are, and how exactly peaks are
+searched for."""
 EXACT = 0.001
 """How exactly an optimum is computed, and a bound of it, as a share of it.
 
@@ -28,10 +28,10 @@ ALTERNATIVES = 3
 With one, four of the plans were up to 0.5 % worse; with 6, none was better, in nearly twice the time.
 """
 NAMES = 8
-"""With at most this many names, a function's values are chosen among all sets of them:
-a transformer of MaxText has eight. Of those with the same bytes some fit where others do not."""
+"""With at most this many names, a function's values are chosen among all sets of them: a transformer of MaxText has
+eight. Of those with the same bytes some fit where others do not."""
 DERIVED = 20_000
-"""How many equations are derived in total for what only sometimes finds a better plan:
-sixty plans of 337 equations for the lowest peak of a transformer, which is 0.7 % lower than what was found before."""
+"""How many equations are derived in total for what only sometimes finds a better plan: sixty plans of 337 equations for
+the lowest peak of a transformer, which is 0.7 % lower than what was found before."""
 SMALL = 3_000
 """The equations of a program, or the unknowns of a problem, up to which everything is tried, and otherwise less."""

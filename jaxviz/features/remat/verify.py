@@ -96,8 +96,8 @@ class Verification(Report, schema="plan_remat.verify"):
 
     @property
     def differs(self) -> str:
-        """A sentence on how far XLA's peak is from the modelled one, and why;
-        '' if they differ by less than a fifth."""
+        """A sentence on how far XLA's peak is from the modelled one, and why; '' if they differ by less than a
+        fifth."""
         pairs = [(self.before.peak_nbytes, self.modelled[0].peak_nbytes, "as written")]
         if self.after is not self.before:
             pairs.append((self.after.peak_nbytes, self.modelled[1].peak_nbytes, "with the plan"))
@@ -118,8 +118,8 @@ class Verification(Report, schema="plan_remat.verify"):
 
     @property
     def happened(self) -> bool:
-        """Whether the temporaries fall as the model says; where the model sees no lower peak,
-        whether they do not grow."""
+        """Whether the temporaries fall as the model says; where the model sees no lower peak, whether they do not
+        grow."""
         if not self.offloads:
             return False
         falls = self.modelled[1].peak_nbytes < _UNDONE * self.modelled[0].peak_nbytes
@@ -245,8 +245,8 @@ class Verification(Report, schema="plan_remat.verify"):
 
 @usual_stack
 def figures_of(search: Search, program: Program, in_branches: bool = False) -> CompiledFigures:
-    """A program of a search, as written or planned, compiled once for the default backend: its value and gradient,
-    or the training step.
+    """A program of a search, as written or planned, compiled once for the default backend: its value and gradient, or
+    the training step.
 
     Raises:
       the errors of compiling.

@@ -1,6 +1,6 @@
-"""How a checkpoint around a region is written in the user's source: at its calls, at its
-scan, as a decorator, around what is given to a library or made by it, in place of a class
-or a function of the library, or at the definition of the whole function.
+"""How a checkpoint around a region is written in the user's source: at its calls, at its scan, as a decorator, around
+what is given to a library or made by it, in place of a class or a function of the library, or at the definition of the
+whole function.
 
 Whether one of them does what it should is measured before it is shown; see `rewritten.py`.
 """
@@ -63,8 +63,8 @@ Frames = Sequence[Frame]
 
 
 def ways_of(region: Region, written: Sequence[Region]) -> list[tuple[Way, ...]]:
-    """How to write a checkpoint at each place of a region, those that change less first;
-    empty if one of them is not in the user's source.
+    """How to write a checkpoint at each place of a region, those that change less first; empty if one of them is not in
+    the user's source.
 
     Args:
       written: the existing checkpoints; one around the same equations gets another policy.
@@ -171,8 +171,8 @@ def _in_linen(alias: str, code: Any, frame: Frame, call: ast.Call) -> Way | None
 
 
 def _in_penzais_model(cls: Any, frame: Frame, call: ast.Call) -> Way:
-    """A module that a library's code calls, in a model that the user's line calls: in penzai,
-    modules are replaced in the model."""
+    """A module that a library's code calls, in a model that the user's line calls: in penzai, modules are replaced in
+    the model."""
     file = frame[0].co_filename
     pz = alias_of(file, "penzai.pz", 0) or "pz"
     name = alias_of(file, f"{cls.__module__}.{cls.__name__}", 0) or cls.__name__
@@ -185,8 +185,8 @@ def _in_penzais_model(cls: Any, frame: Frame, call: ast.Call) -> Way:
 
 
 def _at_callee(region: Region, frames: Frames, library: str) -> Way | None:
-    """A checkpoint around what the user's line calls, without the arguments that JAX
-    would trace and that Python may branch on."""
+    """A checkpoint around what the user's line calls, without the arguments that JAX would trace and that Python may
+    branch on."""
     called = _called(_codes(region), frames)
     if called is None or called[2]:
         return None
@@ -310,8 +310,8 @@ def _is_function(node: ast.expr, code: types.CodeType, file: str) -> bool:
 
 
 def _around_made(region: Region, frames: Frames) -> Iterator[Way]:
-    """A checkpoint where the user calls a function of a library that makes what is run: around the call,
-    or what is made from an argument, around that."""
+    """A checkpoint where the user calls a function of a library that makes what is run: around the call, or what is
+    made from an argument, around that."""
     tail = f"{', prevent_cse=False' * region.is_body}{{policy}})"
     codes = [*(c for c, _ in frames), *itertools.chain(*_inside(region, frames))] if region.is_body else _codes(region)
     callers = {c.co_filename: c for c, _ in frames if owner(c.co_filename) == "user"}
@@ -379,8 +379,8 @@ def _replaced(code: Any, frames: Frames) -> Way | None:
 
 
 def _static_flags(code: types.CodeType, library: str) -> str:
-    """`, static_argnums=(2,)` for parameters such as `train=True`, which Python branches on; '' if there are none,
-    or the library sees to it."""
+    """`, static_argnums=(2,)` for parameters such as `train=True`, which Python branches on; '' if there are none, or
+    the library sees to it."""
     if library == "equinox":
         return ""
     function = next((f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)), None)
@@ -394,8 +394,8 @@ def _static_flags(code: types.CodeType, library: str) -> str:
 
 
 def way_at_definition(call: Call) -> Way | None:
-    """A decorator, or a checkpoint around a lambda; None if there is no such place,
-    or JAX would trace an argument that is not an array."""
+    """A decorator, or a checkpoint around a lambda; None if there is no such place, or JAX would trace an argument that
+    is not an array."""
     static = _static_arguments(call)
     function, before = _plain(call.function)
     code = getattr(function, "__code__", None)
@@ -422,8 +422,8 @@ def ways_in_step(name: str, stacks: Iterable[Sequence[Frame]]) -> Iterator[Way]:
 
 
 def way_at_callee(call: Call, stacks: Iterable[Sequence[Frame]]) -> Way | None:
-    """A decorator for the function that does all the work of a lambda;
-    None if its arguments are not exactly those of the lambda."""
+    """A decorator for the function that does all the work of a lambda; None if its arguments are not exactly those of
+    the lambda."""
     static = _static_arguments(call)
     own = getattr(call.function, "__code__", None)
     node = definition_of(own.co_filename, own.co_firstlineno, own.co_name) if own is not None else None
@@ -464,8 +464,8 @@ def _around(code: Any, node: Function | ast.Lambda | None, numbers: tuple[int, .
 
 
 def _plain(f: Any) -> tuple[Any, tuple[Any, ...] | None]:
-    """A function without `functools.partial`, `jax.jit` and method binding, with its bound leading arguments;
-    None if it has other ones."""
+    """A function without `functools.partial`, `jax.jit` and method binding, with its bound leading arguments; None if
+    it has other ones."""
     before: tuple[Any, ...] = ()
     while True:
         if isinstance(f, partial):

@@ -1,5 +1,5 @@
-"""Which checkpoints, policies and names have no effect, and why: for `policies`,
-`lint` and the first view of the explorer."""
+"""Which checkpoints, policies and names have no effect, and why: for `policies`, `lint` and the first view of the
+explorer."""
 
 from __future__ import annotations
 

@@ -167,8 +167,8 @@ def _policy_text(variable: str, saved: Sequence[str], offloaded: Sequence[str]) 
 
 
 def _by_hand(call: Call, policy: str, is_step: bool) -> str:
-    """What to write by hand if a function is not defined in a file, or has a decorator,
-    or arguments that are not arrays."""
+    """What to write by hand if a function is not defined in a file, or has a decorator, or arguments that are not
+    arrays."""
     name = call.name if call.name.isidentifier() else "f"
     is_step = is_step or call.function is None
     policy = f", policy={' '.join(policy.split()).partition(' = ')[2]}" if policy else ""

@@ -129,8 +129,8 @@ def _draw_module(axes: Axes, name: str, size: int, groups: Sequence[ResidualGrou
 
 
 def _labels(g: ResidualGroup, columns: int, rows: int) -> list[str]:
-    """The text of a box within its room: a long name is cut after a token,
-    and a type or a size that does not fit is omitted."""
+    """The text of a box within its room: a long name is cut after a token, and a type or a size that does not fit is
+    omitted."""
     name = re.search(r"^[^ (]+", g.label)  # 'mul' from mul(a, b)
     label = g.label if columns >= min(12, len(g.label)) or name is None else name[0]
     if columns < min(len(label), _LEAST_LABEL):
@@ -164,8 +164,8 @@ def _own_name(function: str) -> str:
 
 
 def squarify(sizes: Sequence[float], box: Box) -> list[Box]:
-    """Boxes for these sizes, largest first, that fill a box and are as square as possible (Bruls,
-    Huizing and van Wijk)."""
+    """Boxes for these sizes, largest first, that fill a box and are as square as possible (Bruls, Huizing and van
+    Wijk)."""
     x, y, w, h = box
     total = sum(sizes)
     areas = [s * w * h / total for s in sizes] if total else []

@@ -167,8 +167,8 @@ class Residual(Data):
 
     @_text
     def library(self) -> str:
-        """The line of a library, called by the user's line, that computes it: 'flax Dense.__call__, linear.py:287';
-        '' if there is none."""
+        """The line of a library, called by the user's line, that computes it: 'flax Dense.__call__, linear.py:287'; ''
+        if there is none."""
         return library_of(self.producer, self.holders) if self.producer is not None else ""
 
     @_text

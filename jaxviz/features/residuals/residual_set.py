@@ -175,8 +175,8 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
         return replace(self, items=items, checkpoints=(), mapped=(), parts=(*self.parts, path))
 
     def by_line(self) -> tuple[Total, ...]:
-        """The saved bytes of each source line, largest first; here and below without arguments and without what
-        nothing reads."""
+        """The saved bytes of each source line, largest first; here and below without arguments and without what nothing
+        reads."""
         return totals(self._saved, lambda r: r.location, lambda r: short_location(r.location))
 
     def by_function(self) -> tuple[Total, ...]:
@@ -184,8 +184,8 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
         return totals(self._saved, lambda r: (r.location.file, r.location.function), lambda r: r.location.function)
 
     def by_scope(self) -> tuple[Total, ...]:
-        """The bytes of each `jax.named_scope`, by path, largest first;
-        transforms such as `vmap(...)` are left out of a path.
+        """The bytes of each `jax.named_scope`, by path, largest first; transforms such as `vmap(...)` are left out of a
+        path.
 
         A constant counts where it is first read; values outside of all scopes count as 'no scope'. Repeated layers
         count as one.
@@ -253,8 +253,8 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
 
     @property
     def summary(self) -> str:
-        """the gradient of `loss` in `params` saves 0.4 MiB in 4 values; it reads 0.8 MiB of its arguments,
-        which are in memory anyway."""
+        """the gradient of `loss` in `params` saves 0.4 MiB in 4 values; it reads 0.8 MiB of its arguments, which are in
+        memory anyway."""
         subject = f"the {self.gradient}{',' if ', which' in self.gradient else ''}"
         parts = " that are also of ".join(f"`{part}`" for part in self.parts)
         within = f" of {parts}" if parts else ""

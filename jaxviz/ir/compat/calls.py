@@ -64,8 +64,8 @@ def jit_call_under_way(frame: Any) -> JitCall | None:
 
 
 def static_places(f: Any) -> tuple[frozenset[int], frozenset[str]]:
-    """Which arguments of a function of `jax.jit` are static, by position and by name;
-    the same for its gradient and for a partial application."""
+    """Which arguments of a function of `jax.jit` are static, by position and by name; the same for its gradient and for
+    a partial application."""
     n_given = 0
     while isinstance(f, functools.partial):
         n_given += len(f.args)
@@ -168,8 +168,8 @@ HOOKS_FILE = __file__
 
 
 def on_jit_calls(heard: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None] | None) -> None:
-    """Makes JAX call a function after each call of a jitted one, with that one, its arguments,
-    keyword arguments and results.
+    """Makes JAX call a function after each call of a jitted one, with that one, its arguments, keyword arguments and
+    results.
 
     It uses the hook with which JAX checks for NaNs, and that check still runs; setting `jax_debug_nans` afterwards
     restores JAX's.
@@ -265,8 +265,8 @@ _in_place: contextvars.ContextVar[tuple[tuple[Callable[..., Any], Any], ...]] = 
 
 @contextlib.contextmanager
 def replaced_vjp(new: Callable[..., Any], key: Any = None) -> Iterator[None]:
-    """Makes `jax.vjp`, and with it `jax.grad` and everything built on them, call something else in this thread,
-    except while that runs. So does `jaxviz.vjp`.
+    """Makes `jax.vjp`, and with it `jax.grad` and everything built on them, call something else in this thread, except
+    while that runs. So does `jaxviz.vjp`.
 
     Functions that `jax.jit` has traced before are traced again, since their cached traces do not include it.
 

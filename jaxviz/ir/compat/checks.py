@@ -14,8 +14,8 @@ from jaxviz.ir.sharing import cleared
 
 
 def _is_nonzero(tangent: Any) -> bool:
-    """Whether a rule's tangent is nonzero: as in JAX, the trivial tangents of integers are,
-    however a rule returns them."""
+    """Whether a rule's tangent is nonzero: as in JAX, the trivial tangents of integers are, however a rule returns
+    them."""
     return type(tangent) is not _ad.Zero and not is_float0(_core.typeof(tangent))
 
 
@@ -61,8 +61,8 @@ def flags(prefix: Any, tree: Any, name: str) -> list[bool]:
 
 
 def not_saveable() -> Any:
-    """The placeholder of an argument that is a residual and not saved;
-    it has to be replaced before the cotangents are computed."""
+    """The placeholder of an argument that is a residual and not saved; it has to be replaced before the cotangents are
+    computed."""
     return _api.NotSaveable() if _HAS_UNSAVEABLE else NOT_NEEDED
 
 
@@ -126,8 +126,8 @@ def is_unwanted(accumulator: Any) -> bool:
 
 
 def accumulated(accumulator: Any) -> Any:
-    """What `VJP` returns for an argument: its cotangent, or a mark that it was added to a reference,
-    or is not wanted."""
+    """What `VJP` returns for an argument: its cotangent, or a mark that it was added to a reference, or is not
+    wanted."""
     if isinstance(accumulator, _ad.ValAccum):
         return _ad.instantiate_zeros(accumulator.freeze())
     return _api.DidntWant() if is_unwanted(accumulator) else _api.GradRef()
@@ -152,8 +152,8 @@ def as_weak_as(aval: Any, other: Any) -> Any:
 
 
 def as_cotangent(aval: Any, ct: Any) -> Any:
-    """The type of a value whose cotangents have the type `ct`, which may be weak, or of another precision;
-    the same object if it matches."""
+    """The type of a value whose cotangents have the type `ct`, which may be weak, or of another precision; the same
+    object if it matches."""
     if ct is aval:
         return aval
     weak, dtype = getattr(ct, "weak_type", None), getattr(ct, "dtype", None)

@@ -24,7 +24,7 @@ def nan_checks_off() -> Iterator[None]:
 
 
 def compiled_with_its_own_metadata() -> contextlib.AbstractContextManager[None]:
-    """Within the context, a program is only taken from the user's cache on disk if its
-    names and lines are also the same."""
+    """Within the context, a program is only taken from the user's cache on disk if its names and lines are also the
+    same."""
     context: contextlib.AbstractContextManager[None] = _config.compilation_cache_include_metadata_in_key(True)
     return context

@@ -1,5 +1,5 @@
-"""Custom rules found in tracing: when they are traced, which tracers they close over,
-along which dimensions they are mapped."""
+"""Custom rules found in tracing: when they are traced, which tracers they close over, along which dimensions they are
+mapped."""
 
 from __future__ import annotations
 
@@ -142,8 +142,8 @@ def _mapped_along(x: Any, dims: Dims, target: Dims, axes: Sequence[Axis]) -> Any
 
 
 def _with_axes(own: Sequence[int], dims: Dims) -> list[int]:
-    """The order of the axes of a mapped value: its own from 0 on, that of the outermost `vmap` is -1,
-    of the next -2."""
+    """The order of the axes of a mapped value: its own from 0 on, that of the outermost `vmap` is -1, of the next
+    -2."""
     order = list(own)
     for i, d in reversed(list(enumerate(dims))):
         if d is not None:
@@ -223,8 +223,8 @@ class _TakenRule:
 
 
 def closed_over_by_jvp_rule_error(function: Any) -> Exception:
-    """The error for a function with a custom JVP rule that is differentiated with respect
-    to a value which the rule closes over.
+    """The error for a function with a custom JVP rule that is differentiated with respect to a value which the rule
+    closes over.
 
     Args:
       function: the DebugInfo of the function or of the rule.
@@ -239,8 +239,8 @@ def closed_over_by_jvp_rule_error(function: Any) -> Exception:
 def _jvp_of_rule(
     rule: Any, in_avals: Sequence[Any], nonzeros: Sequence[bool], symbolic_zeros: bool
 ) -> tuple[Callable[..., list[Any]], list[Any], list[bool]]:
-    """A custom JVP rule as a function from operands and nonzero tangents to results and nonzero tangents;
-    its input types; and which results have a nonzero tangent, a list that is filled in during tracing."""
+    """A custom JVP rule as a function from operands and nonzero tangents to results and nonzero tangents; its input
+    types; and which results have a nonzero tangent, a list that is filled in during tracing."""
     zero = _ad_util.SymbolicZero if symbolic_zeros else zeros
     tangent_avals = [a.to_tangent_aval() for a in in_avals]
     nonzeros_out: list[bool] = []
@@ -269,8 +269,8 @@ def _forward_of_rule(
 
 
 def _holds_tracers(trace: Any, root: Any, inside: bool = False) -> bool:
-    """Whether a function closes over a tracer of a trace, or of one nested in it,
-    directly or through other functions."""
+    """Whether a function closes over a tracer of a trace, or of one nested in it, directly or through other
+    functions."""
     for x in _closed_over(root):
         if isinstance(x, _core.Tracer) and (_is_inside(x._trace, trace) if inside else x._trace is trace):
             return True
@@ -357,15 +357,15 @@ def _as_it_is_now(rule: Any) -> Any:
 
 
 _variables: weakref.WeakKeyDictionary[Any, Cells] = weakref.WeakKeyDictionary()
-"""The variables of the rules in a body, such as that of a scan, by the functions that trace the rules;
-as they were at the first call."""
+"""The variables of the rules in a body, such as that of a scan, by the functions that trace the rules; as they were at
+the first call."""
 
 _seen_bodies: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _note_rules(params: Mapping[str, Any]) -> None:
-    """Notes the variables of the custom rules in the bodies of an equation that is being traced;
-    JAX uses the rules at once."""
+    """Notes the variables of the custom rules in the bodies of an equation that is being traced; JAX uses the rules at
+    once."""
     for jaxpr in _core.jaxprs_in_params(params):
         if jaxpr in _seen_bodies:
             continue

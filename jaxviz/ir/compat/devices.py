@@ -70,8 +70,8 @@ def devices_of(operation: Operation) -> dict[Any, int]:
 
 @contextlib.contextmanager
 def inside_shard_map(operation: Operation) -> Iterator[Any]:
-    """JAX's state while it processes the body of a `shard_map`: its axes, its mesh,
-    and whether types record what varies.
+    """JAX's state while it processes the body of a `shard_map`: its axes, its mesh, and whether types record what
+    varies.
 
     Yields:
 
@@ -90,8 +90,8 @@ def inside_shard_map(operation: Operation) -> Iterator[Any]:
 
 
 def on_each_device(operation: Operation, fun: Callable[..., Sequence[Any]]) -> Callable[..., Any]:
-    """A `shard_map` with another body, a function, whose results are stacked over devices along the first dimension,
-    in the order of `devices_of`."""
+    """A `shard_map` with another body, a function, whose results are stacked over devices along the first dimension, in
+    the order of `devices_of`."""
     p = operation.params
     names = tuple(devices_of(operation))
 
@@ -119,8 +119,8 @@ def type_of_all(aval: Any, spec: Any, params: Mapping[str, Any]) -> Any:
 
 
 def residual_spec(aval: Any, names: Any, params: Mapping[str, Any]) -> Any:
-    """How the devices' values are concatenated: along the first dimension, over the axes along which they vary,
-    or all of `names` if types do not record that."""
+    """How the devices' values are concatenated: along the first dimension, over the axes along which they vary, or all
+    of `names` if types do not record that."""
     return aval.nospec(params["mesh"], params["check_vma"], names)
 
 
@@ -157,8 +157,8 @@ def axis_per_device(axis: Axis, mesh: Any) -> Axis:
 
 
 def abstract_moves(jaxpr: Any) -> list[int]:
-    """The equations of a jaxpr that move values to the devices of an abstract mesh:
-    the transposes of moves between memories."""
+    """The equations of a jaxpr that move values to the devices of an abstract mesh: the transposes of moves between
+    memories."""
     moves = ((i, e.params["devices"]) for i, e in enumerate(jaxpr.eqns) if e.primitive is device_put_p)
     return [i for i, devices in moves if any(map(_is_abstract, devices))]
 
@@ -179,8 +179,8 @@ def output_shardings(compiled: Any, n: int) -> list[Any]:
 
 
 def on_meshes_of(values: Iterable[Any], jaxpr: Any, moves: Iterable[int]) -> Any:
-    """A jaxpr whose moves go to the devices of these values, or of the mesh that is set: outside `jit`,
-    JAX does not move to an abstract mesh.
+    """A jaxpr whose moves go to the devices of these values, or of the mesh that is set: outside `jit`, JAX does not
+    move to an abstract mesh.
 
     Args:
       values: its arguments and constants.

@@ -34,8 +34,8 @@ from jaxviz.ir.syntax import Operation
 JAX: str = f"JAX {jax.__version__}"
 
 COMPILED_IN_LESS_TIME: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_cpu_parallel_codegen_split_count": 1}
-"""Options that make XLA compile faster for the CPU; in half the time with the last one,
-which later versions do not have."""
+"""Options that make XLA compile faster for the CPU; in half the time with the last one, which later versions do not
+have."""
 if jax.__version_info__ < (0, 11):
     COMPILED_IN_LESS_TIME["xla_cpu_use_fusion_emitters"] = False
 
@@ -134,14 +134,14 @@ def is_high(jaxpr: Any) -> bool:
 
 
 def is_high_equation(primitive: Any, in_avals: Sequence[Any], params: Mapping[str, Any]) -> bool:
-    """Whether an equation is high-level, which JAX lowers to others before it compiles: a hi-primitive,
-    or a call of one."""
+    """Whether an equation is high-level, which JAX lowers to others before it compiles: a hi-primitive, or a call of
+    one."""
     return bool(primitive.is_high(*in_avals, **params))
 
 
 def hi_primitive_name(params: Mapping[str, Any]) -> str:
-    """`CustomVJPTraced of f`: the class of the hi-primitive that an equation with these params calls;
-    '' if it calls none."""
+    """`CustomVJPTraced of f`: the class of the hi-primitive that an equation with these params calls; '' if it calls
+    none."""
     if "_prim" not in params:
         return ""
     function = getattr(getattr(params["_prim"], "traced", None), "fun_name", "")
@@ -192,13 +192,13 @@ def has_user_rule(primitive: Any) -> bool:
 
 
 _OPENS_CHECKPOINTS: bool = jax.__version_info__ >= (0, 12)
-"""Whether a checkpoint that is a hi-primitive has the same params as one that is not, including `prevent_cse`,
-and saves the same."""
+"""Whether a checkpoint that is a hi-primitive has the same params as one that is not, including `prevent_cse`, and
+saves the same."""
 
 
 def opened(primitive: Any, params: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-    """The primitive and the params of an equation; for a call of a hi-primitive,
-    those of the checkpoint or the name that it represents.
+    """The primitive and the params of an equation; for a call of a hi-primitive, those of the checkpoint or the name
+    that it represents.
 
     Under `jax_remat3`, `jax.checkpoint` and `checkpoint_name` create such calls.
     """
@@ -240,8 +240,8 @@ def check_no_aliased_refs(debug_info: Any, avals: Sequence[Any], args: Sequence[
 
 
 def without_refs(jaxpr: Any, lower: bool) -> Any:
-    """A closed jaxpr in which each reference is its value: a result besides what it
-    returns is what is then in each that it takes.
+    """A closed jaxpr in which each reference is its value: a result besides what it returns is what is then in each
+    that it takes.
 
     Args:
       lower: whether hi-primitives are lowered as well, so that no value of a hi type is left.
@@ -281,8 +281,8 @@ def is_mutable_type(aval: Any) -> bool:
 
 
 def lacks_state(error: Exception) -> bool:
-    """Whether JAX raised an error because a value of a mutable hi type has no state,
-    rather than the user's code for a reason of its own."""
+    """Whether JAX raised an error because a value of a mutable hi type has no state, rather than the user's code for a
+    reason of its own."""
     if isinstance(error, AttributeError):
         return is_mutable_type(error.obj)
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
@@ -321,8 +321,8 @@ def function_debug_info(fun: Callable[..., Any], args: Sequence[Any], kwargs: di
 
 
 def _described_object(fun: Any) -> str:
-    """`MLP at model.py:12`, for an object with `__call__`; a partial application or a
-    wrapper is described by what it calls."""
+    """`MLP at model.py:12`, for an object with `__call__`; a partial application or a wrapper is described by what it
+    calls."""
     while hasattr(fun, "__wrapped__") or all(hasattr(fun, part) for part in ("func", "args", "keywords")):
         fun = fun.__wrapped__ if hasattr(fun, "__wrapped__") else fun.func
     if hasattr(fun, "__name__"):
@@ -364,8 +364,8 @@ def differentiated_debug_info(fun: Callable[..., Any], primals: Sequence[Any]) -
 
 
 def _wrapped_by_maker(fun: Callable[..., Any]) -> Callable[..., Any] | None:
-    """The user's function, if a method of an object that exposes it as `__wrapped__` made this one to call it,
-    as in Equinox's `filter_grad`."""
+    """The user's function, if a method of an object that exposes it as `__wrapped__` made this one to call it, as in
+    Equinox's `filter_grad`."""
     maker = getattr(fun, "__qualname__", "").rpartition(".<locals>.")[0].rpartition(".")[0]
     wrappers = (x for x in _closed_over(fun).values() if maker and type(x).__qualname__ == maker)
     return next((inspect.unwrap(x) for x in wrappers if hasattr(x, "__wrapped__")), None)
@@ -398,8 +398,8 @@ def _closed_over(fun: Callable[..., Any]) -> Mapping[str, Any]:
 def parameters(
     fun: Callable[..., Any], n: int, options: Mapping[str, Any]
 ) -> tuple[list[str], tuple[int, ...], tuple[str, ...]]:
-    """The names of a function's parameters for `n` positional arguments, and which arguments are static in `jit`,
-    by position and by name."""
+    """The names of a function's parameters for `n` positional arguments, and which arguments are static in `jit`, by
+    position and by name."""
     signature = api_util.fun_signature(fun)
     names = [f"args[{i}]" for i in range(n)]
     if signature is not None:

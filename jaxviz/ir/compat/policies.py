@@ -72,8 +72,8 @@ def ignores_names(policy: Any) -> bool:
 
 
 def runs_again(eqn: Any) -> bool:
-    """Whether a checkpoint repeats an equation on a mutable reference in the backward pass, by JAX's rule for it,
-    which asks no policy."""
+    """Whether a checkpoint repeats an equation on a mutable reference in the backward pass, by JAX's rule for it, which
+    asks no policy."""
     rule = _pe.partial_eval_jaxpr_custom_rules.get(eqn.primitive)
     n = len(eqn.invars)
     return rule is not None and rule(None, [False] * n, [True] * n, eqn)[1] is not None
@@ -87,8 +87,8 @@ _ASKED_BY = frozenset(
 
 
 def is_askable(params: Mapping[str, Any]) -> bool:
-    """Whether JAX can ask its policies of names about an equation with these params,
-    which it passes beside the primitive, by keyword.
+    """Whether JAX can ask its policies of names about an equation with these params, which it passes beside the
+    primitive, by keyword.
 
     A param with the name of the policy's own argument is a TypeError; equinox's loops have such a param.
     """
@@ -117,8 +117,8 @@ def move_params(kind: str, n: int) -> dict[str, Any]:
 
 
 def has_effects(effects: frozenset[Any]) -> bool:
-    """Whether an equation with these effects is kept even if nothing reads its results;
-    naming an axis is not enough."""
+    """Whether an equation with these effects is kept even if nothing reads its results; naming an axis is not
+    enough."""
     return bool(effects) and not all(_pe.dceable_effects.contains(e) for e in effects)
 
 
@@ -128,8 +128,8 @@ def is_real_effect(effect: Any) -> bool:
 
 
 report_effect: Any = debugging.debug_effect
-"""The effect of an equation that reports a value to Python: loops, branches,
-checkpoints and custom rules may have it."""
+"""The effect of an equation that reports a value to Python: loops, branches, checkpoints and custom rules may have
+it."""
 
 
 def run_where_known(primitive: Any) -> None:
@@ -184,8 +184,8 @@ def emit_callback(ctx: Any, callback: Callable[..., None], operands: Sequence[An
 
 
 def is_per_device(ctx: Any) -> bool:
-    """Whether the code being lowered runs on each device of a mesh with its own values,
-    as the body of a `shard_map` does."""
+    """Whether the code being lowered runs on each device of a mesh with its own values, as the body of a `shard_map`
+    does."""
     return isinstance(ctx.module_context.axis_context, _sharding_impls.SPMDAxisContext)
 
 

@@ -125,16 +125,16 @@ _leaving_out: set[Any] = set()
 
 
 def leaves_out_tangents(primitive: Any) -> bool:
-    """Whether the JVP rule of a primitive has returned None for a tangent,
-    which JAX takes as zero except in a checkpoint."""
+    """Whether the JVP rule of a primitive has returned None for a tangent, which JAX takes as zero except in a
+    checkpoint."""
     return primitive in _leaving_out
 
 
 def trace_custom_jvp_rule(
     params: Mapping[str, Any], in_avals: Sequence[Any], nonzeros: Sequence[bool], context: Any
 ) -> tuple[TracedJaxpr, list[bool]]:
-    """The user's rule of a `custom_jvp_call` as a jaxpr; from operands and nonzero
-    tangents to results and nonzero tangents.
+    """The user's rule of a `custom_jvp_call` as a jaxpr; from operands and nonzero tangents to results and nonzero
+    tangents.
 
     Returns:
       the traced rule, and which results have a nonzero tangent.
@@ -163,8 +163,8 @@ def trace_custom_jvp_rule(
 
 
 def n_closed_over(params: Mapping[str, Any]) -> int:
-    """How many of the first operands of a call with a custom rule are not passed to the rule,
-    since it closes over them itself."""
+    """How many of the first operands of a call with a custom rule are not passed to the rule, since it closes over them
+    itself."""
     if "jvp_jaxpr_fun" in params:
         return int(params["num_consts"])
     rule = _rules.get(params["fwd_jaxpr_thunk"].f)
@@ -253,8 +253,8 @@ def closed_over_error() -> Exception:
 
 
 def checkpoint_log() -> Callable[[str], None] | None:
-    """Writes to JAX's log of what checkpointed functions save, which `jax_log_checkpoint_residuals` shows;
-    None if nobody reads it."""
+    """Writes to JAX's log of what checkpointed functions save, which `jax_log_checkpoint_residuals` shows; None if
+    nobody reads it."""
     logger = logging.getLogger("jax._src.ad_checkpoint")
     level = logging.WARNING if _config.log_checkpoint_residuals.value else logging.DEBUG
     return partial(logger.log, level) if logger.isEnabledFor(level) else None
@@ -482,8 +482,8 @@ def types_match(x: Any, y: Any) -> bool:
 
 
 def is_linear(one: Any, mask: Sequence[bool]) -> bool:
-    """Whether a jaxpr of one equation is linear in the inputs that `mask` marks, taken together,
-    so that JAX can transpose it."""
+    """Whether a jaxpr of one equation is linear in the inputs that `mask` marks, taken together, so that JAX can
+    transpose it."""
     if not has_transpose_rule(one.jaxpr.eqns[0].primitive):
         return False
     eqn = one.jaxpr.eqns[0]
@@ -512,8 +512,8 @@ def jvp_jaxpr(jaxpr: Any, nonzeros: Sequence[bool]) -> tuple[Any, list[bool]]:
 
 
 def logged_by_branches(index: Any, logged: Sequence[Any]) -> dict[Any, Any]:
-    """What a cond logs: by key, the index, and for each branch what it logs,
-    which is zeros for branches that were not taken.
+    """What a cond logs: by key, the index, and for each branch what it logs, which is zeros for branches that were not
+    taken.
 
     Args:
       index: of the branch that was taken.
@@ -524,8 +524,8 @@ def logged_by_branches(index: Any, logged: Sequence[Any]) -> dict[Any, Any]:
 
 
 COND_PASSES_OPERANDS_ON: bool = hasattr(_conditionals, "_join_cond_fwd_res")
-"""Whether a residual of a branch that is one of the cond's operands is taken directly from the operands,
-true since 0.12, or passes through the cond."""
+"""Whether a residual of a branch that is one of the cond's operands is taken directly from the operands, true since
+0.12, or passes through the cond."""
 
 
 def is_transposable(dtype: Any) -> bool:
@@ -548,8 +548,8 @@ def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def scan_params(params: Mapping[str, Any], n_in: int, n_out: int, n_consts: int, n_carry: int) -> dict[str, Any]:
-    """Params of a scan whose body has the given numbers of inputs and results,
-    the first of which are consts and carries."""
+    """Params of a scan whose body has the given numbers of inputs and results, the first of which are consts and
+    carries."""
     if "ft_in" in params:
         trees = [(n_consts, n_carry, n_in - n_consts - n_carry), (n_carry, n_out - n_carry)]
         ft_in, ft_out = (_flattree.pack(tuple(map(_flattree.nones, sizes))) for sizes in trees)

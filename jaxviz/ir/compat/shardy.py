@@ -1,5 +1,5 @@
-"""Shardy, the pass by which XLA decides how values are laid out over a mesh: run on a lowered program,
-without compiling it."""
+"""Shardy, the pass by which XLA decides how values are laid out over a mesh: run on a lowered program, without
+compiling it."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def operations_in(root: Any) -> list[Any]:
 
 
 def told_of(lowered: Any) -> str:
-    """Everything in a lowered program that XLA's result depends on, apart from flags: its text,
-    and the names of its instructions, without the lines."""
+    """Everything in a lowered program that XLA's result depends on, apart from flags: its text, and the names of its
+    instructions, without the lines."""
     module = lowered.compiler_ir("stablehlo").operation
     return "\n".join([module.get_asm(), *(_name(op.location) for op in operations_in(module))])
 

@@ -48,8 +48,8 @@ def frame_at(code: Any, instruction: int) -> Any:
 
 
 def frames_of(source: Any) -> list[tuple[Any, int]]:
-    """The whole call stack of an equation, innermost first: code objects,
-    with the instruction that each was executing."""
+    """The whole call stack of an equation, innermost first: code objects, with the instruction that each was
+    executing."""
     if source is None or source.traceback is None:
         return []
     codes, instructions = source.traceback.raw_frames()
@@ -61,8 +61,8 @@ _OPERATORS = frozenset("add subtract multiply true_divide floor_divide power rem
 
 
 def library_call(source: Any) -> str:
-    """The public function of jax's that the user's line called to create an equation: 'gelu'; '' for an operator,
-    or if none is found."""
+    """The public function of jax's that the user's line called to create an equation: 'gelu'; '' for an operator, or if
+    none is found."""
     called: list[Any] = []
     for frame in source.traceback.frames if source is not None and source.traceback is not None else ():
         if is_user_file(frame.file_name):
@@ -99,8 +99,8 @@ def is_of_custom_rule(source: Any) -> bool:
 
 
 def scopes(source: Any) -> tuple[str, ...]:
-    """The names that `jax.named_scope` and libraries left on an equation, outermost first,
-    without transforms such as `vmap(...)`."""
+    """The names that `jax.named_scope` and libraries left on an equation, outermost first, without transforms such as
+    `vmap(...)`."""
     if source is None or not source.name_stack.stack:  # the usual case
         return ()
     path: list[str] = []
@@ -129,8 +129,8 @@ def is_transposed(source: Any) -> bool:
 
 
 def in_transpose() -> Any:
-    """Within it JAX traces equations as those of a backward pass, which `is_transposed`
-    then finds in a function that it has traced."""
+    """Within it JAX traces equations as those of a backward pass, which `is_transposed` then finds in a function that
+    it has traced."""
     return _source.transform_name_stack("transpose")
 
 
@@ -163,6 +163,6 @@ def in_scope(source: Any, name: str) -> Any:
 
 
 def named_source(name: str) -> Any:
-    """The `source` of an equation that has no line, with only a scope with this name,
-    which the programs compiled from it keep."""
+    """The `source` of an equation that has no line, with only a scope with this name, which the programs compiled from
+    it keep."""
     return _source.new_source_info().replace(name_stack=_source.NameStack((_source.Scope(name),)), traceback=None)

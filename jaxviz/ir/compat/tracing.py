@@ -33,8 +33,8 @@ from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program
 
 
 def _place_of_operation() -> contextlib.AbstractContextManager[Any]:
-    """Puts an operation in the frames that lead to it, if those that JAX would give it
-    have no line of the user's or of a library.
+    """Puts an operation in the frames that lead to it, if those that JAX would give it have no line of the user's or of
+    a library.
 
     A library's trace that evaluates the jaxpr of one of JAX's jitted functions gives operations the frames of that
     function.
@@ -100,8 +100,8 @@ class _Trace(_pe.DynamicJaxprTrace):
         return out
 
     def _come_from_outside(self, operands: Sequence[Any]) -> bool:
-        """Whether values belong to an enclosing `jit` or `vmap`, to which JAX leaves
-        everything that does not depend on differentiated values."""
+        """Whether values belong to an enclosing `jit` or `vmap`, to which JAX leaves everything that does not depend on
+        differentiated values."""
         traced = [x for x in operands if isinstance(x, _core.Tracer)]
         return bool(traced) and not any(getattr(x._trace, "frame", None) is self.frame for x in traced)
 
@@ -185,8 +185,8 @@ class _Trace(_pe.DynamicJaxprTrace):
         out_trees: Any = lambda: None,
         at_once: bool = False,
     ) -> _TakenRule | None:
-        """A custom rule that has to be traced immediately, since what it closes over, or its values,
-        are gone when the trace ends."""
+        """A custom rule that has to be traced immediately, since what it closes over, or its values, are gone when the
+        trace ends."""
         if not self.keeps_rules and self.levels == 0:
             return None
         outer = self.within or self
@@ -273,8 +273,8 @@ def _n_derivatives(trace: Any) -> int:
 
 
 def _thunk_of(taken: _TakenRule, in_avals: Sequence[Any], rule: Any) -> Any:
-    """A JVP rule that was traced immediately, in the form of its equation's params:
-    from the operands without a tangent to a jaxpr."""
+    """A JVP rule that was traced immediately, in the form of its equation's params: from the operands without a tangent
+    to a jaxpr."""
 
     @cache
     def thunk(*zeros: bool) -> tuple[Any, list[Any], list[bool]]:
@@ -548,8 +548,8 @@ def jaxpr_as_fun(jaxpr: Any) -> Callable[..., list[Any]]:
 def evaluate_in_trace(
     program: Program, inputs: Sequence[Any], params_of: Callable[[Operation], Mapping[str, Any]]
 ) -> list[Any] | None:
-    """Evaluates a program while one of our traces is active, which then records from
-    which equation each of its own was created.
+    """Evaluates a program while one of our traces is active, which then records from which equation each of its own was
+    created.
 
     Args:
       program, inputs: as for `evaluate`.

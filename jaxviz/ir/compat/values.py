@@ -29,8 +29,8 @@ def aval_of(x: Any) -> Any:
 
 
 def type_to_trace(x: Any) -> Any:
-    """The type with which a function is traced for an argument: that of a mutable hi type
-    with what the value now holds."""
+    """The type with which a function is traced for an argument: that of a mutable hi type with what the value now
+    holds."""
     aval = aval_of(x)
     return _core.cur_aval_qdd(x) if is_mutable_type(aval) else aval
 
@@ -77,8 +77,8 @@ def is_live_ref(x: Any) -> bool:
 
 
 def is_written_in_place(x: Any) -> bool:
-    """Whether x can be written in place: a mutable reference, or a value of a mutable hi type;
-    not one that is being traced."""
+    """Whether x can be written in place: a mutable reference, or a value of a mutable hi type; not one that is being
+    traced."""
     return is_live_ref(x) or (is_hi_value(x) and not isinstance(x, _core.Tracer) and is_mutable_type(jax.typeof(x)))
 
 

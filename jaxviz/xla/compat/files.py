@@ -22,8 +22,8 @@ _WRAPS = ("traceback_util.py", "profiler.py", "/util.py", "linear_util.py", "con
 
 
 def part_of_jax(file: str) -> str:
-    """The role of a file of JAX's: 'derivation', 'wrapper' if it only calls others, otherwise 'jax';
-    '' for files that are not JAX's."""
+    """The role of a file of JAX's: 'derivation', 'wrapper' if it only calls others, otherwise 'jax'; '' for files that
+    are not JAX's."""
     if file.startswith(_JAXLIB):
         return "jax"
     if not file.startswith(_JAX):

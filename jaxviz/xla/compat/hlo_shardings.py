@@ -91,8 +91,8 @@ def _primes(mesh: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
 
 
 def _joined(names: Sequence[str], mesh: Sequence[tuple[str, int]]) -> tuple[str, ...]:
-    """Parts of an axis that follow each other, as one part, or as the axis if they form all of it;
-    Shardy takes them only like this."""
+    """Parts of an axis that follow each other, as one part, or as the axis if they form all of it; Shardy takes them
+    only like this."""
     full_axes = {f"{name}:(1){size}": name for name, size in mesh}
     axes: list[str] = []
     for part in names:

@@ -13,16 +13,16 @@ from jaxviz.ir.compat.private import _array, _tree_util
 
 
 def jitted_function(f: Any) -> tuple[Any, Any] | None:
-    """The function that was jitted, and the parameters of `jit`, for a function created by `jax.jit`;
-    None for others."""
+    """The function that was jitted, and the parameters of `jit`, for a function created by `jax.jit`; None for
+    others."""
     fun, info = getattr(f, "_fun", None), getattr(f, "_jit_info", None)
     # A function that wraps a jitted one, such as its gradient, copies its attributes, but not its methods.
     return None if info is None or not hasattr(f, "lower") else (fun, info)
 
 
 def wraps_a_jit(f: Any) -> bool:
-    """Whether an object is called like a function of `jax.jit` and can be lowered like one,
-    as libraries' own versions of `jit` make them."""
+    """Whether an object is called like a function of `jax.jit` and can be lowered like one, as libraries' own versions
+    of `jit` make them."""
     return callable(f) and callable(getattr(f, "lower", None)) and hasattr(f, "__wrapped__")
 
 
@@ -43,8 +43,8 @@ def jitted_anew(fun: Callable[..., Any], info: Any) -> Any:
 
 
 def buffers_of(x: Any) -> list[Any]:
-    """What identifies the memory of an array on each of its devices, which several arrays may share;
-    empty if it has none."""
+    """What identifies the memory of an array on each of its devices, which several arrays may share; empty if it has
+    none."""
     data = key_data(x)
     if type(data) is not _array.ArrayImpl or data.is_deleted():
         return []

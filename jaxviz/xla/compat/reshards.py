@@ -1,5 +1,5 @@
-"""Which values devices have to exchange, and for which instruction, according to Shardy's
-layouts for a lowered program."""
+"""Which values devices have to exchange, and for which instruction, according to Shardy's layouts for a lowered
+program."""
 
 from __future__ import annotations
 

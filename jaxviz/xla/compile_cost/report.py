@@ -98,8 +98,8 @@ class Repeated(Data):
 
     @property
     def advice(self) -> str:
-        """These 24 blocks are identical, `x = layer(p, x)` (model.py:12), and with only one of them compiling
-        takes 19.6 s less: a `jax.lax.scan` would trace and compile only one."""
+        """These 24 blocks are identical, `x = layer(p, x)` (model.py:12), and with only one of them compiling takes
+        19.6 s less: a `jax.lax.scan` would trace and compile only one."""
         written = f", `{self.text}`" if self.text else ""
         at = f" ({short_location(self.location)})" if self.location is not None else ""
         head = f"These {self.count:,} blocks are identical{written}{at}"

@@ -152,8 +152,8 @@ class Attribution:
         return [(self.module.body(loop).root, index), (loop.operands[0], index)]
 
     def serving(self, value: Value, with_line: bool = False) -> Traced | None:
-        """The equations that a value is read for, if no equation is known to compute it; on request,
-        the first with a known line."""
+        """The equations that a value is read for, if no equation is known to compute it; on request, the first with a
+        known line."""
         pending, seen = [value], {value}
         holder: Traced | None = None
         for here in pending:
@@ -176,8 +176,8 @@ class Attribution:
         return holder
 
     def numbers_of(self, instruction: Instruction) -> tuple[int, ...]:
-        """The numbers of the equations that an instruction comes from, with those that are fused into it;
-        for one of XLA's own, such as a copy, those of the value that it copies, or else of what reads it."""
+        """The numbers of the equations that an instruction comes from, with those that are fused into it; for one of
+        XLA's own, such as a copy, those of the value that it copies, or else of what reads it."""
         numbers = dict.fromkeys(n for i in self.module.inside(instruction) for n in self.places.numbers(i))
         if not numbers:
             parts = len(instruction.shape.tuple_shapes)
@@ -190,8 +190,8 @@ class Attribution:
     # --- what a buffer contains ---------------------------------------------------------------------------------------
 
     def described_all(self, buffers: Iterable[Buffer]) -> dict[Buffer, Described]:
-        """The contents of temporary buffers, residuals first, since another value may
-        only represent one of the remaining ones."""
+        """The contents of temporary buffers, residuals first, since another value may only represent one of the
+        remaining ones."""
         descriptions = {b: self.described(b) for b in buffers}
         self._residuals_held = frozenset(
             d.residual for d in descriptions.values() if d.residual is not None and not d.stands_in
@@ -368,8 +368,8 @@ class Attribution:
         return computed.opcode == "convert" and any(shape.text == type_text(aval) for aval in place.results)
 
     def _times_larger(self, place: Maker, traced: Traced, shape: Shape) -> int:
-        """The factor by which the elements exceed those of the largest value that an equation reads or computes;
-        0 if they do not."""
+        """The factor by which the elements exceed those of the largest value that an equation reads or computes; 0 if
+        they do not."""
         if traced.stacked or traced.sliced or traced.computed is not None:
             return 0
         largest = max((int(getattr(aval, "size", 0)) for aval in (*place.results, *place.operands)), default=0)
@@ -382,8 +382,8 @@ class Attribution:
         return instruction
 
     def _is_on_the_way(self, value: Value, number: int) -> bool:
-        """Whether an instruction is an intermediate step of what an equation becomes in XLA,
-        and not the one with its value."""
+        """Whether an instruction is an intermediate step of what an equation becomes in XLA, and not the one with its
+        value."""
         maker, primitive = self.module.instructions[value[0]], self.places.makers[number].operation
         inner = self._innermost(maker)
         if inner.opcode == "broadcast" and number in self.places.numbers(inner) and "broadcast" not in primitive:
@@ -470,8 +470,8 @@ class Attribution:
     # --- residuals ----------------------------------------------------------------------------------------------------
 
     def _residual_of(self, number: int, shape: Shape, stacked: bool) -> int | None:
-        """Which residual an equation's value is, as far as one device has it; None if it is none,
-        or only one iteration's part."""
+        """Which residual an equation's value is, as far as one device has it; None if it is none, or only one
+        iteration's part."""
         residuals = self.places.residuals_of.get(number, ())
         return next((k for k in residuals if self._is_all_of(k, shape, stacked)), None)
 
@@ -513,8 +513,8 @@ class Attribution:
         return self._backward[instruction.id]
 
     def _is_merged(self, buffer: Buffer) -> bool:
-        """Whether the forward pass continues with the value that the backward pass should recompute,
-        because XLA merged both."""
+        """Whether the forward pass continues with the value that the backward pass should recompute, because XLA merged
+        both."""
         makers, module = self.places.makers, self.module
         readers = (u for v in buffer.values for n, _ in module.occurrences(v) for u, _ in module.users.get(n, ()))
         return any(makers[n].stage == "forward" for u in readers for n in self.places.numbers(u))

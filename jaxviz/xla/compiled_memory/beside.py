@@ -1,5 +1,5 @@
-"""The modelled memory of a gradient beside the compiled program: both curves on one axis,
-and the differences at the peaks."""
+"""The modelled memory of a gradient beside the compiled program: both curves on one axis, and the differences at the
+peaks."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class MemoryBeside(Report, schema="memory.beside"):
 
     @cached_property
     def differences(self) -> tuple[Change, ...]:
-        """The rows with different bytes at the two peaks, largest first: `before` is the model's row,
-        `after` the compiled one's, `why` the reason.
+        """The rows with different bytes at the two peaks, largest first: `before` is the model's row, `after` the
+        compiled one's, `why` the reason.
 
         The sum is that of the compiled program's arguments, results, constants and temporaries, gaps included, less the
         modelled peak.
@@ -89,8 +89,8 @@ class MemoryBeside(Report, schema="memory.beside"):
 
     @property
     def reasons(self) -> str:
-        """The largest of them: "2.0 MiB less for values that XLA computes within fusions
-        and 512.0 KiB more for copies"."""
+        """The largest of them: "2.0 MiB less for values that XLA computes within fusions and 512.0 KiB more for
+        copies"."""
         return _said(list(self.by_reason.items())[:_REASONS])
 
     def because(self, reason: str) -> tuple[Change, ...]:
@@ -119,8 +119,8 @@ class MemoryBeside(Report, schema="memory.beside"):
 
     @property
     def summary(self) -> str:
-        """gradient of `loss` in `params`: modelled peak 995.5 KiB, 930.6 KiB as XLA on cpu compiles it:
-        192.0 KiB less for values that XLA computes within fusions and 32.0 KiB more for copies."""
+        """gradient of `loss` in `params`: modelled peak 995.5 KiB, 930.6 KiB as XLA on cpu compiles it: 192.0 KiB less
+        for values that XLA computes within fusions and 32.0 KiB more for copies."""
         reasons = _said([(reason, n) for reason, n in self.by_reason.items() if abs(n) >= self._least])
         return (
             f"{self.model.about}: modelled peak {format_bytes(self.model.peak_nbytes)}, "

@@ -173,8 +173,8 @@ def _end_where_written_over(buffers: list[Buffer]) -> None:
 
 
 def _same_memory(module: Module, value: Value, places: list[Value]) -> Iterator[Value]:
-    """The values that XLA has to store in the same place: a loop's carry, the branches of a conditional,
-    and in-place updates."""
+    """The values that XLA has to store in the same place: a loop's carry, the branches of a conditional, and in-place
+    updates."""
     for number, index in places:
         for user, place in module.users.get(number, ()):
             if user.opcode == "while":

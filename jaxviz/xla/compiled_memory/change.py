@@ -77,8 +77,8 @@ class MemoryChange(Report, schema="compiled_memory.compare"):
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
-        """What appeared, disappeared, grew or shrank, the most bytes first;
-        the sum is the difference of `reserved_nbytes`."""
+        """What appeared, disappeared, grew or shrank, the most bytes first; the sum is the difference of
+        `reserved_nbytes`."""
         rows = [
             Change(a, b, self._why(a, b))
             for a, b in paired(self.before.at_peak, self.after.at_peak)
@@ -100,8 +100,8 @@ class MemoryChange(Report, schema="compiled_memory.compare"):
 
     @cached_property
     def largest(self) -> tuple[Change, ...]:
-        """The largest contribution to the change of the peak, in the same direction: all rows about one value,
-        or with one reason of XLA's."""
+        """The largest contribution to the change of the peak, in the same direction: all rows about one value, or with
+        one reason of XLA's."""
         of_name: dict[Hashable, list[Change]] = {}
         for c in self.changes:
             if c.row.kind not in BY_THEMSELVES:
@@ -115,8 +115,8 @@ class MemoryChange(Report, schema="compiled_memory.compare"):
 
     @property
     def summary(self) -> str:
-        """compiled gradient of `loss` in `params` on cpu: peak 1.7 MiB → 2.7 MiB, +1.0 MiB (+59%);
-        most of it +768.0 KiB for `x * gate` (model.py:12): …."""
+        """compiled gradient of `loss` in `params` on cpu: peak 1.7 MiB → 2.7 MiB, +1.0 MiB (+59%); most of it +768.0
+        KiB for `x * gate` (model.py:12): …."""
         a, b = self.before, self.after
         of = f"compiled {b.about} on {b.compiler.backend}"
         if not self.changes:
@@ -281,8 +281,8 @@ _KEYS: tuple[Callable[[Held], Hashable], ...] = (
     # in renamed modules
     lambda h: (h.kind, h.type, h.count) if h.kind in ("argument", "result") and not h.donated_to else None,
 )
-"""Keys by which rows about the same value are matched, the most specific first: versions may differ in lines,
-kinds and types."""
+"""Keys by which rows about the same value are matched, the most specific first: versions may differ in lines, kinds and
+types."""
 
 
 def paired(before: Sequence[Held], after: Sequence[Held]) -> Iterator[tuple[Held | None, Held | None]]:

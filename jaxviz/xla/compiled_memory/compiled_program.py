@@ -116,8 +116,8 @@ _ROOM, _ROOM_FOR_EACH = 64 << 20, 64
 
 @contextlib.contextmanager
 def folder_for_dump(n: int) -> Iterator[str | None]:
-    """A temporary folder for what XLA writes of a program with that many characters;
-    None if it may not have enough room: XLA ends the process if the disk is full."""
+    """A temporary folder for what XLA writes of a program with that many characters; None if it may not have enough
+    room: XLA ends the process if the disk is full."""
     with contextlib.ExitStack() as stack:
         folder = None
         with contextlib.suppress(OSError):

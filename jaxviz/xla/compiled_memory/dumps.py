@@ -21,8 +21,8 @@ from jaxviz.xla.compiled_memory.report import CompiledMemory, Compiler
 _AFTER = "after_optimizations"
 _PROTO, _TEXT, _BUFFERS = DUMPED, f"{_AFTER}.txt", f"{_AFTER}-buffer-assignment.txt"
 _COMPILED_FOR = rf"\.(?:(sm_[\d.]+[a-z]?|gfx\w+?)_)?(?:(\w+)_)?{_AFTER}"
-"""`.cpu_after_optimizations`, `.sm_9.0_gpu_after_optimizations`: the device and the backend,
-if they are part of the name."""
+"""`.cpu_after_optimizations`, `.sm_9.0_gpu_after_optimizations`: the device and the backend, if they are part of the
+name."""
 _HOW = (
     "XLA writes one with XLA_FLAGS='--xla_dump_to=FOLDER --xla_dump_hlo_as_proto' in the environment before JAX starts"
 )
@@ -103,8 +103,8 @@ def _from_proto(path: Path) -> Any:
 
 
 def _check(assignment: Any, module: Module) -> None:
-    """Whether everything with an allocation is a value of the program,
-    and everything that the program computes has one."""
+    """Whether everything with an allocation is a value of the program, and everything that the program computes has
+    one."""
     instruction_of = {buffer.id: buffer.defined_at.instruction_id for buffer in assignment.logical_buffers}
     unknown = set(instruction_of.values()) - module.instructions.keys()
     if unknown:
@@ -139,8 +139,8 @@ def _compiler(path: Path) -> Compiler:
 
 _ALLOCATION = re.compile(r"allocation (\d+): size (\d+)(.*):")
 _VALUE = re.compile(r" value: <(\d+) (\S+?)(?:\{([\d,]*)\})?(?: \(phi\))? @(\d+)> \(size=(\d+),offset=(\d+)\)")
-"""`<142 while.3{2} (phi) @0> (size=65536,offset=0)`: its number, the instruction, which element of the result,
-and its memory."""
+"""`<142 while.3{2} (phi) @0> (size=65536,offset=0)`: its number, the instruction, which element of the result, and its
+memory."""
 
 
 def _from_text(path: Path) -> Any:

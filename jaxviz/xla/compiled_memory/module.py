@@ -179,8 +179,8 @@ class Module:
     # --- the uses of a value ------------------------------------------------------------------------------------------
 
     def passed_on(self, value: Value) -> Iterator[Value]:
-        """The places where a value occurs next without being computed with: in a tuple,
-        as the parameter of a loop's body, …"""
+        """The places where a value occurs next without being computed with: in a tuple, as the parameter of a loop's
+        body, …"""
         number, index = value
         instruction = self.instructions[number]
         for user, place in self.users.get(number, ()):
@@ -215,8 +215,8 @@ class Module:
         return places
 
     def made_of(self, value: Value) -> Iterator[Value]:
-        """The original of a value that its instruction only passes on: the inverse of `passed_on`,
-        also into and out of fusions."""
+        """The original of a value that its instruction only passes on: the inverse of `passed_on`, also into and out of
+        fusions."""
         number, index = value
         instruction = self.instructions[number]
         operands = instruction.operands

@@ -1,5 +1,5 @@
-"""From the number on an instruction to the equation that it was compiled from,
-and the role of that equation's value in the gradient."""
+"""From the number on an instruction to the equation that it was compiled from, and the role of that equation's value in
+the gradient."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ class Makers:
         raise NotImplementedError
 
     def label(self, number: int) -> tuple[str, Location | None, Hashable]:
-        """What it computes, as an expression; the user's line; and a key shared by
-        everything that the expression computes."""
+        """What it computes, as an expression; the user's line; and a key shared by everything that the expression
+        computes."""
         raise NotImplementedError
 
     def maker_of(self, residual: int) -> int | None:
-        """The number of the equation that first computes the value of a residual,
-        which `checkpoint_name` may rename or a reshape change."""
+        """The number of the equation that first computes the value of a residual, which `checkpoint_name` may rename or
+        a reshape change."""
         return None
 
     def read_in(self, number: int) -> Sequence[int]:
@@ -253,8 +253,8 @@ class Places(Makers):
     def _same_value(
         self, equation: Equation, within: tuple[Equation, ...]
     ) -> Iterator[tuple[Equation, tuple[Equation, ...]]]:
-        """An equation of the forward pass, and earlier ones whose value it only reshapes,
-        reorders or rounds to its own type."""
+        """An equation of the forward pass, and earlier ones whose value it only reshapes, reorders or rounds to its own
+        type."""
         while True:
             yield equation, within
             is_same = keeps_numbers(equation) and _size(equation.invars[0]) == _size(equation.outvars[0])
@@ -266,8 +266,8 @@ class Places(Makers):
             equation, within = before
 
     def _maker(self, atom: Atom, within: tuple[Equation, ...]) -> tuple[Equation, tuple[Equation, ...]] | None:
-        """The innermost equation that computes a value, with its enclosing equations;
-        None for an argument or a carry."""
+        """The innermost equation that computes a value, with its enclosing equations; None for an argument or a
+        carry."""
         while True:
             programs = [b.program for b in bodies(within[-1])] if within else [self.derivation.forward]
             made_by = next((self._made_in(p)[atom] for p in programs if atom in self._made_in(p)), None)

@@ -37,8 +37,8 @@ from jaxviz.xla.compiled_memory.report import CompiledMemory, Held, Moment, larg
 @counting("compiled memory")
 @deep_stack
 def compiled_memory(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> CompiledMemory:
-    """Reports the memory of a function's gradient as XLA compiles it, over its schedule,
-    and what is alive at the peak. It compiles the gradient.
+    """Reports the memory of a function's gradient as XLA compiles it, over its schedule, and what is alive at the peak.
+    It compiles the gradient.
 
     >>> print(jaxviz.compiled_memory(loss, params, x))
     compiled gradient of `loss` in `params` on cpu: peak 1.2 MiB in the backward pass at dot_general (model.py:12): …
@@ -301,8 +301,8 @@ def _line(file: str, line: int) -> _FileLine:
 
 
 def _with_reason(occupant: Held, on_line: dict[_FileLine, list[Residual]]) -> Held:
-    """The same with a reason, if all residuals of its line and size that its operation
-    computes are saved for one reason.
+    """The same with a reason, if all residuals of its line and size that its operation computes are saved for one
+    reason.
 
     XLA keeps one end position for all expressions that start at the same place, so the expression alone does not
     identify it.

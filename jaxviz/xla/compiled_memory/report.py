@@ -1,5 +1,5 @@
-"""The memory of a compiled gradient over its schedule, and what is alive at its peak: values with their reasons,
-and XLA's own memory."""
+"""The memory of a compiled gradient over its schedule, and what is alive at its peak: values with their reasons, and
+XLA's own memory."""
 
 from __future__ import annotations
 
@@ -151,8 +151,8 @@ class CompiledMemory(Report, schema="compiled_memory"):
 
     @property
     def beside_nbytes(self) -> int:
-        """Bytes of arguments, results and constants, which are allocated all the time:
-        XLA allocates results before the program runs."""
+        """Bytes of arguments, results and constants, which are allocated all the time: XLA allocates results before the
+        program runs."""
         return self.argument_nbytes + self.result_nbytes + self.constant_nbytes
 
     @property
@@ -294,8 +294,8 @@ class CompiledMemory(Report, schema="compiled_memory"):
         return MemoryChange(self, after)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the report to a file as JSON, with the versions, the flags and the device; `load` reads it,
-        for `compare`.
+        """Writes the report to a file as JSON, with the versions, the flags and the device; `load` reads it, for
+        `compare`.
 
         Args:
           path: of the file.
@@ -343,8 +343,8 @@ class CompiledMemory(Report, schema="compiled_memory"):
         return read_dump(folder, module)
 
     def explain(self, f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> CompiledMemory:
-        """Adds the reasons why a function's gradient saves its residuals,
-        for a program that was read without the function.
+        """Adds the reasons why a function's gradient saves its residuals, for a program that was read without the
+        function.
 
         The function is derived here, and nothing is compiled: a laptop can explain what a cluster ran.
 

@@ -53,8 +53,8 @@ def load(path: str | os.PathLike[str]) -> CompiledMemory:
 
 
 def _memory(read: Any) -> CompiledMemory:
-    """The report of this data; the kinds of a timeline may be in another order,
-    and files of earlier versions have no `on_host`."""
+    """The report of this data; the kinds of a timeline may be in another order, and files of earlier versions have no
+    `on_host`."""
     for moment in read["timeline"]:
         sums = dict.fromkeys(KINDS, 0) | dict(zip(read["kinds"], moment["nbytes"], strict=True))
         moment["nbytes"] = [sums.pop(kind) for kind in KINDS]

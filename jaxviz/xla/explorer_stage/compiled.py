@@ -230,8 +230,8 @@ def read_hlo(text: str, tags: Tags) -> LinkedText:
 
 
 def _without_tables(text: str) -> Iterator[str]:
-    """The lines of a module with its header shortened, without the tables of files and
-    stack frames that metadata refers to."""
+    """The lines of a module with its header shortened, without the tables of files and stack frames that metadata
+    refers to."""
     is_table = False
     for line in text.split("\n"):
         if line.startswith("HloModule "):
@@ -266,8 +266,8 @@ def _cut(lines: list[str], links: list[tuple[int, ...]]) -> LinkedText:
 
 _DRAWN: tuple[CompiledKind, ...] = get_args(CompiledKind)
 _MOST_STEPS = 4_000
-"""The most instructions whose memory is sent; if there are more, the ones with the most
-bytes alive in each interval."""
+"""The most instructions whose memory is sent; if there are more, the ones with the most bytes alive in each
+interval."""
 _MOST_ROWS = 200
 
 
