@@ -376,8 +376,7 @@ def best_of_all(search: Search) -> Trial:
     if _lowers_the_peak(search, best):
         return best
     # With only two points, or nearly, this measure decides nothing; then a fraction of the peak counts as much as the
-    # same fraction of the
-    # work.
+    # same fraction of the work.
     gain = lambda t: fall(t, highest) - (t.trade.work - search.written.work) / max(search.plain_flops, 1)
     other = max(allowed, key=gain)
     return other if gain(other) > 0 and _lowers_the_peak(search, other) else best

@@ -140,8 +140,7 @@ class Problem:
         if len(cost) <= SMALL and (x := self._integral(cost, weight, limit).x) is not None:
             return np.asarray(np.round(x))
         # The relaxed solution mixes two integral ones, of slightly more and slightly less weight, that are optimal at
-        # the price of weight
-        # here. Where they agree their choice is kept; the rest is solved exactly.
+        # the price of weight here. Where they agree their choice is kept; the rest is solved exactly.
         light = self.least(cost + 1.1 * relaxed.price * weight)
         heavy = self.least(cost + relaxed.price / 1.1 * weight)
         if weight @ light > limit:

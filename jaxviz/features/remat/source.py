@@ -235,8 +235,7 @@ def _module_named(file: str, node: ast.ImportFrom) -> str:
 def globals_of(code: Any) -> dict[str, Any]:
     """The globals of the module that contains some code; empty if it is not found."""
     # Code objects do not refer to their module. Searching all objects of the process always works, but takes a second
-    # after a large
-    # derivation.
+    # after a large derivation.
     outermost = str(code.co_qualname).partition(".")[0]
     for names in namespaces_of(code.co_filename):
         if outermost in names:

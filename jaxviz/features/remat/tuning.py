@@ -11,7 +11,11 @@ At half of it, two plans within residuals had a peak that was 0.4 % higher, for 
 """
 NEAR = 0.02
 """The share by which figures may differ that count as equal: how exact estimates are, and how exactly peaks are
-searched for."""
+searched for.
+
+At half of it, a plan within work took 19 % more of it for a peak that was 0.2 % higher, and one within residuals had a
+peak that was 2.6 % higher; the latter also at 5 %.
+"""
 EXACT = 0.001
 """How exactly an optimum is computed, and a bound of it, as a share of it.
 

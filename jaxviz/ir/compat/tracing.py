@@ -504,8 +504,7 @@ def trace_to_jaxpr(
     trace = (_Trace if values is None else _PathTrace)(debug_info, parent, keeps_rules)
     trace.within, trace.levels = within, levels
     # Unlike JAX's tracing this keeps the frames outside `fun`, so that an operation of a library function that the user
-    # passes directly,
-    # such as `jnp.sin`, is located at the user's call.
+    # passes directly, such as `jnp.sin`, is located at the user's call.
     with _source.reset_name_stack():
         source = _source.current()
         tracers = [trace.new_arg(aval, source_info=source) for aval in avals]
