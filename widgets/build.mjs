@@ -2,11 +2,20 @@
 // loader.js, the short module that each widget contains; live.js, the plot of a watch; exercise.js, for exercises on pages
 // without a kernel; and parts/NAME.js for each src/host/parts/NAME.ts, see src/host/parts.ts. LICENSES.txt lists the packages
 // in them.
-import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
-import { context, build as once } from "esbuild";
+import { createHash } from "node:crypto";
+import { readdirSync, readFileSync, watch, writeFileSync } from "node:fs";
+import { dirname, relative, resolve } from "node:path";
+import { build as once } from "esbuild";
 
 const minified = !process.argv.includes("--watch");
-const common = { bundle: true, minify: minified, charset: "utf8", legalComments: "none", logLevel: "info" };
+const common = {
+  bundle: true,
+  minify: minified,
+  ...(minified ? {} : { sourcemap: "inline" }),
+  charset: "utf8",
+  legalComments: "none",
+  logLevel: "info",
+};
 
 /** Stylesheets are imported as text, with their imports inlined. */
 const styles = {
@@ -41,7 +50,57 @@ const margins = {
 };
 
 const folder = "src/host/parts";
-const parts = existsSync(folder) ? readdirSync(folder).filter((name) => name.endsWith(".ts")) : [];
+const MAIN = "src/main/index.ts";
+/** There must be one copy of this: it knows which effect is running. */
+const SIGNALS = "src/base/signals.ts";
+const imported = /^(?:import|export) (?!type)(?:\{([^}]*)\} )?from "(\.[^"]+)";/gm;
+
+/** What a module imports by name from others, apart from types: pairs of a file and a name. */
+function namesIn(path) {
+  return [...readFileSync(path, "utf8").matchAll(imported)].flatMap(([, names = "", from]) =>
+    names
+      .split(",")
+      .map((name) => name.trim().split(" as ")[0])
+      .filter((name) => name !== "" && !name.startsWith("type "))
+      .map((name) => [relative(".", `${resolve(dirname(path), from)}.ts`), name]),
+  );
+}
+
+const inputsOf = ({ metafile }) => Object.keys(metafile.inputs).filter((path) => /^src\/.*\.ts$/.test(path));
+
+/** What a part imports of the main module is read from it, and is not in the part again. */
+function sharing(shared, key) {
+  const names = [...shared];
+  const load = ({ path, pluginData: importer }) => {
+    const own = namesIn(importer).filter(([from]) => from === path);
+    const lines = own.map(([from, name]) => {
+      const at = names.indexOf(`${from} ${name}`);
+      return at < 0
+        ? `export { ${name} } from "${resolve(from)}";`
+        : `export const ${name} = globalThis[KEY][${at}];`;
+    });
+    return { contents: lines.join("\n").replaceAll("KEY", `Symbol.for("${key}")`), resolveDir: "." };
+  };
+  const files = new Set(names.map((each) => each.split(" ")[0]));
+  const reads = {
+    name: "reads",
+    setup({ onResolve, onLoad }) {
+      onResolve({ filter: /^\./ }, ({ path, importer, resolveDir }) => {
+        const file = relative(".", `${resolve(resolveDir, path)}.ts`);
+        if (!files.has(file)) return undefined;
+        return { path: file, namespace: "main", pluginData: importer, suffix: `?${relative(".", importer)}` };
+      });
+      onLoad({ filter: /./, namespace: "main" }, load);
+    },
+  };
+  const entry = names.map((each, i) => {
+    const [file, name] = each.split(" ");
+    return `import { ${name} as _${i} } from "./${file}";`;
+  });
+  const values = names.map((_, i) => `_${i}`);
+  const gives = `globalThis[Symbol.for("${key}")] = [${values}];\nexport * from "./${MAIN}";\nexport { default } from "./${MAIN}";`;
+  return { reads, main: { contents: [...entry, gives].join("\n"), resolveDir: ".", loader: "ts" } };
+}
 
 /** The worker's code is a string in the module, so that there is a single file to load. */
 async function workerSource() {
@@ -59,18 +118,59 @@ async function workerSource() {
 
 const options = {
   ...common,
-  entryPoints: {
-    explorer: "src/main/index.ts",
-    loader: "src/host/loader.ts",
-    live: "src/main/live.ts",
-    ...Object.fromEntries(parts.map((name) => [`parts/${name.slice(0, -3)}`, `${folder}/${name}`])),
-  },
   outdir: "../jaxviz/static",
   format: "esm",
   target: "es2022",
   plugins: [styles, margins],
   define: { LAYOUT_WORKER: JSON.stringify(await workerSource()) },
 };
+
+const partsNamed = () =>
+  Object.fromEntries(
+    readdirSync(folder)
+      .filter((name) => name.endsWith(".ts"))
+      .map((name) => [`parts/${name.slice(0, -3)}`, `${folder}/${name}`]),
+  );
+
+async function build() {
+  const dry = { ...options, write: false, metafile: true, logLevel: "error" };
+  const [main, parts] = await Promise.all([
+    once({ ...dry, entryPoints: [MAIN] }),
+    once({ ...dry, entryPoints: partsNamed() }),
+  ]);
+  const own = new Set(inputsOf(main));
+  // Only what the main module uses itself: it should not grow.
+  const used = new Set(
+    inputsOf(main)
+      .flatMap(namesIn)
+      .map((each) => each.join(" ")),
+  );
+  const wanted = inputsOf(parts)
+    .filter((path) => !own.has(path))
+    .flatMap(namesIn);
+  const shared = new Set(wanted.map((each) => each.join(" ")).filter((each) => used.has(each)));
+  const key = `jaxviz ${createHash("sha256").update(main.outputFiles[0].contents).digest("hex").slice(0, 8)}`;
+  const { reads, main: entry } = sharing(shared, key);
+  const made = await Promise.all([
+    once({
+      ...options,
+      metafile: true,
+      stdin: entry,
+      outdir: undefined,
+      outfile: `${options.outdir}/explorer.js`,
+    }),
+    once({ ...options, metafile: true, plugins: [reads, ...options.plugins], entryPoints: partsNamed() }),
+    once({
+      ...options,
+      metafile: true,
+      entryPoints: { loader: "src/host/loader.ts", live: "src/main/live.ts" },
+    }),
+    once(script),
+  ]);
+  for (const [name, { inputs }] of Object.entries(made[1].metafile.outputs))
+    if (inputs[SIGNALS]?.bytesInOutput > 0) throw new Error(`${name} has signals of its own`);
+  return Object.assign({}, ...made.map(({ metafile }) => metafile?.inputs));
+}
 
 /** A classic script, which also loads in pages that are opened as files. */
 const script = {
@@ -101,12 +201,17 @@ function licenses({ inputs }) {
   });
 }
 
+const inputs = await build();
 if (minified) {
-  await once(script);
-  const { metafile } = await once({ ...options, metafile: true });
   const head = "The scripts in this folder hold these packages.";
   writeFileSync(
     `${options.outdir}/LICENSES.txt`,
-    `${[head, ...licenses(metafile)].join(`\n\n${"-".repeat(80)}\n\n`)}\n`,
+    `${[head, ...licenses({ inputs })].join(`\n\n${"-".repeat(80)}\n\n`)}\n`,
   );
-} else for (const one of [options, script]) await (await context({ ...one, sourcemap: "inline" })).watch();
+} else {
+  let timer;
+  watch("src", { recursive: true }, () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => build().catch(console.error), 100);
+  });
+}

@@ -85,17 +85,3 @@ test("fields of an object can be signals", () => {
   what.n = 2;
   expect(act).toHaveBeenCalledExactlyOnceWith(2);
 });
-
-test("the copies of the module in the parts of a page are one", async () => {
-  vi.resetModules();
-  const part = await import("../src/base/signals");
-  expect(part.effect).not.toBe(effect);
-  const a = new Signal(1);
-  const seen: number[] = [];
-  part.effect(() => seen.push(a.value));
-  part.batch(() => {
-    a.value = 2;
-    a.value = 3;
-  });
-  expect(seen).toEqual([1, 3]);
-});

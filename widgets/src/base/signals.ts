@@ -8,22 +8,11 @@ interface Effect {
   sources: Set<Signal<unknown>>;
 }
 
-interface Running {
-  /** The effect that is running. */
-  effect: Effect | null;
-  /** Within how many batches. */
-  depth: number;
-  /** How many effects there have been. */
-  created: number;
-  /** Those to run at the end of the batch. */
-  readonly due: Set<Effect>;
-}
-
-/** Of the page: each part that is loaded on demand has a copy of this module. */
-const KEY = Symbol.for("jaxviz signals 1");
-const page = globalThis as { [KEY]?: Running };
-page[KEY] ??= { effect: null, depth: 0, created: 0, due: new Set() };
-const now: Running = page[KEY];
+/** The effect that is running, within how many batches, and those to run at the end. */
+let running: Effect | null = null;
+let depth = 0;
+const due = new Set<Effect>();
+let created = 0;
 
 /** More effects than this in a batch are a circle. */
 const MOST = 10_000;
@@ -39,10 +28,9 @@ export class Signal<T> {
   ) {}
 
   get value(): T {
-    const { effect } = now;
-    if (effect !== null && !effect.sources.has(this as Signal<unknown>)) {
-      effect.sources.add(this as Signal<unknown>);
-      this.readers.add(effect);
+    if (running !== null && !running.sources.has(this as Signal<unknown>)) {
+      running.sources.add(this as Signal<unknown>);
+      this.readers.add(running);
       if (this.readers.size === 1) this.onRead(true);
     }
     return this.current;
@@ -52,7 +40,7 @@ export class Signal<T> {
     if (Object.is(next, this.current)) return;
     this.current = next;
     batch(() => {
-      for (const reader of this.readers) now.due.add(reader);
+      for (const reader of this.readers) due.add(reader);
     });
   }
 
@@ -75,10 +63,10 @@ export function tracked(target: object, ...names: readonly string[]): void {
 
 /** Runs an action now, or at the end of the current batch, and again when what it reads changes; returns a function to stop. */
 export function effect(action: () => void): () => void {
-  const self: Effect = { order: now.created++, action, sources: new Set() };
-  batch(() => now.due.add(self));
+  const self: Effect = { order: created++, action, sources: new Set() };
+  batch(() => due.add(self));
   return () => {
-    now.due.delete(self);
+    due.delete(self);
     for (const source of self.sources) source.leave(self);
     self.sources.clear();
   };
@@ -105,17 +93,17 @@ export function onChange<T>(read: () => T, act: (found: T) => void): () => void 
 
 /** Sets several signals at once: effects run at the end. If an effect calls this, what is read here does not concern it. */
 export function batch<T>(action: () => T): T {
-  const outer = now.effect;
-  now.effect = null;
-  now.depth += 1;
+  const outer = running;
+  running = null;
+  depth += 1;
   try {
     return action();
   } finally {
     try {
-      if (now.depth === 1) flush();
+      if (depth === 1) flush();
     } finally {
-      now.depth -= 1;
-      now.effect = outer;
+      depth -= 1;
+      running = outer;
     }
   }
 }
@@ -125,7 +113,7 @@ function flush(): void {
   for (let next = first(); next !== undefined; next = first()) {
     runs += 1;
     if (runs > MOST) {
-      now.due.clear();
+      due.clear();
       throw new Error("effects set what they read");
     }
     run(next);
@@ -134,19 +122,19 @@ function flush(): void {
 
 function first(): Effect | undefined {
   let found: Effect | undefined;
-  for (const each of now.due) if (found === undefined || each.order < found.order) found = each;
+  for (const each of due) if (found === undefined || each.order < found.order) found = each;
   return found;
 }
 
 function run(self: Effect): void {
-  now.due.delete(self);
+  due.delete(self);
   const before = self.sources;
   self.sources = new Set();
-  now.effect = self;
+  running = self;
   try {
     self.action();
   } finally {
-    now.effect = null;
+    running = null;
     for (const source of before) if (!self.sources.has(source)) source.leave(self);
   }
 }
