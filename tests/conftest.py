@@ -1,5 +1,4 @@
-"""Shared by all tests: a CPU backend with eight devices, JAX's compilation cache, and a limit on the memory of the
-process."""
+"""Shared by all tests: a CPU backend with eight devices, a compilation cache, and a limit on the process's memory."""
 
 import ctypes
 import gc
@@ -32,8 +31,7 @@ pytest.register_assert_rewrite("laws", "transcripts")
 MEMORY = Path("/proc/self/statm")
 MOST_BYTES = 7 << 28
 ROOM = 1 << 28
-"""How much a process that stays above the limit grows before its caches are cleared again, since refilling them takes
-time."""
+"""How much a process that stays above the limit grows before its caches are cleared again, as refilling takes time."""
 _done, _most = 0, MOST_BYTES
 
 
@@ -156,8 +154,7 @@ def nothing_from_disk():
 
 @pytest.fixture
 def own_state():
-    """Resets a setting of this thread that `jax.extend.core.jaxpr_as_fun` leaves behind, and that disables JAX's NaN
-    checks."""
+    """Resets a setting of this thread that `jax.extend.core.jaxpr_as_fun` leaves behind; it disables NaN checks."""
     from jax._src import api, config
 
     api._post_hook_state.swap_local(config.config_ext.unset)

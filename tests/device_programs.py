@@ -1,5 +1,4 @@
-"""Programs that run on several devices: the table on which every transform is compared with jax, with eight host
-devices."""
+"""Programs that run on several devices: each transform is compared with jax on them, with eight host devices."""
 
 from __future__ import annotations
 

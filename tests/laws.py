@@ -45,8 +45,7 @@ def assert_same(got, want, rtol=2e-5):
 
 
 def side_by_side(of, *args, run=jax.jit, rtol=2e-5):
-    """The results of a function with our transforms and with JAX's, in one program, since compiling takes most of the
-    time."""
+    """The results of a function with our transforms and with JAX's, in one program: compiling takes most time."""
     got, want = run(lambda *args: (of(jaxviz, *args), of(jax, *args)))(*args)
     assert_same(got, want, rtol)
 
@@ -78,8 +77,7 @@ def everything(case: Case) -> tuple[int, ...]:
 
 @lru_cache(8)
 def pulled(m, case):
-    """The result of `vjp` of one of the modules, outside jit, as a user would call it: computed once for several
-    laws."""
+    """The result of `vjp` of one of the modules, outside jit, as users call it: computed once for several laws."""
     return m.vjp(case.fun, *case.args)
 
 

@@ -342,7 +342,6 @@ def cases_of_primitives() -> list[tuple[Case, bool]]:
 
 
 def differentiable() -> set[str]:
-    """The primitives with a JVP rule in JAX itself, from a fresh interpreter, since other libraries register their
-    own."""
+    """The primitives with a JVP rule in JAX itself, from a fresh interpreter, since libraries register their own."""
     asked = "from jax.interpreters import ad; import jax.numpy; print(*{p.name for p in ad.primitive_jvps})"
     return set(subprocess.run([sys.executable, "-c", asked], check=True, capture_output=True, text=True).stdout.split())

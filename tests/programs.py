@@ -52,8 +52,7 @@ def case(*args: Any, vmaps: bool = True, forward: bool = True) -> Callable[[Call
 
 
 def on_device(tree: Any) -> Any:
-    """Converts NumPy arrays to JAX's. Arrays created by JAX would compile something for each shape, in each process
-    that imports it."""
+    """Converts NumPy arrays to JAX's. Creating these by JAX would compile something for each shape and process."""
     return jax.tree.map(lambda x: jax.device_put(x) if isinstance(x, np.ndarray) else x, tree)
 
 

@@ -1,5 +1,4 @@
-"""Programs nested two hundred levels deep, at Python's recursion limit: whatever JAX can do with them can be done and
-shown."""
+"""Programs nested two hundred levels deep, at Python's recursion limit: what JAX can do with them can be done here."""
 
 import json
 import sys

@@ -179,8 +179,7 @@ BUDGETS = {
     "xla/explorer_stage": 420,
     "xla/profile": 1_110,
 }
-"""How many lines of Python each room may have. A commit that raises one says why; one that makes a room smaller lowers
-it."""
+"""How many lines of Python each room may have. Who raises one says why; who makes a room smaller lowers it."""
 LONGEST = 600
 """How many lines a file may have."""
 

@@ -197,8 +197,7 @@ def test_weak_types_are_those_of_jaxs_tracing():
 
 
 def closing_over(kind, depth):
-    """A function whose custom rule closes over a value computed from constants, directly or through another
-    function."""
+    """A function whose custom rule closes over a value made of constants, directly or through another function."""
 
     def f(x):
         y = jnp.sin(2.0) * jnp.ones(3)

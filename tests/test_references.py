@@ -1,5 +1,4 @@
-"""Mutable references: read and written as often as in JAX, refused where jaxviz does not follow them, and left alone by
-reports."""
+"""Mutable references: read and written as often as in JAX, refused where not followed, left alone by reports."""
 
 import itertools
 
@@ -219,8 +218,7 @@ def made_in_checkpoint(h, i):
 @pytest.mark.slow
 @pytest.mark.parametrize("body", [made_in_body, made_in_jit, used_in_jit, two_of_them, made_in_checkpoint])
 def test_each_iteration_makes_its_own_reference(body):
-    """JAX 0.10.2 to 0.12 make one for the whole loop where the body makes it from constants, so their gradient is
-    another function's."""
+    """JAX 0.10.2 to 0.12 make one for the whole loop where the body makes it from constants: another gradient."""
     loop = lambda x: lax.scan(lambda h, i: (body(h, i), None), x, jnp.arange(3.0))[0].sum()
 
     def without_reference(x):
@@ -301,8 +299,7 @@ def stepped(f, *args):
 
 
 def program_stepped(f, *args):
-    """The references are inputs of a program, where they are constants of a function that is not differentiated in
-    them."""
+    """References are inputs of a program, but constants of a function that is not differentiated in them."""
     stepped_through(jaxviz.step(jaxviz.trace(f)(*args), *args))
 
 

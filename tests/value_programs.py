@@ -1,5 +1,4 @@
-"""Programs that only JAX's transforms without `jit` take as they are: their Python looks at values, or what their rules
-use changes."""
+"""Programs that only transforms without `jit` take: their Python looks at values, or what their rules use changes."""
 
 from __future__ import annotations
 

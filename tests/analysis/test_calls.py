@@ -90,8 +90,7 @@ class Source:
 
 
 def made_by(f):
-    """The program of a function, and for each equation the calls of Python that made it, outermost first, as
-    numbers."""
+    """The program of a function, and for each equation the calls of Python that made it, outermost first, numbered."""
     found, numbers = [], {}
 
     def note(frame, event, _):

@@ -1,5 +1,4 @@
-"""What reports are about, as transcripts: the gradient that a training step takes, or no gradient, because of which
-loop."""
+"""What reports are about: the gradient that a training step takes, or no gradient, because of which loop."""
 
 import inspect
 

@@ -1,5 +1,4 @@
-"""Binder's configuration: files that parse and agree, and in a clean environment a server that opens a working
-notebook."""
+"""Binder's configuration: files that parse and agree, and a server of a clean environment that opens a notebook."""
 
 import json
 import os

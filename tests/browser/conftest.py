@@ -44,8 +44,7 @@ BRIEF = "--js-flags=--no-opt,--no-maglev,--single-threaded-gc"
 
 @pytest.fixture(scope="session")
 def six_layers():
-    """An explorer whose advice, and whose checkpoints to switch, are computed once for all files that it is saved
-    to."""
+    """An explorer whose advice, and whose checkpoints to switch, are computed once for all of its saved files."""
     f, args = transformer(6)
     return Explorer(jaxviz.derive(f, *args), overview=False)
 
@@ -149,8 +148,7 @@ class OpenLab(PictureTab):
         self.page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached")
 
     def open(self, notebook, own_kernel=False):
-        """Shows a notebook and waits for its kernel: the shared one, or a separate one that the test may patch and shut
-        down."""
+        """Shows a notebook and waits for its kernel: the shared one, or a separate one for a test that patches it."""
         self.own_kernel = own_kernel
         self.path = self.lab.folder / notebook
         self.page.evaluate(OPEN, [notebook, None if own_kernel else self.kernel])

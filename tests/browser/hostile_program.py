@@ -45,8 +45,7 @@ _number = itertools.count()
 
 
 def odd_operation(has_rules):
-    """A primitive that returns its operand and accepts any params, new each time; with a rule for each transform, or
-    with none."""
+    """A primitive that returns its operand and accepts any params; new each time; with all rules, or with none."""
     p = Primitive(f"{EVIL}{next(_number)}")
     p.def_abstract_eval(lambda x, **params: x)
     if has_rules:

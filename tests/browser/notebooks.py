@@ -80,8 +80,7 @@ def widgets(notebook):
 
 
 def works(explorer):
-    """Checks that an explorer responds: the residuals are shown, and clicking an equation selects it, and the inspector
-    follows."""
+    """An explorer responds: the residuals are shown, and clicking an equation selects it, and the inspector follows."""
     explorer.scroll_into_view_if_needed()
     explorer.get_by_test_id("view-kept").click()
     expect(explorer.get_by_test_id("residual-row").first).to_be_visible()

@@ -180,8 +180,7 @@ OUTPUTS = {
     'class="output">{}</div></div>',
     "colab": '<div class="display_data output-id-1"><div class="output_subarea">{}</div></div>',
 }
-"""The element around an output in each host: VS Code positions every output itself, and Colab puts those of a cell into
-one frame."""
+"""The element around an output in each host: VS Code positions each output, and Colab puts a cell's into one frame."""
 
 
 @pytest.mark.parametrize("name", OUTPUTS)

@@ -1,5 +1,4 @@
-"""Exercises, in JupyterLab and on a page without a kernel: forms that work without a mouse, and folds that hide the
-answers."""
+"""Exercises, in JupyterLab and on a page without a kernel: forms without a mouse, folds that hide the answers."""
 
 import pytest
 from playwright.sync_api import expect

@@ -1,5 +1,4 @@
-"""The explorer outside a plain notebook cell: in ipywidgets' containers, in Notebook 7, in marimo, and on nbconvert's
-page."""
+"""The explorer outside a plain cell: in ipywidgets' containers, in Notebook 7, in marimo, and on nbconvert's page."""
 
 import os
 import re
@@ -156,8 +155,7 @@ SERVED = {
 
 
 def serve_widgets(page):
-    """Serves a page's network requests from installed files; returns the list of other requests, filled as they
-    occur."""
+    """Serves a page's network requests from installed files; returns the list of the others, filled as they occur."""
     served = []
 
     def answer(route):

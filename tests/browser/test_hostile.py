@@ -1,5 +1,4 @@
-"""Names and texts that try to break out of the page, to reverse its text or to flood it, in every pane of a saved
-page."""
+"""Names and texts that try to break out of the page, reverse its text or flood it, in every pane of a saved page."""
 
 import re
 import time

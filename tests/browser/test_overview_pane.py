@@ -1,5 +1,4 @@
-"""The overview that an explorer opens with: in the first notebook, and in a saved page, checked with axe and at three
-widths."""
+"""The overview that an explorer opens with: in the first notebook, and in a saved page, with axe, at three widths."""
 
 import re
 

@@ -1,5 +1,4 @@
-"""A notebook with many explorers, saved with its widget state and reopened with a kernel that does not know them, and
-without one."""
+"""A notebook with many explorers, saved with its widget state and reopened with another kernel, and without one."""
 
 import base64
 import gzip

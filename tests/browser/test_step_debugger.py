@@ -1,5 +1,4 @@
-"""The stepper's widget in JupyterLab: forward, into a scan, to an iteration, the backward pass, back in time,
-breakpoints."""
+"""The stepper in JupyterLab: forward, into a scan, to an iteration, the backward pass, back in time, breakpoints."""
 
 import re
 

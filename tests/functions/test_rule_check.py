@@ -51,8 +51,7 @@ def test_the_function_is_traced_and_compiled_once_for_all_its_differences(nothin
 
 @pytest.mark.slow
 def test_seeds_have_the_sharding_that_types_over_explicit_axes_require():
-    """JAX checks it where the function is not compiled, as where its Python looks at values, and the rule may check it
-    too."""
+    """JAX checks it where nothing is compiled, as where its Python looks at values, and the rule may check it too."""
     mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Explicit,) * 2)
     spec = PartitionSpec("a", "b")
 

@@ -1,5 +1,4 @@
-"""The tests of JAX that fail with jaxviz, by name, or by class and name, each with its reason. The run fails if one of
-them passes."""
+"""The tests of JAX that fail with jaxviz, each with its reason. The run fails if one of them passes."""
 
 import jax
 

@@ -20,8 +20,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE.parents[1] / "artifacts" / "libraries"
 PROGRAMS = load()
 MINUTES = 60
-"""The time limit of a program in minutes, including other load on the machine; each tool also has a limit of CPU
-time."""
+"""The time limit of a program in minutes, with other load on the machine; each tool also has a limit of CPU time."""
 
 
 @cache

@@ -275,8 +275,7 @@ def equinox_unbounded_loop():
 
 @program("diffrax", find_nan_argument="The library refuses a NaN: its steps shrink until it raises.")
 def diffrax_adaptive_steps():
-    """Adaptive steps in a loop whose number of them is not known, by recursive checkpoints, with a whole model as the
-    field."""
+    """Adaptive steps, of unknown number, by recursive checkpoints, with a whole model as the field."""
     import diffrax
     import equinox as eqx
 

@@ -9,8 +9,7 @@ from registry import program
 
 @program("jaxopt")
 def jaxopt_ridge_by_implicit_differentiation():
-    """The held-out error of a solution found by L-BFGS, as a function of the regularization: by the implicit function
-    theorem."""
+    """The held-out error of a solution found by L-BFGS, of the regularization: by the implicit function theorem."""
     import jaxopt
 
     keys = jax.random.split(jax.random.key(0), 3)
@@ -77,8 +76,7 @@ def interpax_cubic_spline():
 
 @program("quadax")
 def quadax_adaptive_quadrature():
-    """An integral by adaptive Gauss–Kronrod rules, and by Romberg's method, as a function of a parameter of the
-    integrand."""
+    """An integral by adaptive Gauss–Kronrod rules, and by Romberg's method, of a parameter of the integrand."""
     import quadax
 
     def loss(a):

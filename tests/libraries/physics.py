@@ -11,8 +11,7 @@ from registry import program
     "jax-md",
 )
 def jax_md_molecular_dynamics():
-    """Soft spheres for thirty steps of velocity Verlet; the gradient of the final energy with respect to the initial
-    positions."""
+    """Soft spheres for thirty steps of velocity Verlet; the gradient of the final energy in the positions."""
     from jax_md import energy, simulate, space
 
     displacement, shift = space.periodic(4.0)
@@ -30,8 +29,7 @@ def jax_md_molecular_dynamics():
 
 @program("jax-cfd")
 def jax_cfd_turbulence():
-    """Thirty steps of two-dimensional turbulence; the gradient of the final energy with respect to the initial
-    velocity."""
+    """Thirty steps of two-dimensional turbulence; the gradient of the final energy in the initial velocity."""
     import jax_cfd.base as cfd
 
     grid = cfd.grids.Grid((32, 32), domain=((0, 2 * jnp.pi), (0, 2 * jnp.pi)))
@@ -102,8 +100,7 @@ def mjx_pendulum():
 
 @program("jaxley")
 def jaxley_neurons():
-    """The voltage of a branched neuron with Hodgkin and Huxley's channels, with respect to the channels'
-    conductances."""
+    """The voltage of a branched neuron with Hodgkin and Huxley's channels, in the channels' conductances."""
     import jaxley as jx
     from jaxley.channels import HH
 
@@ -181,8 +178,7 @@ def pennylane_circuit():
 
 @program("folx")
 def folx_kinetic_energy():
-    """The local kinetic energy of a wave function by the forward Laplacian, with respect to the wave function's
-    weights."""
+    """The local kinetic energy of a wave function by the forward Laplacian, in the wave function's weights."""
     import folx
 
     def log_psi(params, x):
@@ -280,8 +276,7 @@ def dinosaur_shallow_water():
 
 @program("jaxoplanet")
 def jaxoplanet_transits():
-    """The light of a star with two planets on eccentric orbits, night by night in a scan: Kepler's equation has a rule
-    of its own."""
+    """The light of a star with two planets on eccentric orbits, nights in a scan, with a rule for Kepler's equation."""
     jax.config.update(
         "jax_enable_x64", True
     )  # in single precision, rounding alone changes the gradient by half a percent

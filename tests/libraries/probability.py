@@ -144,8 +144,7 @@ def blackjax_leapfrog():
 
 @program("ott-jax")
 def ott_sinkhorn():
-    """The entropic cost of transporting one point cloud to another: a while loop with a derivative by the envelope
-    theorem."""
+    """The entropic cost of moving one point cloud to another: a while loop differentiated by the envelope theorem."""
     from ott.geometry import pointcloud
     from ott.tools import sinkhorn_divergence
 

@@ -39,8 +39,7 @@ LIMIT = 180
 
 @dataclass
 class Subject:
-    """A loss or a training step and its arguments, with JAX's gradient of a loss, which is None for abstract
-    arguments."""
+    """A loss or a training step and its arguments, with JAX's gradient of a loss, None for abstract ones."""
 
     loss: Callable[..., Any]
     args: tuple[Any, ...]
@@ -76,8 +75,7 @@ def arrays_of(tree: Any) -> list[Any]:
 
 Tool = Callable[[Subject], dict[str, Any] | None]
 TOOLS: dict[str, Tool] = {}
-"""By name, in the order in which they run. A tool raises if something is wrong, and returns the text for its column in
-the table."""
+"""By name, in the order in which they run. A tool raises if something is wrong, and returns the text of its column."""
 
 NEED_VALUES: set[str] = set()
 """The tools that run the program."""
@@ -369,8 +367,7 @@ def as_many_as(results: Any, found: Any) -> Any:
 
 @tool(on_values=True)
 def find_nan_otherwise(subject: Subject) -> None:
-    """The loss has an auxiliary result, and is called by keywords: nothing is found in it, and the line of a planted
-    slope."""
+    """The loss has an auxiliary result, and has keywords: nothing is found in it, and the line of a planted slope."""
     params, *rest = subject.args
     by_name = {f"given_{k}": x for k, x in enumerate(rest)}
 
@@ -431,8 +428,7 @@ def one_subject(subject: Subject) -> None:
 
 @tool(kinds="step")
 def plan_step(subject: Subject) -> dict[str, Any] | None:
-    """The planned step has the residuals and the peak that the plan says, no higher than before, and the same
-    results."""
+    """The planned step has the residuals and peak that the plan says, no higher than before, and the same results."""
     for bound in ({}, {"residuals": "70%"}):
         found = jaxviz.plan_remat(subject.loss, *subject.args, **bound)
         written(found)

@@ -1,5 +1,4 @@
-"""The magics, in a shell of their own: what they display, and how they report mistakes, as transcripts; and what they
-give back."""
+"""The magics, in a shell of their own: what they display, how they report mistakes; what they return."""
 
 import contextlib
 import sys

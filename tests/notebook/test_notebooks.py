@@ -170,8 +170,7 @@ def test_the_text_below_a_question_does_not_answer_it(path):
 
 
 WORDS_PER_MINUTE, MINUTES_PER_LINE, MINUTES_PER_QUESTION, MINUTES_PER_FUNCTION = 170, 4 / 60, 1.5, 4
-"""The time a reader is assumed to need for prose, for a line of unfolded code, to mark or choose an answer, and to
-write a function."""
+"""The time assumed for prose, for a line of unfolded code, to mark or choose an answer, and to write a function."""
 
 
 def minutes_of(notebook):

@@ -1,5 +1,4 @@
-"""The site builds without warnings from code that runs; no link on its pages is broken, and nothing is loaded from
-elsewhere."""
+"""The site builds without warnings from code that runs; no link is broken, and nothing is loaded from elsewhere."""
 
 import base64
 import html

@@ -1,5 +1,4 @@
-"""Whatever a page sends, no Python of its own is run, no file is written, and the kernel goes on: for each handler of
-messages."""
+"""Whatever a page sends, no Python of its own is run, no file is written, the kernel goes on: for each handler."""
 
 import builtins
 import contextlib

@@ -1,5 +1,4 @@
-"""The types of what is sent to the page, here and on the browser's side in `widgets/tests`; its columns are in a
-transcript."""
+"""The types of what is sent to the page, here and in `widgets/tests`; its columns are in a transcript."""
 
 import json
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""Generates TypeScript types of the data sent to the page. Run as a script, it writes them from Python's
-definitions."""
+"""Generates TypeScript types of the data sent to the page. As a script, it writes them from Python's definitions."""
 
 import dataclasses
 import json

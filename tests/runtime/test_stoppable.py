@@ -85,8 +85,7 @@ def test_an_interrupt_ends_the_waiting_and_the_next_request_goes_on_with_it(requ
 
 
 def test_an_interrupt_anywhere_leaves_nothing_that_is_waited_for_in_vain():
-    """Python handles a signal where a function begins, and where a call has returned: here at each of these places in
-    turn."""
+    """Python handles a signal where a function begins, and where a call returned: here at each of these in turn."""
     n_interrupted = 0
     for place in range(1, 200):
         n = 0

@@ -1,5 +1,4 @@
-"""Puzzles: par is the best known result, from the planner or known answers, and only answers that compute the same
-count."""
+"""Puzzles: par is the best known result, of the planner or known answers, only answers that compute the same count."""
 
 import linecache
 import re
@@ -87,8 +86,7 @@ def test_the_code_that_is_shown_runs_and_is_measured_alike(puzzle):
 
 
 def test_par_is_what_the_planner_finds():
-    """Using public functions: no plan with par's residuals recomputes more than allowed, and none saves less with
-    that."""
+    """Using public functions: no plan with par's residuals recomputes more than allowed, or saves less with that."""
     width = teach.puzzles.show("width").puzzle
     arguments = sum(r.nbytes for r in jaxviz.residuals(width.function, *width.types) if r.kind == "argument")
     most = 0.1 * jaxviz.cost(width.function, *width.types).total.flops

@@ -72,8 +72,7 @@ def neurons(w, currents):
 
 
 def test_the_type_of_a_cotangent_is_not_taken_for_that_of_the_operation():
-    """Rules that bind an operation take its types from a cache, which must not contain an operation with types from its
-    cotangent."""
+    """Rules that bind an operation take its types from a cache, which must not have types of its cotangent."""
     jaxviz.clear_caches()
     derivation = jaxviz.derive(neurons, jnp.ones((3, 3)), jnp.ones((6, 3)), argnums=(0, 1))
     assert derivation.check().agrees

@@ -94,8 +94,7 @@ def test_a_nan_is_seen_whatever_its_sign_and_type(dtype):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_what_is_half_precise_is_not_widened_before_it_is_looked_at(dtype):
-    """If XLA widens it right after rounding, it may be more precise than its type, and finite where it should not
-    be."""
+    """If XLA widens it right after rounding, it may be more precise than its type, or finite by mistake."""
     flagged = flag_program(jaxviz.trace(lambda x: x.astype(dtype))(jnp.ones(3)))
     conversions = [e for e in flagged.program.equations if e.primitive.name == "convert_element_type"]
     assert [

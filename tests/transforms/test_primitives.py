@@ -1,5 +1,4 @@
-"""Every primitive that JAX can differentiate is in the matrix; and second derivatives, which are compared with
-differences too."""
+"""Every primitive that JAX can differentiate is in the matrix; and second derivatives, also by differences."""
 
 import jax
 import jax.numpy as jnp

@@ -1,5 +1,4 @@
-"""Checkpoints and custom rules under JAX's flags for their upcoming forms. What reports say of unopened programs is in
-a transcript."""
+"""Checkpoints and custom rules under JAX's flags for their upcoming forms. What reports say is in a transcript."""
 
 import jax
 import jax.numpy as jnp

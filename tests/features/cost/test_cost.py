@@ -1,5 +1,4 @@
-"""The cost of gradients: each operation counted by hand and by XLA, loops and devices, totals, the report, measured
-time."""
+"""The cost of gradients: each operation counted by hand and by XLA, loops and devices, totals, report, time."""
 
 import jax
 import jax.numpy as jnp
@@ -144,8 +143,7 @@ def test_what_has_no_elements_takes_no_work(f):
 
 
 def test_a_triangular_solve_counts_as_xla_counts_it():
-    """One multiplication and one addition per matrix element, including those above the diagonal, and right-hand
-    side."""
+    """One multiplication and one addition per matrix element, also above the diagonal, and right-hand side."""
     solve = lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True)
     assert total(solve, shaped(8, 8), shaped(8, 3)).flops == 2 * 8 * 8 * 3
 
@@ -256,8 +254,7 @@ def test_gradients_cost_what_xla_says(name):
 
 
 def test_layers_cost_what_xla_counts_before_it_optimizes():
-    """The compiled count grows faster with the number of layers: fusions recompute elementwise values rather than read
-    them."""
+    """The compiled count grows faster with the number of layers: fusions recompute values rather than read them."""
     fun, args = models.transformer(3)
     report = jaxviz.cost(fun, *args)
     assert report.total.flops == pytest.approx(report.xla(optimized=False).flops, rel=0.001)

@@ -1,5 +1,4 @@
-"""Conditions that a page may set: compared with the same conditions in Python; anything else is refused without being
-run."""
+"""Conditions that a page may set: compared with the same conditions in Python; all else is refused and not run."""
 
 import builtins
 import contextlib

@@ -1,5 +1,4 @@
-"""The stepper's widget without a page: its messages, its reactions to requests, and the display of a stepper in a
-notebook."""
+"""The stepper's widget without a page: its messages, its reactions to requests, and its display in a notebook."""
 
 import gc
 import gzip

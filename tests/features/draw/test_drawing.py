@@ -218,8 +218,7 @@ def test_files(tmp_path):
 
 @needs_dot
 def test_a_figure_for_a_paper():
-    """It has what `dot` draws: each text within the room that it has there, boxes in their colours, lines with their
-    arrows."""
+    """It has what `dot` draws: each text within its room, boxes in their colours, lines with their arrows."""
     picture = drawing("small", "forward+backward")
     figure = picture.plot(width=7)
     assert figure.get_size_inches()[0] == pytest.approx(7)

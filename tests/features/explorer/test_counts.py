@@ -1,5 +1,4 @@
-"""`× n` in the explorer is a number of calls, counted here while the function is traced, and the same in both
-passes."""
+"""`× n` in the explorer is a number of calls, counted here as the function is traced; the same in both passes."""
 
 import contextlib
 import functools

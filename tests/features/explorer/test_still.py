@@ -1,5 +1,4 @@
-"""The outputs of an explorer's cell for places without widgets: which ones, in which order, and that they are correct
-and plain."""
+"""The outputs of an explorer's cell for places without widgets: which, in which order, correct and plain."""
 
 import html
 import io

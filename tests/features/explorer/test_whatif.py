@@ -1,5 +1,4 @@
-"""The switches: each setting has the figures of the function with these checkpoints, and the page's data agrees with
-Python's."""
+"""The switches: each setting has the figures of the function with these checkpoints, in the page as in Python."""
 
 import json
 import math

@@ -1,5 +1,4 @@
-"""Programs whose switches the tests of both languages use. Run as a script, this writes the fixture with their tables
-and figures."""
+"""Programs whose switches the tests of both languages use. Run as a script, this writes their tables and figures."""
 
 import json
 import sys

@@ -1,5 +1,4 @@
-"""Advice: for each rule a program with the advice, what JAX saves after following it, and programs without the
-advice."""
+"""Advice: for each rule a program with the advice, what JAX saves after following it, and programs without advice."""
 
 import pathlib
 from collections.abc import Callable

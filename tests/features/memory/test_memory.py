@@ -194,8 +194,7 @@ def test_xlas_figures_are_those_of_the_compiled_gradient():
 
 
 def test_what_xla_undid_is_said():
-    """On the CPU XLA removes the barriers around recomputed values; on a backend that keeps them, the sentence says
-    that instead."""
+    """On the CPU XLA removes the barriers around recomputed values; where a backend keeps them, this is said."""
     timeline = jaxviz.memory(deep(jax.checkpoint(layer)), PARAMS, BATCH)
     xla = timeline.xla
     plain = jaxviz.memory(deep(layer), PARAMS, BATCH)

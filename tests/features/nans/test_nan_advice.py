@@ -1,5 +1,4 @@
-"""The advice of `find_nan`, followed to the letter: the NaN is gone, and what was finite before is the same, values and
-gradients."""
+"""The advice of `find_nan`, followed to the letter: the NaN is gone, and finite values and gradients are the same."""
 
 import re
 import runpy
@@ -45,8 +44,7 @@ NUMBERS = [
     -40.0, -2.5, -2.0, -1.5, -1.0, -0.5, -1e-12, -1e-30, -0.0, 0.0, 1e-30, 1e-20, 1e-12, 1e-4, 0.3, 0.5,
     1.0, 1.5, 2.0, 11.0, 40.0, 88.5, 127.5, 200.0, 1e30,
 ]  # fmt: skip
-"""Outside, at, near and inside of all boundaries. Subnormal numbers are left out: XLA treats them as 0 in some
-operations only."""
+"""Outside, at, near and inside of all boundaries. No subnormal numbers: for XLA they are 0 in some operations."""
 
 CALLS = {
     "sqrt": ("jnp.sqrt(x)", {}),

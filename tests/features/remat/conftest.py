@@ -50,8 +50,7 @@ def module(folder, monkeypatch):
 
 @pytest.fixture
 def holds(module):
-    """Applies the code of a plan: what jaxviz and JAX then say of the function is what the code says. Returns the
-    code."""
+    """Applies the code of a plan: jaxviz and JAX then say of the function what it says. Returns the code."""
 
     def check(plan, own, args, offload=None):
         want = jax.jit(jax.grad(own.loss))(*args(own))

@@ -1,5 +1,4 @@
-"""Plans compared with all possible choices for checkpoints at the same places, and how near to the best they are said
-to be."""
+"""Plans compared with all choices of checkpoints at the same places, and how near to the best they are said to be."""
 
 import itertools
 import re
@@ -225,8 +224,7 @@ def test_the_whole_trade_and_how_near_a_plan_is_to_the_best_are_said_without_a_b
 
 
 def test_a_proved_bound_is_a_bound(monkeypatch):
-    """The bound of the relaxed problem, the only one for large programs, is no higher than the best choice of a small
-    program."""
+    """The bound of the relaxed problem, used for large programs, is no higher than the best of a small program."""
     search = Search(derive(scanned, *inputs(scanned)), False)
     for part in (p for regions in search.sets for p in search.outer_parts(regions)):
         for exact in (3000, 0):

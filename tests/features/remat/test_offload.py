@@ -1,5 +1,4 @@
-"""Plans that offload values to the host: what JAX saves and where, what XLA does with it, and what the report says of
-the transfer."""
+"""Plans that offload values to the host: what JAX saves and where, what XLA does with it, and what is said of it."""
 
 from functools import partial
 

@@ -49,8 +49,7 @@ def written_with(policy):
 
 
 def kept_by_jax(f, args):
-    """The types of what `jax.vjp` saves, traced: otherwise an array that is passed twice may be counted once or
-    twice."""
+    """The types of what `jax.vjp` saves, traced: an array that is passed twice may else be counted once or twice."""
     found = Counter()
 
     def hold(*args):

@@ -1,5 +1,4 @@
-"""What a gradient saves is one figure: every report gives the same, without arguments and without what nothing
-reads."""
+"""What a gradient saves is one figure: every report has the same, without arguments and without what nothing reads."""
 
 import jax
 import jax.numpy as jnp

@@ -176,8 +176,7 @@ def test_devices_that_are_not_in_order():
 
 
 def test_what_xla_does_not_show_is_said(monkeypatch):
-    """If a backend does not provide the partitioned program, causes come from Shardy's shardings, and the report says
-    so."""
+    """If a backend does not provide the partitioned program, causes come from Shardy, and the report says so."""
     jaxviz.clear_caches()
     monkeypatch.setattr(compiling, "_before", lambda _: None)
     report = jaxviz.collectives(data_parallel, *PROGRAMS[data_parallel])

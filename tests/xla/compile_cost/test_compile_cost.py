@@ -1,5 +1,4 @@
-"""The cost of compiling: counts as in JAX and XLA, what is measured and what is not, and that measuring changes
-nothing."""
+"""The cost of compiling: counts as in JAX and XLA, what is measured, what not, and that measuring changes nothing."""
 
 import json
 import re

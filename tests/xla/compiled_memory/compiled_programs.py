@@ -1,5 +1,4 @@
-"""Programs with attributed compiled memory: loops, branches, library calls, several devices, training steps, versions
-of them."""
+"""Programs to attribute: loops, branches, library calls, several devices, training steps, versions."""
 
 from functools import cache, partial
 

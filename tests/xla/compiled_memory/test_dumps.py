@@ -216,8 +216,7 @@ def lines_of_kernels(read):
 
 
 def test_each_kernel_of_a_gpu_comes_from_a_line():
-    """Also those without metadata: copies, calls of libraries, and a fusion that creates the zeros in which a scan
-    stacks values."""
+    """Also those without metadata: copies, calls of libraries, and a fusion of the zeros that a scan stacks into."""
     lines = lines_of_kernels(message("Program", next(GPU_DUMP.iterdir()).read_bytes()).hlo_module)
     assert {"copy.30", "custom-call.4", "loop_broadcast_fusion"} < lines.keys()
     assert all(lines.values())

@@ -53,8 +53,7 @@ def test_what_is_reused_is_what_xla_says_and_what_is_deleted(fun):
 
 
 def test_a_copy_may_undo_what_is_spared():
-    """XLA's temporary memory is the oracle: with donation it grows by the size of the copy, if the copy is there at the
-    peak."""
+    """XLA's temporary memory is the oracle: donated, it grows by the size of the copy, if it is there at the peak."""
     x = jnp.ones((100, 100))
 
     def found(fun):

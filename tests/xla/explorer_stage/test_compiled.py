@@ -1,5 +1,4 @@
-"""The compiled program: links are correct, and the program is the one that JAX compiles. How texts are read is a
-transcript."""
+"""The compiled program: links are correct, and the program is the one that JAX compiles. A transcript reads texts."""
 
 import collections
 import re

@@ -1,5 +1,4 @@
-"""Where the time of a call goes: phases compared with the clock and jax's own events, kernels with the program, loops
-with results."""
+"""Where the time of a call goes: phases and the clock and jax's own events, kernels with the program, loops."""
 
 import gc
 import json
