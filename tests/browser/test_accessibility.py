@@ -170,7 +170,7 @@ def test_the_source_is_read_without_scrolling_to_the_side(tab, explorer, width):
 
 
 CLICKS = {
-    "questions": ["[data-testid=view-what-if]", "[data-testid=view-diff]", "[data-testid=compared]"],
+    "questions": ["[data-testid=view-what-if]", "[data-testid=view-diff]", "[data-testid=diff-forward]"],
     "a pane opened and closed": [
         "[data-testid=open-stages]",
         "[data-testid=beside-backward]",

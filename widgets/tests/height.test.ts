@@ -66,3 +66,14 @@ test("a drag of the lower edge is remembered, and Python sets the height", () =>
   expect(root.style.height).toBe("876px");
   expect(show(600, { height: 900 }).root.style.height).toBe("600px");
 });
+
+test("in a frame, which may be as high as its contents, it has its part of the window", () => {
+  vi.stubGlobal("outerHeight", 1000);
+  const parent = vi.spyOn(window, "parent", "get").mockReturnValue({} as Window);
+  const el = document.createElement("div");
+  document.body.append(el);
+  const [root, stop] = frame({ model: host({}), el }, "explorer");
+  expect(root.style.height).toBe("700px");
+  stop();
+  parent.mockRestore();
+});

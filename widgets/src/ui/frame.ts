@@ -5,8 +5,14 @@ import { openModal } from "./copying";
 import { button, h } from "./dom";
 import { keepFocus } from "./focus";
 
-/** The least height of a widget, what it leaves of the notebook's, and its height in a frame, which may be as high as its contents; in pixels. */
-const [LEAST, LEFT, FRAMED] = [520, 24, 620];
+/** The least height of a widget, and what it leaves of the notebook's; in pixels. */
+const [LEAST, LEFT] = [520, 24];
+
+/**
+ * Its part of the window in a frame, which may be as high as its contents and so does not say how much of the notebook is seen: the rest is
+ * the browser's and the notebook's own.
+ */
+const FRAMED = 0.7;
 
 /** A part of a page that scrolls is the notebook if it is at least this high, with the widget and without, in pixels. */
 const NOTEBOOK = 300;
@@ -37,7 +43,8 @@ function keepHeight(root: HTMLElement, model: WidgetModel): () => void {
   let set = 0;
   let seen: Element | null | undefined;
   const fit = () => {
-    const page = window.parent === window ? window.innerHeight - LEFT : FRAMED;
+    const framed = Math.round(FRAMED * window.outerHeight);
+    const page = window.parent === window ? window.innerHeight - LEFT : framed;
     set = asked() || Math.max(LEAST, seen ? seen.clientHeight - LEFT : page);
     root.style.height = `${set}px`;
   };
