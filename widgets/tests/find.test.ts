@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { find } from "../src/model/find";
+import { find, suggested } from "../src/model/find";
 import { Model } from "../src/model/model";
 import { fromJson } from "../src/wire/schema";
 import { json, model } from "./fixture";
@@ -58,4 +58,15 @@ test("scopes are found by name, with their equations", () => {
 
 test("an empty text finds nothing", () => {
   expect(found("  ")).toEqual({ source: [], equations: [], values: [], scopes: [] });
+});
+
+test("suggestions find something: conditions for an empty field, and what a word may go on with", () => {
+  const own = model();
+  const some = suggested(own, "");
+  expect(some.length).toBeGreaterThan(2);
+  expect(some.some((text) => text.startsWith("scope:"))).toBe(true);
+  for (const text of some) expect(find(own, text).equations, text).not.toEqual([]);
+  expect(suggested(own, "sin si")).toEqual(["sin size>", "sin sin"]);
+  expect(suggested(own, "scope:")).toContain("scope:block");
+  expect(suggested(own, "mul ")).toEqual([]);
 });

@@ -93,7 +93,10 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const player = parts.player((stage, side) => codePane(state, [stage], side, root));
   const full = new FullScreen(root);
   const presenting = new Presenting(root, state, full, questionsOf(state));
-  const rail = guarded("rail", () => new Rail(state, full.button, keys.toggle, player.toggle));
+  const rail = guarded(
+    "rail",
+    () => new Rail(state, full.button, keys.toggle, player.toggle, () => parts.finder()),
+  );
   const large = isLarge(state.model);
   const seenIn = (...views: View[]) => ({ isSeen: () => views.includes(state.view), isLarge: large });
   const residuals = guarded("residuals", () => new ResidualsPane(state), seenIn("kept"));

@@ -10,6 +10,7 @@ import { textOf } from "../host/zip";
 import type { Model } from "../model/model";
 import { transformsOf } from "../model/player";
 import type { PlayerPane } from "../panes/player";
+import type { Finder } from "../panes/search";
 import type { Other, Side, State } from "../state/state";
 import { h } from "../ui/dom";
 import { later, type Pane } from "../ui/pane";
@@ -37,6 +38,11 @@ export class Parts {
   /** The texts of the help. */
   help(): Promise<typeof import("../host/parts/help")> {
     return this.load("help");
+  }
+
+  /** What the search field finds. */
+  finder(): Promise<Finder> {
+    return this.load("search");
   }
 
   /** The rewrite player; `codeOf` shows a stage as code. */

@@ -3,10 +3,9 @@
 import { formatBytes, plural } from "../base/format";
 import { grouped, push, sumOf } from "./groups";
 import type { Model } from "./model";
-import { search } from "./query";
+import { search, sizeOf } from "./query";
 
-export const KINDS_FOUND = ["source", "equations", "values", "scopes"] as const;
-export type KindFound = (typeof KINDS_FOUND)[number];
+export type KindFound = "source" | "equations" | "values" | "scopes";
 
 /** A result: its name, a description, and what it refers to. */
 export interface Found {
@@ -142,4 +141,34 @@ function scopes(model: Model, words: string): Found[] {
     about: plural(inside.length, "equation"),
     rows: inside,
   }));
+}
+
+/** What a condition can be about, and the words after it. */
+const CONDITIONS = ["size>", "flops>", "line:", "file:", "scope:", "type:", "role:", "param:"];
+
+/** Searches that find something: what a text may go on with, or, for an empty text, some with the conditions that there are. */
+export function suggested(model: Model, text: string): string[] {
+  const before = text.replace(/\S*$/, "");
+  const last = text.slice(before.length).toLowerCase();
+  const rows = Array.from({ length: model.rows }, (_, row) => row);
+  const scopes = () => new Set(rows.flatMap((row) => model.scope(row).split("/")).filter(Boolean));
+  const primitives = () => new Set(rows.map((row) => model.primitive(row)));
+  if (text.trim() === "") {
+    const largest = rows.reduce((most, row) => (sizeOf(model, row) > sizeOf(model, most) ? row : most), 0);
+    const costliest = rows.reduce((most, row) => (model.flops(row) > model.flops(most) ? row : most), 0);
+    const unit = ["1MiB", "1KiB", "1B"].find((_, i) => sizeOf(model, largest) > 1024 ** (2 - i));
+    const [scope] = scopes();
+    const work = model.rows > 0 && model.flops(costliest) > 0 ? model.primitive(costliest) : "";
+    const line = model.lines.largest.split(":")[1];
+    return [work, unit && `size>${unit}`, scope && `scope:${scope}`, line && `line:${line}`].filter(
+      (each): each is string => Boolean(each),
+    );
+  }
+  if (last === "") return [];
+  const words = [...CONDITIONS, ...primitives(), ...[...scopes()].map((name) => `scope:${name}`)];
+  const goesOn = (word: string) => word.toLowerCase().startsWith(last) && word.length > last.length;
+  return words
+    .filter(goesOn)
+    .slice(0, 4)
+    .map((word) => before + word);
 }

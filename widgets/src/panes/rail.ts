@@ -8,7 +8,7 @@ import type { Extra, State, View } from "../state/state";
 import { button, h } from "../ui/dom";
 import { marked } from "../ui/marked";
 import type { Effects } from "../ui/pane";
-import { SearchBox } from "./search";
+import { type Finder, SearchBox } from "./search";
 
 /** The compiled stage, shown after the others. */
 const COMPILED = {
@@ -82,6 +82,7 @@ export class Rail {
     full: HTMLElement,
     onHelp: () => void,
     onPlay: () => void,
+    loadFinder: () => Promise<Finder>,
   ) {
     const { view } = state.model;
     const shown = [...view.stages, COMPILED];
@@ -130,7 +131,7 @@ export class Rail {
       "data-testid": "help",
     });
     this.badge = badge(state);
-    this.search = new SearchBox(state);
+    this.search = new SearchBox(state, loadFinder);
     const questions = questionsOf(state);
     for (const [key, text, title] of VIEWS) {
       const isThere = questions.includes(key);

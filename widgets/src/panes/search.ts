@@ -1,13 +1,21 @@
 /** The search field, and below it the matches in source, equations, values and scopes. */
 
 import { formatCount, plural } from "../base/format";
-import { type AllFound, type Found, find, KINDS_FOUND, type KindFound } from "../model/find";
+import type { AllFound, Found, KindFound } from "../model/find";
 import type { State } from "../state/state";
 import { h } from "../ui/dom";
+import { focused } from "../ui/focus";
+import { reasonOf } from "../ui/pane";
 
 /** How many matches of each kind are shown at first, and added by `more`. */
 const SHOWN = 5;
 const MOST = 300;
+
+/** The kinds of results, in order. */
+const KINDS_FOUND: readonly KindFound[] = ["source", "equations", "values", "scopes"];
+
+/** What searches; a part of its own. */
+export type Finder = typeof import("../host/parts/search");
 
 let made = 0;
 
@@ -24,7 +32,12 @@ export class SearchBox {
   private options: { element: HTMLElement; choose: () => void }[] = [];
   private at = -1;
 
-  constructor(private readonly state: State) {
+  private finder: Finder | null = null;
+
+  constructor(
+    private readonly state: State,
+    private readonly load: () => Promise<Finder>,
+  ) {
     const id = `jv-found-${++made}`;
     this.list = h("div", { id, role: "listbox", "aria-label": "found" });
     this.popup = h("div", { class: "jv-found", hidden: true }, this.list, this.note);
@@ -63,17 +76,30 @@ export class SearchBox {
   }
 
   private search(): void {
-    this.opened.clear();
+    const { finder } = this;
+    if (finder === null) {
+      const begin = (loaded: Finder) => {
+        this.finder = loaded;
+        if (this.box.value !== "" || focused(this.element) === this.box) this.search();
+      };
+      this.load().then(begin, (error) => this.show("", reasonOf(error)));
+      return;
+    }
     const text = this.box.value;
     let error = "";
     try {
-      this.found = find(this.state.model, text);
+      this.found = finder.find(this.state.model, text);
     } catch (failure) {
       this.found = null;
       error = failure instanceof Error ? failure.message : String(failure);
     }
+    this.show(text, error);
+  }
+
+  private show(text: string, error: string): void {
+    this.opened.clear();
     this.fill(error);
-    this.open(text.trim() !== "");
+    this.open(this.options.length > 0 || text.trim() !== "" || error !== "");
   }
 
   private fill(error = ""): void {
@@ -95,9 +121,23 @@ export class SearchBox {
       const head = `${kind} ${formatCount(found.length)}`;
       groups.push(h("div", { role: "group", "aria-label": kind, "data-head": head }, ...options));
     }
+    const searches = (this.finder?.suggested(this.state.model, this.box.value) ?? []).map((words) =>
+      this.choice([h("code", { class: "jv-cut" }, words)], () => {
+        this.box.value = words;
+        this.search();
+      }),
+    );
+    if (searches.length > 0)
+      groups.push(h("div", { role: "group", "aria-label": "searches", "data-head": "try" }, ...searches));
     const none = error || "No match in the source, the equations, the values or the scopes.";
     this.note.textContent =
-      n === 0 ? none : left > 0 ? `${formatCount(left)} more: add words to narrow the search.` : "";
+      n === 0
+        ? this.box.value.trim() === ""
+          ? ""
+          : none
+        : left > 0
+          ? `${formatCount(left)} more: add words to narrow the search.`
+          : "";
     this.note.hidden = this.note.textContent === "";
     this.said.textContent = error || plural(n, "result");
     this.list.replaceChildren(...groups);

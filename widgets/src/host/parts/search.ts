@@ -1,0 +1,3 @@
+/** What the search field finds. */
+
+export { find, suggested } from "../../model/find";
