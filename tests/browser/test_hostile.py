@@ -96,7 +96,7 @@ def visit_overview(page):
     page.get_by_test_id("stage-forward").click()
     hover_all(page, page.get_by_test_id("code-left"), ".jv-variable", 3)
     hover_all(page, page.get_by_test_id("source"), "[data-testid=source-line]", 6)
-    for key in ("p", "v", "l", "-", "+", "?", "Escape"):
+    for key in ("e", "v", "l", "-", "+", "?", "Escape"):
         page.keyboard.press(key)
         holds(page, f"key {key}")
     page.keyboard.press("f")
