@@ -60,7 +60,9 @@ def test_what_it_shows_may_come_later(tab, tmp_path, explorer):
 def test_views_of_one_model_come_and_go(tab, tmp_path, explorer):
     host = shown(tab, explorer, tmp_path)
     page = tab.page
-    of_one = page.evaluate("() => listening()")
+    works(page.get_by_test_id("explorer"))
+    host.answer()
+    of_one = page.evaluate("() => listening()")  # what a view waits for is only listened to until it comes
     page.evaluate("() => addView()")
     # A host may use a shadow root, which has no styles other than those added to it.
     page.evaluate(
