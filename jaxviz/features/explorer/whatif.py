@@ -193,10 +193,9 @@ class Switches:
     def named(self, number: int) -> str:
         """``all of `loss` ``, `` `block` `` or `the body of the scan at model.py:27`: a region in a sentence."""
         region = self.regions[number]
-        name = region.name.rpartition("<locals>.")[2]
         if region is self.search.root:
-            return f"all of `{name}`"
-        return region.described if region.is_body else f"`{name}`"
+            return f"all of `{region.name}`"
+        return region.described if region.is_body else f"`{region.name}`"
 
     def _members(self, group: int, choices: Collection[int]) -> set[int]:
         return {i for i in choices if self.group_of[i] == group}

@@ -181,10 +181,9 @@ def find_regions(program: Program, stacks: Stacks) -> list[Region]:
         own = [code for code in codes if owner(code.co_filename) == "user"]
         code = own[0] if own else codes[-1]
         at = _called_at(code, *next(iter(calls[code].items())))
+        name = str(code.co_qualname).rpartition("<locals>.")[2]
         others = tuple(c for c in codes if c is not code)
-        regions.append(
-            Region(str(code.co_qualname), code, at, alike_spots(list(calls[code])), calls[code], others=others)
-        )
+        regions.append(Region(name, code, at, alike_spots(list(calls[code])), calls[code], others=others))
     return regions
 
 

@@ -38,4 +38,8 @@ DERIVED = 20_000
 """How many equations are derived in total for what only sometimes finds a better plan: sixty plans of 337 equations for
 the lowest peak of a transformer, which is 0.7 % lower than what was found before."""
 SMALL = 3_000
-"""The equations of a program, or the unknowns of a problem, up to which everything is tried, and otherwise less."""
+"""The equations of a program, or the unknowns of a problem, up to which everything is tried, and otherwise less.
+
+At a tenth, two plans within residuals took 5 and 11 % more work, the latter for a peak that was 5 % lower; at ten times
+as much, one had a peak that was 2.6 % higher, for 2 % less work.
+"""

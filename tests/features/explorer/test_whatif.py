@@ -192,7 +192,7 @@ def test_the_checkpoints_of_a_transformer_come_to_what_they_do():
 def test_regions_that_hold_each_other_in_part_can_both_have_a_checkpoint():
     f, args = PROGRAMS["halves"]
     switches = switches_of(f, *args)
-    inner, outer = named(switches, "3 calls of activation"), named(switches, "the call of halves.<locals>.first")
+    inner, outer = named(switches, "3 calls of activation"), named(switches, "the call of first")
     assert switches.flipped(switches.key([inner], []), outer) == switches.key([inner, outer], [])
     both = switches.trade(switches.key([inner, outer], []))
 
