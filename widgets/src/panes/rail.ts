@@ -32,16 +32,16 @@ const VIEWS: [View, string, string][] = [
     "Line by line",
     "Your code, with the saved bytes and the work of each line; click a line to unfold its equations",
   ],
-  ["diff", "What |differs", "The two versions side by side, source and equations aligned line by line"],
-  ["kept", "Why is it |saved", "What is saved and why, with the equations that make it and read it"],
+  ["diff", "What differs", "The two versions side by side, source and equations aligned line by line"],
+  ["kept", "Why is it saved", "What is saved and why, with the equations that make it and read it"],
   [
     "derived",
-    "How was it |derived",
+    "How was it derived",
     "The rules that derive it, step by step; R closes them, and shows the function beside its linearization",
   ],
   [
     "cost",
-    "What does it |cost",
+    "What does it cost",
     "The work and the saved bytes of each line or function, ranked, and the memory over time",
   ],
   ["what-if", "What if", "Checkpoints and what they save, switched on and off"],
@@ -135,18 +135,15 @@ export class Rail {
     const questions = questionsOf(state);
     for (const [key, text, title] of VIEWS) {
       const isThere = questions.includes(key);
-      const [word = "", lead = ""] = text.split("|").reverse();
-      const label = [lead && h("span", { class: "jv-view-lead" }, lead), h("span", {}, word)];
       this.views.push(
-        button(label, () => state.arrange(key), {
+        button(text, () => state.arrange(key), {
           class: "jv-button jv-view",
           title,
-          "aria-label": lead + word,
           hidden: !isThere,
           "data-testid": `view-${key}`,
         }),
       );
-      if (isThere) this.pick.append(h("option", { value: key }, lead + word));
+      if (isThere) this.pick.append(h("option", { value: key }, text));
     }
     this.pick.addEventListener("change", () => state.arrange(this.pick.value as View));
     this.pick.addEventListener("keydown", (event) => event.stopPropagation());

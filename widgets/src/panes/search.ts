@@ -30,6 +30,8 @@ export class SearchBox {
   private readonly opened = new Set<KindFound>();
   /** The options that the arrow keys go through, with their actions. */
   private options: { element: HTMLElement; choose: () => void }[] = [];
+  /** A key that was pressed before the search was loaded. */
+  private early: KeyboardEvent | null = null;
   private at = -1;
 
   private finder: Finder | null = null;
@@ -81,6 +83,8 @@ export class SearchBox {
       const begin = (loaded: Finder) => {
         this.finder = loaded;
         if (this.box.value !== "" || focused(this.element) === this.box) this.search();
+        if (this.early !== null) this.onKey(this.early);
+        this.early = null;
       };
       this.load().then(begin, (error) => this.show("", reasonOf(error)));
       return;
@@ -200,7 +204,8 @@ export class SearchBox {
     event.stopPropagation();
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const n = this.options.length;
-    if (event.key === "Escape" && !this.popup.hidden) this.close();
+    if (this.finder === null && ["Enter", "ArrowDown", "ArrowUp"].includes(event.key)) this.early = event;
+    else if (event.key === "Escape" && !this.popup.hidden) this.close();
     else if (event.key === "Escape") {
       this.box.value = "";
       this.box.closest<HTMLElement>(".jaxviz")?.focus({ preventScroll: true });
