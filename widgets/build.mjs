@@ -52,7 +52,7 @@ const margins = {
 const folder = "src/host/parts";
 const MAIN = "src/main/index.ts";
 /** There must be one copy of this: it knows which effect is running. */
-const SIGNALS = /signals-core/;
+const SIGNALS = "src/base/signals.ts";
 const imported = /^(?:import|export) (?!type)(?:\{([^}]*)\} )?from "(\.[^"]+)";/gm;
 
 /** What a module imports by name from others, apart from types: pairs of a file and a name. */
@@ -168,8 +168,7 @@ async function build() {
     once(script),
   ]);
   for (const [name, { inputs }] of Object.entries(made[1].metafile.outputs))
-    if (Object.keys(inputs).some((path) => SIGNALS.test(path) && inputs[path].bytesInOutput > 0))
-      throw new Error(`${name} has signals of its own`);
+    if (inputs[SIGNALS]?.bytesInOutput > 0) throw new Error(`${name} has signals of its own`);
   return Object.assign({}, ...made.map(({ metafile }) => metafile?.inputs));
 }
 

@@ -1,6 +1,6 @@
 // @vitest-environment jsdom
 import { beforeAll, beforeEach, expect, test, vi } from "vitest";
-import { effect, signal } from "../src/base/signals";
+import { effect, Signal } from "../src/base/signals";
 import explorer from "../src/main/index";
 import { Model } from "../src/model/model";
 import { aliveOf, edgesOf, mostIn, Overview, stepsOfColumns } from "../src/model/overview";
@@ -191,7 +191,7 @@ test("the explorer opens with the overview of a gradient, and tells Python when 
 });
 
 test("the advice is shown when it arrives", () => {
-  const text = signal("");
+  const text = new Signal("");
   const work = {
     read: () => text.value,
     ask: vi.fn(),

@@ -1,6 +1,6 @@
 // @vitest-environment jsdom
 import { expect, test, vi } from "vitest";
-import { signal } from "../src/base/signals";
+import { Signal } from "../src/base/signals";
 import { atOnce, inSlices, type Sliced, turn } from "../src/base/slices";
 import { preparing } from "../src/code/listing";
 import { keptTree, treeOf } from "../src/graph/layout/hierarchy";
@@ -53,8 +53,8 @@ test("errors reach the caller", async () => {
   await expect(inSlices(failing())).rejects.toThrow("no");
 });
 
-function pane(isSeen: { value: boolean }, isLarge = false) {
-  const at = signal(0);
+function pane(isSeen: Signal<boolean>, isLarge = false) {
+  const at = new Signal(0);
   const told: number[] = [];
   const focus = vi.fn();
   const make = vi.fn(() => ({
@@ -67,7 +67,7 @@ function pane(isSeen: { value: boolean }, isLarge = false) {
 }
 
 test("a pane is created when it is first visible, and follows the state from then on", () => {
-  const isSeen = signal(false);
+  const isSeen = new Signal(false);
   const { at, told, make, pane: made } = pane(isSeen);
   at.value = 1;
   expect(make).not.toHaveBeenCalled();
@@ -85,7 +85,7 @@ test("a pane is created when it is first visible, and follows the state from the
 
 test("a pane whose effect fails shows the error, and follows nothing any more", () => {
   const said = vi.spyOn(console, "error").mockImplementation(() => {});
-  const [at, told] = [signal(0), [] as number[]];
+  const [at, told] = [new Signal(0), [] as number[]];
   const fail = () => {
     if (at.value === 1) throw new Error("no such row");
   };
@@ -102,10 +102,10 @@ test("a pane whose effect fails shows the error, and follows nothing any more", 
 });
 
 test("focusing a pane creates it; a pane of a large program is created in its own task", async () => {
-  const hidden = pane(signal(false));
+  const hidden = pane(new Signal(false));
   hidden.pane.focus?.();
   expect(hidden.focus).toHaveBeenCalledOnce();
-  const isSeen = signal(true);
+  const isSeen = new Signal(true);
   const large = pane(isSeen, true);
   expect(large.make).not.toHaveBeenCalled();
   await vi.waitFor(() => expect(large.make).toHaveBeenCalledOnce());

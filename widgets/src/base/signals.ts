@@ -1,39 +1,75 @@
 /** State as signals: an effect runs again after something that it has read is set to another value. */
 
-import { batch as inBatch, effect as run, signal, untracked } from "@preact/signals-core";
+interface Effect {
+  /** Effects that are due at once run in the order in which they were created. */
+  readonly order: number;
+  readonly action: () => void;
+  /** What it read when it last ran. */
+  sources: Set<Signal<unknown>>;
+}
 
-export { signal };
-
-/** Within how many batches this is, and the effects that begin at the end of the outermost. */
+/** The effect that is running, within how many batches, and those to run at the end. */
+let running: Effect | null = null;
 let depth = 0;
-const begun = new Set<() => void>();
+const due = new Set<Effect>();
+let created = 0;
 
-/** Runs an action now, or at the end of the current batch, and again when what it reads changes; returns a function to stop. */
-export function effect(action: () => void): () => void {
-  let stop: (() => void) | undefined;
-  const begin = () => {
-    stop = run(() => {
-      action(); // what it returns is no clean-up
+/** More effects than this in a batch are a circle. */
+const MOST = 10_000;
+
+/** A value, and the effects that have read it. */
+export class Signal<T> {
+  private readonly readers = new Set<Effect>();
+
+  /** @param onRead told when the first effect has read it, and when none does any more. */
+  constructor(
+    private current: T,
+    private readonly onRead: (isRead: boolean) => void = () => {},
+  ) {}
+
+  get value(): T {
+    if (running !== null && !running.sources.has(this as Signal<unknown>)) {
+      running.sources.add(this as Signal<unknown>);
+      this.readers.add(running);
+      if (this.readers.size === 1) this.onRead(true);
+    }
+    return this.current;
+  }
+
+  set value(next: T) {
+    if (Object.is(next, this.current)) return;
+    this.current = next;
+    batch(() => {
+      for (const reader of this.readers) due.add(reader);
     });
-  };
-  if (depth > 0) begun.add(begin);
-  else begin();
-  return () => {
-    begun.delete(begin);
-    stop?.();
-  };
+  }
+
+  leave(reader: Effect): void {
+    if (this.readers.delete(reader) && this.readers.size === 0) this.onRead(false);
+  }
 }
 
 /** Makes fields of an object signals, which are read and set as before. */
 export function tracked(target: object, ...names: readonly string[]): void {
   for (const name of names) {
-    const field = signal((target as Record<string, unknown>)[name]);
-    const get = () => field.value;
+    const signal = new Signal((target as Record<string, unknown>)[name]);
+    const get = () => signal.value;
     const set = (next: unknown) => {
-      field.value = next;
+      signal.value = next;
     };
     Object.defineProperty(target, name, { get, set });
   }
+}
+
+/** Runs an action now, or at the end of the current batch, and again when what it reads changes; returns a function to stop. */
+export function effect(action: () => void): () => void {
+  const self: Effect = { order: created++, action, sources: new Set() };
+  batch(() => due.add(self));
+  return () => {
+    due.delete(self);
+    for (const source of self.sources) source.leave(self);
+    self.sources.clear();
+  };
 }
 
 /** An action for an effect that depends on what `read` reads, and not on what `act` does. */
@@ -57,21 +93,48 @@ export function onChange<T>(read: () => T, act: (found: T) => void): () => void 
 
 /** Sets several signals at once: effects run at the end. If an effect calls this, what is read here does not concern it. */
 export function batch<T>(action: () => T): T {
-  const inside = () => {
-    depth += 1;
+  const outer = running;
+  running = null;
+  depth += 1;
+  try {
+    return action();
+  } finally {
     try {
-      return action();
+      if (depth === 1) flush();
     } finally {
       depth -= 1;
-      if (depth === 0) start();
+      running = outer;
     }
-  };
-  return untracked(() => inBatch(inside));
+  }
 }
 
-function start(): void {
-  for (const begin of begun) {
-    begun.delete(begin);
-    begin();
+function flush(): void {
+  let runs = 0;
+  for (let next = first(); next !== undefined; next = first()) {
+    runs += 1;
+    if (runs > MOST) {
+      due.clear();
+      throw new Error("effects set what they read");
+    }
+    run(next);
+  }
+}
+
+function first(): Effect | undefined {
+  let found: Effect | undefined;
+  for (const each of due) if (found === undefined || each.order < found.order) found = each;
+  return found;
+}
+
+function run(self: Effect): void {
+  due.delete(self);
+  const before = self.sources;
+  self.sources = new Set();
+  running = self;
+  try {
+    self.action();
+  } finally {
+    running = null;
+    for (const source of before) if (!self.sources.has(source)) source.leave(self);
   }
 }

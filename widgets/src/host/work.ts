@@ -1,6 +1,6 @@
 /** Data that the kernel computes on request: programs, switches, the compiled program, memory. */
 
-import { batch, signal } from "../base/signals";
+import { batch, Signal } from "../base/signals";
 import { NONE, type Progress, type Work } from "../model/work";
 import type { Progress as Said } from "../wire/explorer.generated";
 import { interruptOf, isGone } from "./held";
@@ -23,7 +23,7 @@ export function workOf(
   traits: readonly [string, ...string[]],
   { patience = PATIENCE, content = (): unknown => message } = {},
 ): Work {
-  const now = signal<Progress>(NONE, { watched: () => listen(true), unwatched: () => listen(false) });
+  const now = new Signal<Progress>(NONE, (isRead) => listen(isRead));
   /** Whether the kernel is working on it. */
   let isBegun = false;
   /** The code that stops it, if an interrupt does not. */
