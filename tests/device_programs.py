@@ -261,6 +261,11 @@ def explicit_axes(x, w):
 
 
 @explicit(jax.device_put(M, NamedSharding(EXPLICIT, P("i", None))), jax.device_put(W, NamedSharding(EXPLICIT, P())))
+def explicit_axes_in_a_jitted_function(x, w):
+    return jax.nn.relu(jnp.tanh(x) @ w)
+
+
+@explicit(jax.device_put(M, NamedSharding(EXPLICIT, P("i", None))), jax.device_put(W, NamedSharding(EXPLICIT, P())))
 def explicit_axes_in_shard_map(x, w):
     return jax.shard_map(lambda x, w: jnp.tanh(x @ w), mesh=EXPLICIT, in_specs=(P("i"), P()), out_specs=P("i"))(x, w)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from jaxviz.analysis.devices import mesh_size, parts_of_array, types_to_lower
+from jaxviz.analysis.devices import mesh_size, parts_by_type, parts_of_array, types_to_lower
 from jaxviz.analysis.lowering import Tags, lower_gradient, lowered
 from jaxviz.derivation import Derivation
 from jaxviz.higher_order import bodies, is_scan, of
@@ -86,7 +86,7 @@ class Layouts:
         parts = self.roots.get(_key(equation, place))
         if parts is None and place < len(root.outvars) and _alike(value, root.outvars[place]):
             parts = self.own.get(root.outvars[place])
-        return parts or 1
+        return parts or parts_by_type(value.aval) or 1
 
     def _stacked(self, scan: Equation, place: int) -> int:
         """The same for a scan's stacked values: with the sharding of each iteration's value, or of the carry."""

@@ -119,6 +119,15 @@ def check_parts(cases):
     return known
 
 
+def test_types_with_explicit_axes_say_the_parts():
+    (case,) = (c for c in CASES if c.name == "explicit_axes_in_a_jitted_function")
+    with case.where():
+        said, compiled = (jaxviz.residuals(case.fun, *case.args, compile=c) for c in (False, True))
+    parts = [(r.nbytes, r.nbytes_per_device) for r in said]
+    assert len(parts) > 3
+    assert parts == [(r.nbytes, r.nbytes_per_device) for r in compiled]
+
+
 @pytest.mark.slow
 def test_the_parts_are_those_of_the_compiled_program():
     assert check_parts(CASES[::8]) > 12

@@ -341,15 +341,11 @@ def _nested(program: Program, outer: str | None) -> Iterable[tuple[str, str]]:
 
 def checkpoints_of(primal: Program) -> str:
     """`12 checkpoints of layer (model.py:12) and 1 of head (model.py:30)`, or what is added if there is none."""
-    checkpoints = Counter(
-        (p.name, at if (at := defined_at(p)).line else locate(e.source))  # JAX's own function is placed at its call
-        for _, e in primal.walk()
-        if of(e).is_checkpoint
-        for _, p in e.programs
-    )
+    # A function of JAX's own is placed at its call.
+    place = lambda e, p: at if (at := defined_at(p)).line else locate(e.source)
+    checkpoints = Counter((p.name, place(e, p)) for _, e in primal.walk() if of(e).is_checkpoint for _, p in e.programs)
     if not checkpoints:
         return "one checkpoint around the whole function, which has none"
-    beside = lambda at: f" ({short_location(at)})" if at is not None else ""
-    parts = [f"{n} of {name}{beside(at)}" for (name, at), n in checkpoints.most_common(3)]
+    parts = [f"{n} of {name}{f' ({short_location(at)})' if at else ''}" for (name, at), n in checkpoints.most_common(3)]
     more = [f"{len(checkpoints) - 3} other functions"] if len(checkpoints) > 3 else []
     return f"its checkpoints, {' and '.join([*parts, *more])}"

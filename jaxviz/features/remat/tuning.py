@@ -13,8 +13,7 @@ NEAR = 0.02
 """The share by which figures may differ that count as equal: how exact estimates are, and how exactly peaks are
 searched for.
 
-At half of it, a plan within work took 19 % more of it for a peak that was 0.2 % higher, and one within residuals had a
-peak that was 2.6 % higher; the latter also at 5 %.
+At half of it, a plan took 19 % more work for a peak that was 0.2 % higher; there and at 5 %, one peak was 2.6 % higher.
 """
 EXACT = 0.001
 """How exactly an optimum is computed, and a bound of it, as a share of it.
