@@ -20,6 +20,7 @@ import pytest
 
 FOLDER = Path(__file__).parent / "goldens" / "transcripts"
 VERSION = ".".join(jax.__version__.split(".")[:2])
+PACKAGES = f"{Path(jax.__file__).parents[1]}{os.sep}"
 BASE, OTHERS = "0.10", ("0.11", "0.12")
 """The versions of JAX whose transcripts are compared. Where one of the others shows something else, it has a file of
 its own, such as
@@ -55,7 +56,8 @@ def replay(transcript, folder, run=at_the_prompt):
     try:
         for block in re.findall(r"^>>> .*\n(?:\.\.\.(?: .*)?\n)*", base, re.MULTILINE):
             code = "".join(line[4:] or "\n" for line in block.splitlines(keepends=True))
-            shown += [block, output_of(run, "\n" * place + code, vars(module)).replace(f"{folder}{os.sep}", "")]
+            output = output_of(run, "\n" * place + code, vars(module))
+            shown += [block, output.replace(f"{folder}{os.sep}", "").replace(PACKAGES, "")]
             place += block.count("\n")
     finally:
         del sys.modules["transcript"]
