@@ -255,6 +255,11 @@ def constrained(x, w):
     return jnp.sum(jnp.tanh(y @ w))
 
 
+@case(jax.device_put(M, NamedSharding(GRID, P("i", "j"))), jax.device_put(W, NamedSharding(GRID, P("j"))))
+def jitted_in_a_library(x, w):
+    return jax.nn.relu(jnp.tanh(x) @ w) * jnp.sum(x)
+
+
 @explicit(jax.device_put(M, NamedSharding(EXPLICIT, P("i", "j"))), jax.device_put(W, NamedSharding(EXPLICIT, P())))
 def explicit_axes(x, w):
     return jnp.sin(x) * x, jnp.sum(w * w, 0)

@@ -118,13 +118,6 @@ def parts_of_array(x: Any) -> int:
     return (_parts(x.sharding, x) or 1) if getattr(x, "committed", False) else 1
 
 
-def parts_by_type(aval: Any) -> int | None:
-    """Over how many devices a type says that its values are sharded; None if the partitioner may choose."""
-    sharding: Any = getattr(aval, "sharding", None)
-    types = set() if sharding is None or sharding.mesh.empty else set(sharding.mesh.axis_types)
-    return _parts_of_spec(sharding.spec, sharding.mesh) if types == {jax.sharding.AxisType.Explicit} else None
-
-
 def _parts(sharding: Any, aval: Any) -> int | None:
     if isinstance(sharding, jax.sharding.NamedSharding):
         return _parts_of_spec(sharding.spec, sharding.mesh)

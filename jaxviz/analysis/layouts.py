@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from jaxviz.analysis.devices import mesh_size, parts_by_type, parts_of_array, types_to_lower
+from jaxviz.analysis.devices import mesh_size, parts_of_array, types_to_lower
 from jaxviz.analysis.lowering import Tags, lower_gradient, lowered
 from jaxviz.derivation import Derivation
 from jaxviz.higher_order import bodies, is_scan, of
@@ -70,6 +70,10 @@ class Layouts:
         return replace(self, roots=roots)
 
     def parts(self, equation: Equation, place: int) -> int:
+        """Over how many devices a result of an equation is divided; 1 if that is not known."""
+        return self.known_parts(equation, place) or 1
+
+    def known_parts(self, equation: Equation, place: int) -> int | None:
         """Over how many devices a result of an equation is divided.
 
         The equation may be one of another derivation of the same function, such as one with checkpoints: then what came
@@ -86,18 +90,18 @@ class Layouts:
         parts = self.roots.get(_key(equation, place))
         if parts is None and place < len(root.outvars) and _alike(value, root.outvars[place]):
             parts = self.own.get(root.outvars[place])
-        return parts or parts_by_type(value.aval) or 1
+        return parts
 
-    def _stacked(self, scan: Equation, place: int) -> int:
+    def _stacked(self, scan: Equation, place: int) -> int | None:
         """The same for a scan's stacked values: with the sharding of each iteration's value, or of the carry."""
         (body,) = bodies(scan)
         value = body.program.outvars[place]
         for e in body.program.equations:
             if value in e.outvars:
-                return self.parts(e, e.outvars.index(value))
+                return self.known_parts(e, e.outvars.index(value))
         n_before, n_carry = of(scan).carry(scan.operation)
         carried = body.program.invars[n_before : n_before + n_carry]
-        return self.parts(scan, carried.index(value)) if value in carried else 1
+        return self.known_parts(scan, carried.index(value)) if value in carried else None
 
     def nbytes(self, equation: Equation, place: int) -> int:
         """Bytes of a result of an equation on one device."""

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
 from jaxviz.analysis.checkpoints import CheckpointReport, is_offload, report_checkpoints
-from jaxviz.analysis.devices import compiled_parts, parts_by_type, spans_devices
+from jaxviz.analysis.devices import compiled_parts, spans_devices
 from jaxviz.analysis.grouping import grouped, rows_of
 from jaxviz.analysis.layouts import find_layouts
 from jaxviz.analysis.site import Site
@@ -329,8 +329,9 @@ def _propagated(derivation: Derivation) -> list[int | None]:
     layouts = find_layouts(derivation)
     if layouts is None or layouts.unknown:
         return [None] * derivation.n_residuals
-    of = lambda a: layouts.values.get(a, parts_by_type(a.aval)) if isinstance(a, Var) else 1
-    return [of(a) for a in derivation.linearized.residuals]
+    results = {v: (e, place) for e in derivation.forward.equations for place, v in enumerate(e.outvars)}
+    known = lambda v: layouts.known_parts(*results[v]) if v in results else layouts.values.get(v)
+    return [known(a) if isinstance(a, Var) else 1 for a in derivation.linearized.residuals]
 
 
 def _sizes(total: int, per_device: int | None) -> str:
