@@ -20,6 +20,7 @@ from programs import Case, on_device
 
 import jaxviz
 from jaxviz.derivation import STAGES, type_name
+from jaxviz.higher_order import of
 from jaxviz.higher_order.typecheck import check_program
 from jaxviz.ir.convert import read_jaxpr, write_program
 from jaxviz.ir.origin import ancestors, own_line
@@ -326,20 +327,40 @@ def every_derived_equation_leads_back_to_the_function(case):
 
 
 def reasons_name_the_lines_that_read_a_value_again(case):
-    """Those of the function's own equations from which the readers in the backward program come, and no others."""
+    """Those of the function's own equations from which the readers in the backward program come, and no others, with
+    whether it is the operation that is computed again, or its derivative."""
+
+    def roots(reader):
+        return [[e, *ancestors(e)][-1] for e in (reader.equation, *reversed(reader.within))]
 
     def line_of(reader):
         """That of the function's equation, and not a rule's, nor what jit compiled for another line."""
-        first = ([e, *ancestors(e)][-1] for e in (reader.equation, *reversed(reader.within)))
-        return next(at.line for e in first if (at := own_line(e.source)) is not None)
+        return next(at.line for e in roots(reader) if (at := own_line(e.source)) is not None)
+
+    def is_again(reader):
+        return any(e.origin is not None and e.origin.role == "recomputation" for e in (reader.equation, *reader.within))
+
+    def uses(reader):
+        """What may be said of it: a custom rule computes the function and its derivative."""
+        root = roots(reader)[0]
+        if not is_again(reader):
+            return {"gradient"}
+        if any(of(e).has_custom_rule for e in roots(reader)):
+            return {"gradient", "recompute"}
+        return {"recompute" if reader.equation.operation is root.operation or root.programs else "gradient"}
 
     for r in derived(case).residuals:
         assert r.why in r.reason
         assert ("nothing reads it again" in r.why) == (not r.backward)
         if r.decision == "saved" and r.backward:
             said = r.why.partition("; ")[0]  # without the dummies of other branches
-            lines, read = {int(n) for n in re.findall(r"line (\d+)", said)}, set(map(line_of, r.backward))
-            assert lines <= read if "more place" in said else lines == read, said
+            lines = {("gradient" if s else "recompute", int(n)) for n, s in re.findall(r"line (\d+)('s)?", said)}
+            read = [{(use, line_of(reader)) for use in uses(reader)} for reader in r.backward]
+            assert lines <= set().union(*read), said
+            assert "more place" in said or all(lines & one for one in read), said
+        for derivative, name in re.findall(r"([\w-]+)'s derivative [^;]*; read by the `([^`]+)` that forms", r.reason):
+            readers = [b for b in r.backward if b.equation.primitive.name == name and not is_again(b)]
+            assert any(derivative in {e.primitive.name for e in roots(b)} for b in readers), r.reason
 
 
 def reads_as_jax_prints_it(case):

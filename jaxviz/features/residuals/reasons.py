@@ -62,8 +62,11 @@ def explain(residual: Residual) -> tuple[str, str]:
     short = needed([residual])
     if not residual.is_read or not residual.linear:
         return f"{what} is saved, though {short}", short
-    read_by = _read_by(residual.backward, location, residual.site)
-    return f"{what} is {short}: {_rule(residual.linear[0])}{read_by}", short
+    linear, read_by = residual.linear[0], "; there is no backward program to read it"
+    if residual.backward:
+        linear, backward = _one_use(residual.linear, residual.backward)
+        read_by = _read_by(linear, backward, location, residual.site)
+    return f"{what} is {short}: {_rule(linear)}{read_by}", short
 
 
 def needed(residuals: Sequence[Residual]) -> str:
@@ -75,16 +78,24 @@ def needed(residuals: Sequence[Residual]) -> str:
 
 
 def _needed(residuals: Sequence[Residual], first: Residual) -> str:
-    readers = [reader for r in residuals for reader in (r.linear if r.backward is None else r.backward)]
+    readers = [(r, reader) for r in residuals for reader in (r.linear if r.backward is None else r.backward)]
     if not readers:
         dropped = "" if first.kind == "argument" else ", so a compiled gradient drops it"
         return f"nothing reads it again{dropped}"
-    if first.decision == "offloaded":
-        return "offloaded by the checkpoint policy, and brought back for the backward pass"
-    shown = first.location
+    of_saved = [reader for r, reader in readers if r.decision != "offloaded"]
+    if not of_saved:
+        return _OFFLOADED
+    rest = "" if len(of_saved) == len(readers) else f"partly {_OFFLOADED}; the rest is "
+    return f"{rest}needed again {_uses(of_saved, first.location)}"
+
+
+_OFFLOADED = "offloaded by the checkpoint policy, and brought back for the backward pass"
+
+
+def _uses(readers: Sequence[Reader], shown: Location) -> str:
     uses: dict[tuple[bool, str, int, bool], tuple[str, dict[str, None]]] = {}
     for reader in readers:
-        again, at = _is_recomputed(reader), _line_of(reader)
+        again, at = _computes_again(reader), _line_of(reader)
         place = (False, "", 0) if at is None else (at.file != shown.file, at.file, at.line)
         line = line_beside(at, shown) if at is not None else ""
         uses.setdefault((*place, not again), (line, {}))[1][_operation(reader)] = None
@@ -95,7 +106,7 @@ def _needed(residuals: Sequence[Residual], first: Residual) -> str:
     parts = [_use(*use, where) for use, where in lines.items()]
     if len(uses) > _SHOWN:
         parts.append(f"in {counted(len(uses) - _SHOWN, 'more place')}")
-    return f"needed again {together(parts)}"
+    return together(parts)
 
 
 _SHOWN = 2
@@ -111,8 +122,31 @@ def _use(again: bool, operations: str, lines: Sequence[str]) -> str:
     return f"in {whose} gradient{'s' * (len(lines) > 1)} ({operations})"
 
 
-def _is_recomputed(reader: Reader) -> bool:
-    return any(e.origin is not None and e.origin.role == "recomputation" for e in (reader.equation, *reader.within))
+def _roles(reader: Reader) -> set[str]:
+    """The roles of a reader, or of the equation around it that has one; 'rule' if the function has no such operation,
+    as the cosine that sin's derivative needs."""
+    roles: set[str] = set()
+    for e in (reader.equation, *reversed(reader.within)):
+        for o in (a.origin for a in (e, *ancestors(e)) if a.origin is not None):
+            roles |= {o.role, "rule"} if (o.transform, o.role) in _OF_RULE else {o.role}
+        if roles & {"recomputation", "cotangent"}:
+            break
+    return roles
+
+
+_OF_RULE = (("jvp", "tangent"), ("linearize", "residual"))
+
+
+def _computes_again(reader: Reader) -> bool:
+    return "recomputation" in (roles := _roles(reader)) and "rule" not in roles
+
+
+def _one_use(linear: Sequence[Reader], backward: Sequence[Reader]) -> tuple[Reader, Reader]:
+    """A reader in the linear and one in the backward program that belong to one operation's derivative."""
+    use = lambda reader: (primal_equation(_with_rule(reader)), _computes_again(reader))
+    transposed = {use(reader): reader for reader in reversed(backward)}
+    pairs = ((reader, transposed[use(reader)]) for reader in linear if use(reader) in transposed)
+    return next(pairs, (backward[0], backward[0]))
 
 
 def _line_of(reader: Reader) -> Location | None:
@@ -142,12 +176,12 @@ def _rule(reader: Reader) -> str:
         return f"the {origin.rule} passes it to its backward function"
     if origin is not None and origin.rule.startswith("brought back"):
         return f"it is {origin.rule}"
-    source = primal_equation(derived)
-    if _is_recomputed(reader):
-        return f"`{primitive.name}` is recomputed from it in the backward pass"
     name = primitive.name
-    use = _USES_OF_OPERAND.get((name, reader.operand)) or _USES.get(name, f"reads it in `{name}`")
-    return f"{_derivative(derived, source)} {use}"
+    if _computes_again(reader):
+        return f"`{name}` is recomputed from it in the backward pass"
+    of_tangent = _USES_OF_OPERAND.get((name, reader.operand)) or _USES.get(name)
+    use = of_tangent if of_tangent and "recomputation" not in _roles(reader) else f"reads it in `{name}`"
+    return f"{_derivative(derived, primal_equation(derived))} {use}"
 
 
 def _derivative(equation: Equation, source: Equation) -> str:
@@ -160,14 +194,13 @@ def _derivative(equation: Equation, source: Equation) -> str:
     return f"{source.primitive.name}'s derivative"
 
 
-def _read_by(backward: Sequence[Reader] | None, location: Location, site: Site) -> str:
-    if backward is None:
-        return "; there is no backward program to read it"
-    if not backward:
-        return "; no equation of the backward program reads it"
-    equation = backward[0].equation
-    whose = _cotangent_of(backward[0], location, site)
-    return f"; read by the `{equation.primitive.name}` that forms {whose}"
+def _read_by(linear: Reader, backward: Reader, location: Location, site: Site) -> str:
+    """The backward equation that reads it, if that forms a cotangent."""
+    name = backward.equation.primitive.name
+    if is_backward_rule(linear.equation):
+        return f", which reads it in `{name}`"
+    forms = f"; read by the `{name}` that forms {_cotangent_of(backward, location, site)}"
+    return forms if "cotangent" in _roles(backward) else ""
 
 
 def _cotangent_of(reader: Reader, location: Location, site: Site) -> str:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import transcripts
-from jax.ad_checkpoint import print_saved_residuals
+from jax.ad_checkpoint import checkpoint_name, print_saved_residuals
 
 import jaxviz
 from jaxviz.report.tables import nbytes
@@ -152,3 +152,20 @@ def test_rows_that_say_the_same_are_one(tmp_path):
 @transcripts.of("residuals")
 def test_transcript(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)
+
+
+def test_values_of_one_expression_are_said_to_be_offloaded_only_where_they_are():
+    moved = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[], names_which_can_be_offloaded=["h"],
+        offload_src="device", offload_dst="pinned_host",
+    )  # fmt: skip
+
+    def layer(x):
+        h = checkpoint_name(jnp.sin(x), "h")
+        return h * h
+
+    saved = jaxviz.residuals(lambda x: jnp.sum(layer(jax.checkpoint(layer, policy=moved)(x))), X)
+    both = next(e for e in saved.expressions if len(e.residuals) > 1)
+    assert {r.decision for r in both.residuals} == {"offloaded", "saved"}
+    rest = r"partly offloaded by .*; the rest is needed again in line \d+'s gradient \(product\)."
+    assert re.fullmatch(rest, both.reason)
