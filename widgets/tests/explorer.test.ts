@@ -205,7 +205,7 @@ test("clicking a residual highlights its line and sends its equation to Python",
   expect(model.values["selected"]).toBe("primal:0");
   expect(find("source-line").filter((line) => line.classList.contains("is-selected"))).toHaveLength(1);
   expect(find("inspected")[0]!.textContent).toBe("sin");
-  expect(find("reason")[0]!.textContent).toBe("sin(x) is saved because sin's derivative reads it");
+  expect(find("reason")[0]!.textContent).toBe("sin(x) is needed again in line 4's gradient (sin)");
   expect(find("reason")[0]!.querySelector("code")!.textContent).toBe("sin(x)");
 });
 

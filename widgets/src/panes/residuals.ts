@@ -432,7 +432,7 @@ export class ResidualsPane {
         h("code", {}, ...breakable(label)),
         !isGroup && r.label !== r.name && h("code", { class: "jv-dim" }, ` ${r.name}`),
         ...tags(r),
-        h("div", { class: "jv-dim jv-needed", title: r.reason }, ...marked(whyOf(r))),
+        h("div", { class: "jv-dim jv-needed", title: r.reason }, ...marked(r.reason)),
       ),
       h("td", { class: "jv-col-life" }, this.lives?.draw(indicesOf(row), this.most.alive)),
       h("td", { class: "jv-col-type" }, h("code", {}, r.type)),
@@ -534,11 +534,6 @@ export class ResidualsPane {
       this.sumUp();
     });
   }
-}
-
-/** The reason without the name, which has its own column. */
-function whyOf(r: Residual): string {
-  return r.reason.split(" is saved because ", 2)[1] ?? r.reason;
 }
 
 const indicesOf = ({ members }: Row) => members.map((r) => r.index);
