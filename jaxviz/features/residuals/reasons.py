@@ -171,12 +171,11 @@ def _with_rule(reader: Reader) -> Equation:
 def _rule(reader: Reader) -> str:
     """What the rule of an operation does with a value that it reads."""
     derived = _with_rule(reader)
-    origin, primitive = derived.origin, reader.equation.primitive
+    origin, name = derived.origin, reader.equation.primitive.name
     if is_backward_rule(reader.equation) and origin is not None:
         return f"the {origin.rule} passes it to its backward function"
     if origin is not None and origin.rule.startswith("brought back"):
         return f"it is {origin.rule}"
-    name = primitive.name
     if _computes_again(reader):
         return f"`{name}` is recomputed from it in the backward pass"
     of_tangent = _USES_OF_OPERAND.get((name, reader.operand)) or _USES.get(name)
