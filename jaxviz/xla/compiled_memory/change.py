@@ -148,8 +148,7 @@ class MemoryChange(Report, schema="compiled_memory.compare"):
         caption = "what changed at the peak:" if self.changes else ""
         yield difference_table([c.difference for c in self.changes], caption)
         for name, memory in (("Before", self.before), ("Now", self.after)):
-            at = f" ({short_location(memory.location)})" if memory.location is not None else ""
-            yield f"{name} the peak is at {memory.peak_at}{at}, and {memory.allocated}."
+            yield f"{name} the peak is {memory.peak_place}, and {memory.allocated}."
 
     _ENDS = ("function", "about", "compiler", "temp_nbytes", "peak_nbytes", "reserved_nbytes", "n_devices")
     _data = ("nbytes", "compiled_otherwise", "changes", ("before", _ENDS), ("after", _ENDS))

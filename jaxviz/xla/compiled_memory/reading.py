@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxviz.analysis.grouping import alike, grouped, most_alike, pattern
 from jaxviz.analysis.lowering import compiled_as_named
+from jaxviz.analysis.naming import ROOM_IN_SENTENCE, written_at
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.arguments import Argnums
 from jaxviz.features.residuals.notes import gradient_note
@@ -140,13 +141,14 @@ def memory_of(
     peak = int(np.argmax([sum(m.nbytes) for m in timeline])) if timeline else 0
     at_peak, where = _at_peak(attribution, allocations, described, peak, results), module.order[peak]
     running = attribution.equation_of(where)
+    operation = running.what if running is not None else module.instructions[where].opcode
+    location = running.location if running is not None else None
     of_role = lambda role: sum(a.nbytes for a in allocations if a.role == role)
     return CompiledMemory(
         function, about, program.compiler, of_role("temporary"), of_role("argument"), of_role("result"),
         of_role("constant"), sum(a.nbytes for a in allocations if a.role == "argument" and a.results), timeline,
-        at_peak, running.what if running is not None else module.instructions[where].opcode,
-        running.location if running is not None else None, n_devices, notes, _at_any_time(described),
-        _without_memory(attribution), _at_any_time(attribution.described_all(buffers("host"))),
+        at_peak, written_at(location, ROOM_IN_SENTENCE) or operation, location, n_devices, notes,
+        _at_any_time(described), _without_memory(attribution), _at_any_time(attribution.described_all(buffers("host"))),
     )  # fmt: skip
 
 

@@ -117,7 +117,7 @@ class CompiledMemory(Report, schema="compiled_memory"):
       timeline: one entry for each instruction, in the order in which they run; the body of a loop is there once, at the
         place of the loop.
       at_peak: what is in memory at the peak, largest first.
-      peak_at: the operation that runs at the peak, such as `mul`.
+      peak_at: the expression that is computed at the peak, such as `x * w`; its operation if it is unknown.
       location: its line in the user's code; None if it is not known.
       n_devices: the number of devices that it runs on.
       notes: remarks on the whole program.
@@ -190,19 +190,23 @@ class CompiledMemory(Report, schema="compiled_memory"):
 
     @property
     def summary(self) -> str:
-        """compiled gradient of `loss` in `params` on cpu: peak 1.2 MiB at mul (model.py:12): 0.8 MiB residuals, …;
-        XLA's own 12 KiB."""
+        """compiled gradient of `loss` in `params` on cpu: peak 1.2 MiB, at `x * w` (model.py:12): 0.8 MiB residuals,
+        …; XLA's own 12 KiB."""
         on = f", on each of {self.n_devices:,} devices" if self.n_devices > 1 else ""
         return f"compiled {self.about} on {self.compiler.backend}{on}: {self.peak_text}: {_together(self.by_kind())}"
 
     @property
     def peak_text(self) -> str:
-        """`peak 1.2 MiB in the backward pass at mul (model.py:12)`."""
-        where = f" ({short_location(self.location)})" if self.location is not None else ""
+        """``peak 1.2 MiB in the backward pass, at `x * w` (model.py:12)``."""
         in_pass = ""
         if self.timeline and any(m.is_backward for m in self.timeline):
             in_pass = f" in the {'backward' if self.timeline[self.peak].is_backward else 'forward'} pass"
-        return f"peak {format_bytes(self.peak_nbytes)}{in_pass} at {self.peak_at}{where}"
+        return f"peak {format_bytes(self.peak_nbytes)}{in_pass}, {self.peak_place}"
+
+    @property
+    def peak_place(self) -> str:
+        """``at `x * w` (model.py:12)``, as the modelled memory says it."""
+        return f"at `{self.peak_at}`" + (f" ({short_location(self.location)})" if self.location is not None else "")
 
     @property
     def allocated(self) -> str:
