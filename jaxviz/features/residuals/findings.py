@@ -99,20 +99,17 @@ def _types_of_copies(root: Source, copies: Sequence[Residual]) -> str:
 
 
 class _Producers:
-    """For each program the equation that computes each value, and the index of the result."""
+    """For each program the equation that computes each value, None for an input, and the index of the value there; -1
+    for a constant."""
 
     def __init__(self) -> None:
-        self.of: dict[Program, dict[Atom, tuple[Equation, int]]] = {}
+        self.of: dict[Program, dict[Atom, tuple[Equation | None, int]]] = {}
 
-    def __call__(self, program: Program, atom: Atom) -> tuple[Equation, int] | None:
+    def __call__(self, program: Program, atom: Atom) -> tuple[Equation | None, int]:
         if program not in self.of:
-            self.of[program] = {v: (e, i) for e in program.equations for i, v in enumerate(e.outvars)}
-        return self.of[program].get(atom)
-
-
-def _input(program: Program, atom: Atom) -> int | None:
-    """The index of the input of a program that a value is."""
-    return program.invars.index(atom) if atom in program.invars else None  # type: ignore[arg-type]
+            self.of[program] = {v: (None, i) for i, v in enumerate(program.invars)}
+            self.of[program].update((v, (e, i)) for e in program.equations for i, v in enumerate(e.outvars))
+        return self.of[program].get(atom, (None, -1))
 
 
 def _root(
@@ -126,15 +123,13 @@ def _root(
     lengths: tuple[int, ...] = ()
     while not isinstance(atom, Literal):
         within = tuple(e for _, e in outside)
-        makers = producers(program, atom)
-        if makers is None:
-            place = _input(program, atom)
-            if place is None or not outside or is_scan(outside[-1][1]):
+        equation, place = producers(program, atom)
+        if equation is None:
+            if place < 0 or not outside or is_scan(outside[-1][1]):
                 return Source(None, atom, within, lengths)
             program, holder = outside.pop()
             atom = holder.invars[_body(holder).operands[place]]
             continue
-        equation, place = makers
         if stops(equation):
             return Source(equation, atom, within, lengths)
         if _keeps_numbers(equation) or only_passes_a_scalar(equation):
@@ -244,8 +239,8 @@ def _is_iota(producers: _Producers, around: Sequence[Program], within: Sequence[
         source = _root(producers, around[depth], atom)
         if source is None or source.equation is not None or not depth:
             break
-        place, holder = _input(around[depth], source.atom), within[depth - 1]
-        if place is None or (is_scan(holder) and place >= of(holder).carry(holder.operation)[0]):
+        (_, place), holder = producers(around[depth], source.atom), within[depth - 1]
+        if place < 0 or (is_scan(holder) and place >= of(holder).carry(holder.operation)[0]):
             break
         atom = holder.invars[place]
     return source is not None and source.equation is not None and source.equation.primitive.name == "iota"
@@ -272,9 +267,8 @@ def _times_alike(producers: _Producers, dependence: _Dependence, program: Progra
     """The trip counts of the scans in whose iterations a value is the same."""
     # For each enclosing scan, its length and what differs between its iterations.
     varying: list[tuple[int, set[Atom]]] = []
-    makers = producers(program, atom)
-    while makers is not None and (is_call(makers[0]) or is_scan(makers[0])):
-        equation, place = makers
+    equation, place = producers(program, atom)
+    while equation is not None and (is_call(equation) or is_scan(equation)):
         body = _body(equation).program
         # What a call or inner scan receives that differs; an inner scan may add it to its carry.
         inner = [(n, dependence.dependents(body, dependence.differing_in(equation, v))) for n, v in varying]
@@ -287,7 +281,7 @@ def _times_alike(producers: _Producers, dependence: _Dependence, program: Progra
             differs += [True] * (len(body.invars) - len(differs))
             inner.append((scan_length(equation), dependence.dependents(body, differs)))
         varying, program, atom = inner, body, body.outvars[place]
-        makers = producers(program, atom)
+        equation, place = producers(program, atom)
     yield from (n for n, v in varying if atom not in v)
 
 
