@@ -161,7 +161,7 @@ BUDGETS = {
     "features/residuals": 1_944,
     "functions": 2_250,
     "higher_order": 3_230,
-    "ir": 3_750,
+    "ir": 3_760,
     "ir/compat": 3_780,
     "notebook": 950,
     "page": 1_140,

@@ -32,7 +32,7 @@ class Plain:
       passes_on: the operands that make the result non-finite if they are.
       grows: how a result of finite operands becomes infinite; a sum of such results may also be NaN.
       word: what people call its result, if not by its name.
-      operation: what they call the operation, if not by its name.
+      operation: what they call the operation, if not by `word`.
     """
 
     kind: str = ""
@@ -69,9 +69,9 @@ ROWS = (
      Plain("lowered")),
     ("igamma igammac igamma_grad_a zeta polygamma regularized_incomplete_beta", Plain("series")),
     ("select_n", Plain("selection", word="selected", operation="selection")),
-    ("integer_pow", Plain("power", passes_on="first", grows="product", word="power", operation="power")),
-    ("dot_general", Plain("product", passes_on="all", grows="sum", word="product", operation="matrix product")),
-    ("conv_general_dilated", Plain("convolution", grows="sum", word="convolution", operation="convolution")),
+    ("integer_pow", Plain("power", passes_on="first", grows="product", word="power")),
+    ("dot_general", Plain("product", passes_on="all", grows="sum", word="product")),
+    ("conv_general_dilated", Plain("convolution", grows="sum", word="convolution")),
     ("reduce_sum", Plain("reduction", passes_on="all", grows="sum")),
     ("reduce_prod", Plain("reduction", passes_on="all", grows="product", operation="product")),
     ("reduce_max reduce_min reduce_and reduce_or reduce_xor", Plain("reduction")), ("argmax argmin", Plain("position")),
@@ -90,9 +90,10 @@ ROWS = (
     ("reshape squeeze", Plain("movement", "view")), ("bitcast_convert_type", Plain("movement", "bits")),
     ("transpose", Plain("movement", "layout", is_free=True)), ("iota empty", Plain("movement", is_free=True)),
     ("broadcast_in_dim", Plain("movement", "layout", is_free=True, word="broadcast")),
-    ("convert_element_type", Plain("movement", "rounded", word="converted")), ("rev", Plain("reversal", "layout")),
-    ("concatenate", Plain("movement", passes_on="all")), ("pad", Plain("movement", passes_on="first")),
-    ("broadcast_to tile", Plain("movement", "layout")), ("split stack unstack empty2", Plain("movement")),
+    ("convert_element_type", Plain("movement", "rounded", word="converted", operation="conversion")),
+    ("rev", Plain("reversal", "layout")), ("concatenate", Plain("movement", passes_on="all")),
+    ("pad", Plain("movement", passes_on="first")), ("broadcast_to tile", Plain("movement", "layout")),
+    ("split stack unstack empty2", Plain("movement")),
     ("device_put", Plain("transfer")),  # its numbers are those of its operand, but in another memory on purpose
     ("random_bits random_split random_fold_in", Plain("random bits")), ("threefry2x32", Plain("cipher")),
     ("rng_bit_generator", Plain("generator")),
@@ -115,6 +116,16 @@ OTHER = Plain()
 def plain(primitive: str) -> Plain:
     """What the primitive of a name does."""
     return PLAIN.get(primitive, OTHER)
+
+
+def operation_of(equation: Equation) -> str:
+    """What people call the operation of an equation: `product`, `matrix product`, `sin`."""
+    does = plain(name := equation.primitive.name)
+    if name != "dot_general":
+        return does.operation or does.word or name
+    (summed, _), (batch, _) = equation.params["dimension_numbers"]
+    is_of_vectors = all(len(a.shape) == len(summed) + len(batch) for a in equation.operation.in_avals)
+    return "product" if not summed else "inner product" if is_of_vectors else "matrix product"
 
 
 def is_view(equation: Equation) -> bool:

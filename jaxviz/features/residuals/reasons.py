@@ -10,8 +10,9 @@ from jaxviz.analysis.walk import Reader, location_of, primal_equation
 from jaxviz.higher_order import of
 from jaxviz.higher_order.custom_jvp import CUSTOM_JVP
 from jaxviz.higher_order.custom_vjp import is_backward_rule
+from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors
-from jaxviz.ir.primitives import plain
+from jaxviz.ir.primitives import operation_of
 from jaxviz.ir.syntax import Equation, Var
 from jaxviz.report.tables import counted, line_beside, listed, together
 
@@ -158,9 +159,10 @@ def _line_of(reader: Reader) -> Location | None:
 def _operation(reader: Reader) -> str:
     """What people call the operation whose derivative, or second computation, a reader is part of."""
     source = primal_equation(_with_rule(reader))
-    if of(source).has_custom_rule and source.programs and (name := source.programs[0][1].name).isidentifier():
-        return name
-    return plain(source.primitive.name).operation or source.primitive.name
+    if compat.has_user_rule(source.primitive):
+        name = source.programs[0][1].name
+        return name if name.isidentifier() else f"{'the lambda' if name == '<lambda>' else 'a function'}'s custom rule"
+    return operation_of(source)
 
 
 def _with_rule(reader: Reader) -> Equation:

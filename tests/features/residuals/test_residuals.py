@@ -169,3 +169,25 @@ def test_values_of_one_expression_are_said_to_be_offloaded_only_where_they_are()
     assert {r.decision for r in both.residuals} == {"offloaded", "saved"}
     rest = r"partly offloaded by .*; the rest is needed again in line \d+'s gradient \(product\)."
     assert re.fullmatch(rest, both.reason)
+
+
+def with_a_rule(f):
+    ruled = jax.custom_jvp(f)
+    ruled.defjvp(lambda primals, tangents: (f(*primals), jnp.cos(primals[0]) * tangents[0]))
+    return ruled
+
+
+OPERATIONS = [
+    (lambda x: jnp.vdot(x, TABLE), "inner product"),
+    (lambda x: jnp.einsum("bi,bi->b", jnp.outer(x, x), jnp.ones((3, 3)) * TABLE), "inner product"),
+    (lambda x: jnp.outer(TABLE, TABLE) @ x, "matrix product"),
+    (lambda x: jnp.einsum("i,j->ij", x, TABLE), "product"),
+    (with_a_rule(lambda x: jnp.sin(x)), "the lambda's custom rule"),
+    (with_a_rule(partial(jnp.multiply, 2.0)), "a function's custom rule"),
+]
+
+
+@pytest.mark.parametrize(("f", "named"), OPERATIONS, ids=[f"{i} {named}" for i, (_, named) in enumerate(OPERATIONS)])
+def test_a_reason_calls_an_operation_as_people_do(f, named):
+    saved = jaxviz.residuals(lambda x: jnp.sum(f(x)), X)
+    assert any(f"({named})" in r.why for r in saved), [r.why for r in saved]
