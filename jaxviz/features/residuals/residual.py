@@ -130,13 +130,13 @@ class Residual(Data):
         return self.source_kind if self.is_read or self.source_kind == "argument" else "unread"
 
     @_text
-    def expression(self) -> str:
-        """The expression that computes it, such as `cos(x)`; for an argument, its path."""
+    def value(self) -> str:
+        """The expression that computes it, such as `cos(x)`, in this iteration or in the previous one; for an argument,
+        its path."""
         source, naming = self.sources[0], self.site.naming
         # In a cond, one position may hold a residual of either branch.
-        text = " or ".join(dict.fromkeys(_expression(s, self.site) for s in self.sources))
-        if any(s.carry is not None for s in self.sources):
-            text += CARRIED
+        of_one = lambda s: _expression(s, self.site) + CARRIED * (s.carry is not None and not self.is_carried)
+        text = " or ".join(dict.fromkeys(map(of_one, self.sources)))
         if source.equation is None and source.passed_by is None:
             text = self.site.operand(source.atom if isinstance(source.atom, Literal) else self.atom)
         if self.source_kind == "constant" and self.linear:
@@ -144,6 +144,16 @@ class Residual(Data):
             reader = naming.name(primal_equation(first.equation), tuple(map(primal_equation, first.within)))
             return f"constant in {reader}" if reader else f"constant {text}"
         return text
+
+    @property
+    def is_carried(self) -> bool:
+        """Whether it is a loop's carry, as the previous iteration computed it."""
+        return all(s.carry is not None and (s.equation or s.passed_by) is not None for s in self.sources)
+
+    @property
+    def expression(self) -> str:
+        """`value`, and whether it is that of the previous iteration."""
+        return self.value + CARRIED * self.is_carried
 
     @_text
     def _reasons(self) -> tuple[str, str]:
@@ -365,8 +375,8 @@ class SavedExpression:
         if modules := [m for r in self.residuals if (m := r.leading_module)]:
             return alike(modules)
         first = self.groups[0]
-        is_carried = first.residuals[0].sources[0].carry is not None
-        return first.label if is_carried else written_at(first.location) or first.label
+        written = written_at(first.location) or assignment(first.residuals[0].assigned, first.residuals[0].value)
+        return first.label if all(r.is_carried for r in self.residuals) else written
 
     @property
     def reason(self) -> str:

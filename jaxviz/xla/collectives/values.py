@@ -9,7 +9,7 @@ from functools import cached_property
 from jaxviz.analysis.naming import ROOM_IN_SENTENCE, Naming
 from jaxviz.analysis.walk import cotangents_of, tangents_of, with_holders
 from jaxviz.derivation import Derivation
-from jaxviz.features.residuals.residual import CARRIED, Residual
+from jaxviz.features.residuals.residual import Residual
 from jaxviz.higher_order import Body, bodies, is_scan, of
 from jaxviz.ir.primitives import keeps_numbers
 from jaxviz.ir.syntax import Atom, Equation, Literal
@@ -54,7 +54,7 @@ class ValueNames:
         if atom in self._arguments:
             return self._arguments[atom]
         if atom in self._residuals:
-            return self._residuals[atom].expression.removesuffix(CARRIED)
+            return self._residuals[atom].value
         if atom in self._makers:
             return self._name_of_result(atom, seen)
         body_input = self._body_inputs.get(atom)
@@ -121,8 +121,8 @@ class ValueNames:
         if isinstance(source, Literal):
             return ""
         residual = self._residuals.get(source)
-        saved = residual.expression if residual is not None and residual.kind == "argument" else ""
-        return self._arguments.get(source) or saved.removesuffix(CARRIED)
+        saved = residual.value if residual is not None and residual.kind == "argument" else ""
+        return self._arguments.get(source) or saved
 
     def body_input(self, atom: Atom) -> BodyInput | None:
         """Which input of a body a value is; None if it is none."""

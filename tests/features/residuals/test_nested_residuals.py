@@ -128,3 +128,25 @@ def test_a_recomputed_equation_leads_to_the_one_it_repeats():
         while ancestor.origin is not None and ancestor.origin.equation is not None:
             ancestor = ancestor.origin.equation
         assert ancestor in originals
+
+
+def test_a_value_is_said_to_be_of_the_previous_iteration_only_where_it_is():
+    """The doubled carry and the carry itself share a position among the residuals of the two branches."""
+
+    def loss(x):
+        def body(h, n):
+            return lax.cond(n > 0, lambda h: jnp.sin(h * x), lambda h: h * 2 * h, h), jnp.sum(h * h)
+
+        last, sums = lax.scan(body, x, jnp.arange(4))
+        return jnp.sum(last) + jnp.sum(sums)
+
+    saved = jaxviz.residuals(loss, X)
+    carried = ", from the previous iteration"
+    either = next(r for r in saved if r.expression.startswith("h * 2 or "))
+    assert not either.is_carried
+    assert either.expression == f"h * 2 or h * 2 * h{carried} or jnp.sin(h * x){carried}"
+    both = next(r for r in saved if r.is_carried)
+    assert (both.value, both.expression) == ("h * 2 * h or jnp.sin(h * x)", f"{both.value}{carried}")
+    one = next(e for e in saved.expressions if both in e.residuals)
+    assert [r.is_carried for r in one.residuals] == [False, True]
+    assert one.label == "h * 2 * h"

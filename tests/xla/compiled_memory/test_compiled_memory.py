@@ -181,7 +181,7 @@ def test_what_xla_stores_in_another_type_is_said():
     """On a CPU, XLA computes bfloat16 in float32, and may store it that way."""
     program = scanned, *(jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((4, 64, 64), (256, 64)))
     report, saved = jaxviz.compiled_memory(*program), jaxviz.residuals(*program)
-    sizes = {g.label.rpartition(" = ")[2].removesuffix(CARRIED): g.nbytes for g in saved.groups}
+    sizes = {g.residuals[0].value: g.nbytes for g in saved.groups}
     rows = (*report.at_peak, *report.values)
     otherwise = [h for h in rows if "XLA holds it as " in h.why]
     assert all(h.kind == "fusion" and h.type.startswith(h.why.split()[-1]) for h in otherwise)
