@@ -42,7 +42,32 @@ test("an effect may set signals, and what it does in a batch does not concern it
   expect([act.mock.calls.length, b.value]).toEqual([2, 7]);
 });
 
-test("the rest still runs if an effect or a batch fails", () => {
+test("if an effect fails, the others still run, and then the error is thrown", () => {
+  const a = new Signal(1);
+  const seen: number[] = [];
+  const fail = () => {
+    if (a.value === 2) throw new Error("no");
+  };
+  effect(fail);
+  effect(() => seen.push(a.value));
+  const set = () => {
+    a.value = 2;
+  };
+  expect(set).toThrow("no");
+  expect(seen).toEqual([1, 2]);
+});
+
+test("an effect that fails at first is stopped, since nobody can stop it", () => {
+  const a = new Signal(1);
+  const act = vi.fn(() => {
+    throw new Error(`no ${a.value}`);
+  });
+  expect(() => effect(act)).toThrow("no 1");
+  a.value = 2;
+  expect(act).toHaveBeenCalledOnce();
+});
+
+test("if what a batch does fails, effects of what it has set still run", () => {
   const a = new Signal(1);
   const seen: number[] = [];
   effect(() => seen.push(a.value));

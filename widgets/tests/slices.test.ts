@@ -83,21 +83,24 @@ test("a pane is created when it is first visible, and follows the state from the
   expect(make).toHaveBeenCalledOnce();
 });
 
-test("a pane whose effect fails shows the error, and follows nothing any more", () => {
+test("a pane whose effect fails shows the error, follows nothing any more, and is destroyed", () => {
   const said = vi.spyOn(console, "error").mockImplementation(() => {});
-  const [at, told] = [new Signal(0), [] as number[]];
+  const [at, told, destroy] = [new Signal(0), [] as number[], vi.fn()];
   const fail = () => {
     if (at.value === 1) throw new Error("no such row");
   };
   const make = () => ({
     element: document.createElement("p"),
     effects: [fail, () => told.push(at.value)],
+    destroy,
   });
-  const { element } = guarded("pane", make);
+  const { element, destroy: leave } = guarded("pane", make);
   at.value = 1;
   at.value = 2;
   expect(element.textContent).toContain("This pane failed: no such row");
   expect(told).toEqual([0]);
+  leave?.();
+  expect(destroy).toHaveBeenCalledOnce();
   said.mockRestore();
 });
 

@@ -61,15 +61,24 @@ export function tracked(target: object, ...names: readonly string[]): void {
   }
 }
 
-/** Runs an action now, or at the end of the current batch, and again when what it reads changes; returns a function to stop. */
+/**
+ * Runs an action now, or at the end of the current batch, and again when what it reads changes; returns a function to stop. If it fails now,
+ * nobody gets that function, and it is stopped.
+ */
 export function effect(action: () => void): () => void {
   const self: Effect = { order: created++, action, sources: new Set() };
-  batch(() => due.add(self));
-  return () => {
+  const stop = () => {
     due.delete(self);
     for (const source of self.sources) source.leave(self);
     self.sources.clear();
   };
+  try {
+    batch(() => due.add(self));
+  } catch (error) {
+    stop();
+    throw error;
+  }
+  return stop;
 }
 
 /** An action for an effect that depends on what `read` reads, and not on what `act` does. */
@@ -108,7 +117,9 @@ export function batch<T>(action: () => T): T {
   }
 }
 
+/** Runs all effects that are due, also if one fails; the first error is thrown at the end. */
 function flush(): void {
+  const errors: unknown[] = [];
   let runs = 0;
   for (let next = first(); next !== undefined; next = first()) {
     runs += 1;
@@ -116,8 +127,13 @@ function flush(): void {
       due.clear();
       throw new Error("effects set what they read");
     }
-    run(next);
+    try {
+      run(next);
+    } catch (error) {
+      errors.push(error);
+    }
   }
+  if (errors.length > 0) throw errors[0];
 }
 
 function first(): Effect | undefined {

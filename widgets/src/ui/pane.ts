@@ -64,10 +64,15 @@ export function guarded(name: string, make: () => Pane, when?: When, element = g
       action();
     } catch (error) {
       console.error(error);
-      pane = null;
       stop();
+      leave();
       element.replaceChildren(failure(name, error));
     }
+  };
+  const leave = () => {
+    const left = pane;
+    pane = null;
+    if (left !== null) attempt(() => left.destroy?.());
   };
   const begin = () => {
     if (isMade || isGone) return;
@@ -102,7 +107,7 @@ export function guarded(name: string, make: () => Pane, when?: When, element = g
       isGone = true;
       unwait();
       stop();
-      attempt(() => pane?.destroy?.());
+      leave();
     },
   };
 }
