@@ -144,7 +144,10 @@ def test_no_control_moves_when_advice_arrives_or_at_a_hover_or_a_selection(page)
         page.evaluate("advice => jaxviz.model.set('advice', JSON.stringify(advice))", advice)
         expect(page.locator(".jv-head-advice")).to_have_text(sentence)
 
+    peak = lambda: page.locator(".jv-head-peak").bounding_box()["y"]
+    at = peak()
     advise("", "")
+    assert peak() == at
     before = page.evaluate(CONTROLS)
     assert len(before) > 15
     for setting in ("", "0||"):
@@ -154,6 +157,30 @@ def test_no_control_moves_when_advice_arrives_or_at_a_hover_or_a_selection(page)
     for act in (rows.nth(1).hover, rows.nth(1).click, lambda: page.keyboard.press("Escape")):
         act()
         assert page.evaluate(CONTROLS) == before
+
+
+CUT = """() => [...document.querySelectorAll(":is(.jv-scope, .jv-scope-name, .jv-ov-pass, .jv-ov-peak, .jv-ov-kept)")]
+    .filter((e) => e.textContent && e.clientHeight < parseFloat(getComputedStyle(e).fontSize) * 1.15)
+    .map((e) => e.textContent)"""
+"""The texts of the overview for which their boxes are too low."""
+
+
+def test_each_question_and_the_stages_are_presented_in_large_text(tab, versions):
+    page = tab.page
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto(versions)
+    page.get_by_test_id("view-overview").click()
+    assert page.evaluate(CUT) == []
+    page.get_by_test_id("explorer").focus()
+    page.keyboard.press("p")
+    page.wait_for_function("() => document.fullscreenElement !== null")
+    assert page.locator(".jv-scope").first.evaluate("e => parseFloat(getComputedStyle(e).fontSize)") > 20
+    assert page.evaluate(CUT) == []
+    tab.screenshot("presented")
+    # A stage, alone and with that of the other version, which is shown at first.
+    for key, pane in (("2", "code-left"), ("c", "code-left"), ("c", "code-right"), ("ArrowRight", "overview")):
+        page.keyboard.press(key)
+        expect(page.get_by_test_id(pane)).to_be_visible()
 
 
 def many(w, x):

@@ -23,13 +23,13 @@ import type { Effects } from "../ui/pane";
 import { reasonOf } from "../ui/pane";
 import { Waiting } from "../ui/waiting";
 import { PLURALS, STACKED } from "../wire/schema";
-import { areas, type Band, band, DrawnAxis, nameBands, namesOf, styleOf } from "./overviewdraw";
+import { areas, type Band, band, DrawnAxis, nameBands, namesOf, styleOf, USUAL } from "./overviewdraw";
 import { aboutKept, aboutScope, lifeOf } from "./overviewtext";
 import type { TimeControl } from "./timecontrol";
 
 /**
  * From each height on: the number of rows for saved expressions, including one for the rest; the levels of nested boxes; and the height of
- * a row. The lower, the more compact, so that the memory stays visible. In pixels.
+ * a row. The lower, the more compact, so that the memory stays visible. In pixels, for text of the usual size.
  */
 const SIZES = [
   { from: 460, rows: 6, depths: 4, band: 28 },
@@ -306,8 +306,13 @@ export class OverviewPane {
 
   // --- drawing ---
 
+  /** How large text is, of the usual size. */
+  private get letter(): number {
+    return Number.parseFloat(getComputedStyle(this.element).fontSize) / USUAL || 1;
+  }
+
   private squeeze(height: number): void {
-    const size = SIZES.find(({ from }) => height >= from)!;
+    const size = SIZES.find(({ from }) => height >= from * this.letter)!;
     if (height === 0 || size === this.size) return;
     this.size = size;
     this.element.classList.toggle("is-low", size !== SIZES[0]);
@@ -317,11 +322,11 @@ export class OverviewPane {
 
   private resize(width: number, height: number): void {
     if (width === 0) return;
-    const isWider = width !== this.width;
-    if (!isWider && height === this.height) return;
+    const isOther = width !== this.width || this.letter !== this.axis?.letter;
+    if (!isOther && height === this.height) return;
     this.width = width;
     this.height = height;
-    if (isWider) this.draw();
+    if (isOther) this.draw();
     else if (this.axis) this.drawMemory();
   }
 
@@ -330,11 +335,12 @@ export class OverviewPane {
       this.flame.replaceChildren();
       return;
     }
-    this.axis = new DrawnAxis(this.edges, this.state.time.span, this.width);
+    const { letter } = this;
+    this.axis = new DrawnAxis(this.edges, this.state.time.span, this.width, letter);
     this.drawScopes(this.axis);
-    nameBands(this.bands);
+    nameBands(this.bands, letter);
     const most = Math.max(1, ...this.bands.map(({ alive }) => greatest(alive)));
-    const high = this.size.band;
+    const high = Math.round(this.size.band * letter);
     for (const { plot, alive } of this.bands)
       plot.replaceChildren(this.drawing(high, band(alive, this.axis.columns, high - 4, most)));
     this.drawMemory();
@@ -365,11 +371,11 @@ export class OverviewPane {
       .sort((a, b) => a.from - b.from || a.depth - b.depth);
     const depths = 1 + Math.max(0, ...drawn.map(({ depth }) => depth));
     const focused = this.boxes.find(({ element }) => element.matches(":focus"))?.box.scope.index;
-    const names = namesOf(drawn, this.overview, this.width);
+    const names = namesOf(drawn, this.overview, axis);
     this.boxes = drawn.map((box, i) => ({ box, element: this.scopeBox(box, names.inside[i]!, i === 0) }));
     const pass = (name: string, isBackward: boolean, from: number, to: number) => {
       const cost = this.amount(this.overview.sum(this.measure, isBackward));
-      const text = [`${name}, ${cost}`, name].find((t) => t.length * 7 < to - from) ?? "";
+      const text = [`${name}, ${cost}`, name].find((t) => t.length * 7 * axis.letter < to - from) ?? "";
       return h(
         "div",
         { class: "jv-ov-pass", style: `left:${from.toFixed(1)}px;width:${(to - from).toFixed(1)}px` },
@@ -377,7 +383,7 @@ export class OverviewPane {
       );
     };
     const turn = Math.min(this.width, Math.max(0, axis.start(this.totals!.turn)));
-    this.flame.style.height = `${18 + depths * 20 + 4}px`;
+    this.flame.style.setProperty("--depths", String(depths));
     this.flame.replaceChildren(
       pass("forward", false, 0, turn),
       pass("backward", true, turn, this.width),

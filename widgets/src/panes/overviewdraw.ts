@@ -19,11 +19,13 @@ export class DrawnAxis {
   /**
    * @param edges where each step begins, and the end, as fractions of the axis.
    * @param span the part of the run, as fractions of its steps.
+   * @param letter how wide letters are, of those that the widths below are of.
    */
   constructor(
     edges: Float64Array,
     readonly span: Span,
     readonly width: number,
+    readonly letter = 1,
   ) {
     this.part = partOfSteps(edges, span);
     this.seen = edges.map((edge) => seenAt(this.part, edge));
@@ -64,9 +66,11 @@ function fullest({ total }: Totals, first: number, last: number): number {
   return best;
 }
 
-/** The width of a letter of a name and of code in a box, and of a box's padding; and of its names' and its row's height, in pixels. */
+/** The usual size of text, in pixels; in larger text, letters are as much wider. */
+export const USUAL = 13;
+
+/** The width of a letter of a name and of code in a box, and of a box's padding, in pixels. */
 const [LETTER, CODE_LETTER, PADDING] = [6.6, 6.8, 10];
-const [ABOVE, ROW] = [18, 20];
 
 /** The width of a letter of a saved expression's name, and of the padding beside it, in pixels. */
 const [NAME_LETTER, NAME_PADDING] = [7.2, 26];
@@ -75,19 +79,19 @@ const [NAME_LETTER, NAME_PADDING] = [7.2, 26];
 export function styleOf({ from, to, depth }: Box, width: number): string {
   const left = from * width;
   const across = Math.max(1, to * width - left - 1);
-  return `left:${left.toFixed(1)}px;width:${across.toFixed(1)}px;top:${ABOVE + depth * ROW}px`;
+  return `left:${left.toFixed(1)}px;width:${across.toFixed(1)}px;--depth:${depth}`;
 }
 
 /** The names of boxes, by whole words. Boxes in a row with one name, none of which has room for it, have it together. */
 export function namesOf(
   boxes: readonly Box[],
   overview: Overview,
-  width: number,
+  { width, letter }: DrawnAxis,
 ): { inside: string[]; across: HTMLElement[] } {
   const name = ({ scope, from, to }: Box) =>
     fitted(
       overview.titleOf(scope),
-      ((to - from) * width - 1 - PADDING) / (scope.kind === "line" ? CODE_LETTER : LETTER),
+      ((to - from) * width - 1 - PADDING) / (letter * (scope.kind === "line" ? CODE_LETTER : LETTER)),
     );
   const inside = boxes.map(name);
   const across: HTMLElement[] = [];
@@ -120,14 +124,14 @@ export interface Band {
   alive: Float64Array;
 }
 
-/** Shortens the names of saved expressions to what has room. */
-export function nameBands(bands: readonly Band[]): void {
+/** Shortens the names of saved expressions to what has room; `letter` is how wide letters are. */
+export function nameBands(bands: readonly Band[], letter: number): void {
   const widths = bands.map(({ name, size }) => {
     const isBeside = size.offsetTop < name.offsetTop + name.offsetHeight;
     return name.parentElement!.clientWidth - NAME_PADDING - (isBeside ? size.offsetWidth + 8 : 0);
   });
   bands.forEach(({ kept, name }, i) => {
-    if (kept && widths[i]! > 0) name.textContent = fitted(kept.label, widths[i]! / NAME_LETTER);
+    if (kept && widths[i]! > 0) name.textContent = fitted(kept.label, widths[i]! / (NAME_LETTER * letter));
   });
 }
 
