@@ -1,6 +1,7 @@
 // @vitest-environment jsdom
 import { beforeAll, beforeEach, expect, test, vi } from "vitest";
 import { effect, Signal } from "../src/base/signals";
+import { turn } from "../src/base/slices";
 import explorer from "../src/main/index";
 import { Model } from "../src/model/model";
 import { aliveOf, edgesOf, mostIn, Overview, stepsOfColumns } from "../src/model/overview";
@@ -169,6 +170,31 @@ test("scopes are drawn, named and navigated with arrow keys; a click selects the
   boxes()[3]!.click();
   expect([...state.selection.rows]).toEqual([3, 4]);
   pane.destroy();
+});
+
+test("what is selected stays highlighted when the overview is drawn again", () => {
+  const state = new State(gradient());
+  state.arrange("overview");
+  const pane = followed(new OverviewPane(state, zooming));
+  const lit = () => pane.element.querySelectorAll(".jv-scope.is-lit").length;
+  state.selectRow(2);
+  const before = lit();
+  expect(before).toBeGreaterThan(0);
+  state.time.lookAt({ from: 0, to: 0.9 });
+  expect(lit()).toBe(before);
+  pane.element.querySelector<HTMLElement>("[data-testid=by-equations]")!.click();
+  expect(lit()).toBe(before);
+  pane.destroy();
+});
+
+test("what zooms is not created if the overview is gone when its code is there", async () => {
+  const state = new State(gradient());
+  const code = await zooming();
+  const TimeControl = vi.fn();
+  const loaded = Promise.resolve({ ...code, TimeControl });
+  followed(new OverviewPane(state, () => loaded)).destroy();
+  await turn();
+  expect(TimeControl).not.toHaveBeenCalled();
 });
 
 test("the explorer opens with the overview of a gradient, and tells Python when it is left", () => {

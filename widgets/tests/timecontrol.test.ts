@@ -13,32 +13,39 @@ afterEach(() => {
   document.body.replaceChildren();
 });
 
-/** A chart of 100 pixels with the steps of the shared view, zoomed as far as 4 steps allow. */
-function chart() {
+/**
+ * A chart of 100 pixels with the steps of the shared view, zoomed as far as 4 steps allow.
+ * @param options.drags whether a drag does something while the whole run is seen.
+ * @param options.n the number of steps.
+ * @param options.atOnce how many steps the cursor stands on, of which it has the last.
+ */
+function chart({ drags = true, n = 100, atOnce = 1 } = {}) {
   const state = new State(model());
   const surface = document.createElement("div");
   const plot = document.createElement("div");
   plot.className = "jv-time";
   surface.append(plot);
   document.body.append(surface);
-  const steps = Array.from({ length: 100 }, () => state.model.timeline.steps[0]!);
+  const steps = Array.from({ length: n }, () => state.model.timeline.steps[0]!);
   const timeline = { ...state.model.timeline, steps };
   let cursor = -1;
   const dragTo = vi.fn();
   const control = new TimeControl(state, surface, {
-    ends: () => [0, 100],
+    plot,
+    inner: () => ({ left: 0, right: 100 }),
     timeline: () => timeline,
     stepAt: (x) =>
       Math.floor((state.time.span.from + (state.time.span.to - state.time.span.from) * (x / 100)) * 100),
     cursor: () => cursor,
     moveTo: (step) => {
-      cursor = step;
+      cursor = step - (step % atOnce) + atOnce - 1;
     },
-    dragTo,
+    ...(drags ? { dragTo } : {}),
   });
   surface.append(control.bar);
   const fire = (type: string, more: object, target: Element = plot) => {
-    const event = new MouseEvent(type, { bubbles: true, cancelable: true, ...more });
+    const buttons = type === "pointermove" ? 1 : 0;
+    const event = new MouseEvent(type, { bubbles: true, cancelable: true, buttons, ...more });
     for (const [name, value] of Object.entries({ pointerId: 1, ...more }))
       if (!(name in event)) Object.assign(event, { [name]: value });
     target.dispatchEvent(event);
@@ -146,4 +153,56 @@ test("an interval is selected with Shift, the button or keys, and then listed", 
   expect(state.time.interval).toMatchObject({ first: 50, last: 61 });
   state.clear();
   expect(state.time.interval).toBeNull();
+});
+
+test("a drag ends where the pointer is released, also if that is elsewhere", () => {
+  const { state, fire, seen, plot } = chart();
+  state.time.lookAt({ from: 0.4, to: 0.6 });
+  // Pressed at the edge and released outside, of which nothing is heard.
+  fire("pointerdown", { clientX: 50 });
+  fire("pointermove", { clientX: 20, buttons: 0 });
+  expect(seen()).toEqual([40, 60]);
+  // The capture that a drag has may be taken away.
+  fire("pointerdown", { clientX: 50 });
+  fire("pointermove", { clientX: 40 });
+  fire("lostpointercapture", {}, plot.parentElement!);
+  fire("pointermove", { clientX: 0 });
+  expect(seen()).toEqual([42, 62]);
+});
+
+test("where a drag does nothing, a shaky click is one", () => {
+  const { fire, drag, plot } = chart({ drags: false });
+  const clicked = vi.fn();
+  plot.addEventListener("click", clicked);
+  const click = (by: number) => {
+    drag(50, 50 + by);
+    fire("click", {});
+    vi.runAllTimers();
+  };
+  click(9);
+  expect(clicked).toHaveBeenCalledOnce();
+  click(30);
+  expect(clicked).toHaveBeenCalledOnce();
+});
+
+test("keys select step by step, also where a cursor stands on several", () => {
+  const { state, key, stand, timeline } = chart({ atOnce: 5 });
+  stand(14);
+  for (let i = 0; i < 4; i++) key("ArrowRight", { shiftKey: true });
+  expect(state.time.interval).toEqual({ timeline, first: 14, last: 18 });
+  for (let i = 0; i < 7; i++) key("ArrowLeft", { shiftKey: true });
+  expect(state.time.interval).toEqual({ timeline, first: 11, last: 14 });
+  stand(29);
+  key("ArrowRight", { shiftKey: true });
+  expect(state.time.interval).toEqual({ timeline, first: 29, last: 30 });
+});
+
+test("the selected interval is said as long as there is one, and nothing where nothing is modelled", () => {
+  const { state, key, stand, find, control } = chart();
+  stand(50);
+  key("ArrowRight", { shiftKey: true });
+  expect(find("said").textContent).toBe("steps 51 to 52: 2 steps");
+  state.clear();
+  expect(find("said").textContent).toBe("100 steps");
+  expect([control.bar.hidden, chart({ n: 0 }).control.bar.hidden]).toEqual([false, true]);
 });

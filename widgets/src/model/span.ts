@@ -20,6 +20,14 @@ export interface Interval {
   readonly last: number;
 }
 
+/** Where a key moves a cursor on one of `n` steps, or on none, -1, from where it goes to `start`; undefined for other keys. */
+export function stepAfter(key: string, at: number, n: number, start: number): number | undefined {
+  const page = Math.max(1, Math.round(n / 20));
+  const by = { ArrowLeft: -1, ArrowRight: 1, PageUp: -page, PageDown: page }[key];
+  if (by === undefined) return { Home: 0, End: n - 1 }[key];
+  return at < 0 ? start : Math.min(n - 1, Math.max(0, at + by));
+}
+
 /** What is visible and what is selected in all charts over time. */
 export class TimeView {
   /** The visible part of the run, as fractions of its steps. */

@@ -3,6 +3,7 @@
 import { formatBytes, formatCount, plural } from "../base/format";
 import { sumOf } from "../model/groups";
 import type { Model } from "../model/model";
+import { stepAfter } from "../model/span";
 import {
   aliveAt,
   type Buffer,
@@ -88,10 +89,8 @@ export class MemoryPane {
       svg("svg", {}, this.areas, this.lit, this.cursor),
     );
     this.time = new TimeControl(state, this.plot, {
-      ends: () => {
-        const { left } = this.plot.getBoundingClientRect();
-        return [left + (this.chart?.left ?? 0), left + (this.chart?.right ?? 0)];
-      },
+      plot: this.plot,
+      inner: () => this.chart,
       timeline: () => this.shown?.timeline ?? null,
       stepAt: (x) => this.stepAt(x),
       cursor: () => this.at,
@@ -301,15 +300,10 @@ export class MemoryPane {
 
   private onKey(event: KeyboardEvent): void {
     if (this.shown === null || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
-    const n = this.shown.timeline.steps.length;
-    const page = Math.max(1, Math.round(n / 20));
-    const by = { ArrowLeft: -1, ArrowRight: 1, PageUp: -page, PageDown: page }[event.key];
-    const to = { Home: 0, End: n - 1 }[event.key];
+    const to = stepAfter(event.key, this.at, this.shown.timeline.steps.length, this.start());
     if (event.key === "Enter" || event.key === " ") this.select(this.at);
-    else if (to !== undefined) this.moveTo(to);
-    else if (by === undefined) return;
-    else if (this.at < 0) this.moveTo(this.start());
-    else this.moveTo(Math.min(n - 1, Math.max(0, this.at + by)));
+    else if (to === undefined) return;
+    else this.moveTo(to);
     this.time.reveal(this.at);
     event.preventDefault();
   }

@@ -141,10 +141,8 @@ export class MotionPane {
       this.body,
     );
     this.time = new TimeControl(state, this.element, {
-      ends: () => {
-        const { left } = this.plot.getBoundingClientRect();
-        return [left + (this.chart?.left ?? 0), left + (this.chart?.right ?? 0)];
-      },
+      plot: this.plot,
+      inner: () => this.chart,
       timeline: () => this.motion?.timeline ?? null,
       stepAt: (x) => this.stepAt(x),
       cursor: () => this.shownStep,

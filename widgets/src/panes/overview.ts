@@ -15,6 +15,7 @@ import {
   stepsOfPart,
 } from "../model/overview";
 import type { Place } from "../model/records";
+import { stepAfter } from "../model/span";
 import { peakOf, type Timeline, type Totals, totalsOf } from "../model/timeline";
 import type { State } from "../state/state";
 import { button, h, onResize, svg } from "../ui/dom";
@@ -64,6 +65,7 @@ export class OverviewPane {
   private boxes: { box: Box; element: HTMLElement }[] = [];
   /** The step under the pointer or keyboard cursor, or -1. */
   private at = -1;
+  private isGone = false;
   private readonly stops: (() => void)[] = [];
   private readonly picture = h("div", { class: "jv-ov-picture" });
   private readonly flame = h("div", { class: "jv-ov-flame jv-time", role: "group", "data-testid": "scopes" });
@@ -118,6 +120,7 @@ export class OverviewPane {
   }
 
   destroy(): void {
+    this.isGone = true;
     this.waiting?.destroy();
     this.time?.destroy();
     for (const stop of this.stops) stop();
@@ -165,11 +168,10 @@ export class OverviewPane {
     this.bar.append("");
     try {
       const { TimeControl } = await this.load();
+      if (this.isGone) return;
       this.time = new TimeControl(this.state, this.picture, {
-        ends: () => {
-          const { left } = this.memory.getBoundingClientRect();
-          return [left, left + this.width];
-        },
+        plot: this.memory,
+        inner: () => ({ left: 0, right: this.width }),
         toAxis: (steps) => partOfSteps(this.edges, steps),
         toSteps: (part) => stepsOfPart(this.edges, part),
         timeline: () => this.timeline,
@@ -269,18 +271,7 @@ export class OverviewPane {
     });
     const plot = h("div", { class: "jv-ov-plot jv-ov-band jv-time", onclick: open });
     const row = this.row("", left, plot);
-    const point = () => {
-      this.point(kept?.place ?? null);
-      this.say(kept ? lifeOf(kept, alive) : null);
-    };
-    const leave = () => {
-      this.point(null);
-      this.say(null);
-    };
-    row.addEventListener("pointerenter", point);
-    row.addEventListener("pointerleave", leave);
-    left.addEventListener("focus", point);
-    left.addEventListener("blur", leave);
+    this.onPointed(row, left, kept?.place ?? null, () => (kept ? lifeOf(kept, alive) : null));
     this.bands.push({ kept, name, size, plot, row, alive });
     return row;
   }
@@ -408,18 +399,7 @@ export class OverviewPane {
       "aria-label": `${title}, ${pass}, ${this.amount(scope[this.measure])}`,
       "data-testid": "scope",
     });
-    const point = () => {
-      this.point(scope.place);
-      this.say(aboutScope(scope, this.overview));
-    };
-    const leave = () => {
-      this.point(null);
-      this.say(null);
-    };
-    element.addEventListener("pointerenter", point);
-    element.addEventListener("pointerleave", leave);
-    element.addEventListener("focus", point);
-    element.addEventListener("blur", leave);
+    this.onPointed(element, element, scope.place, () => aboutScope(scope, this.overview));
     element.addEventListener("keydown", (event) => this.onScopeKey(event as KeyboardEvent, box, element));
     return element;
   }
@@ -482,6 +462,23 @@ export class OverviewPane {
     this.state.pointTo(place);
   }
 
+  /** While one element is hovered, or another has the focus, highlights a place and says what is there. */
+  private onPointed(
+    hovered: HTMLElement,
+    focused: HTMLElement,
+    place: Place | null,
+    about: () => string | null,
+  ): void {
+    const point = (place: Place | null, text: string | null) => {
+      this.point(place);
+      this.say(text);
+    };
+    hovered.addEventListener("pointerenter", () => point(place, about()));
+    hovered.addEventListener("pointerleave", () => point(null, null));
+    focused.addEventListener("focus", () => point(place, about()));
+    focused.addEventListener("blur", () => point(null, null));
+  }
+
   private openScope(scope: Scope): void {
     this.state.arrange("kept");
     this.state.selectRows(this.overview.rowsOf(scope));
@@ -540,14 +537,11 @@ export class OverviewPane {
 
   private onMemoryKey(event: KeyboardEvent): void {
     if (event.ctrlKey || event.metaKey || event.altKey || event.shiftKey || !this.timeline) return;
-    const n = this.timeline.steps.length;
-    const page = Math.max(1, Math.round(n / 40));
-    const by = { ArrowLeft: -1, ArrowRight: 1, PageUp: -page, PageDown: page }[event.key];
-    const to = { Home: 0, End: n - 1 }[event.key];
-    if (event.key === "Enter" || event.key === " ") this.openStep(this.at < 0 ? this.totals!.peak : this.at);
-    else if (to !== undefined) this.moveTo(to);
-    else if (by === undefined) return;
-    else this.moveTo(this.at < 0 ? this.totals!.peak : Math.min(n - 1, Math.max(0, this.at + by)));
+    const { peak } = this.totals!;
+    const to = stepAfter(event.key, this.at, this.timeline.steps.length, peak);
+    if (event.key === "Enter" || event.key === " ") this.openStep(this.at < 0 ? peak : this.at);
+    else if (to === undefined) return;
+    else this.moveTo(to);
     this.time?.reveal(this.at);
     event.preventDefault();
     event.stopPropagation();

@@ -2,15 +2,16 @@
 
 import { formatCount, plural } from "../base/format";
 import { onChange } from "../base/signals";
-import { ALL, isWhole, moved, placeAt, type Span, showing, zoomed } from "../model/span";
+import { ALL, type Interval, isWhole, moved, placeAt, type Span, showing, zoomed } from "../model/span";
 import { type Timeline, totalsOf } from "../model/timeline";
 import type { State } from "../state/state";
 import { button, h } from "../ui/dom";
 
 /** The axis of a chart. Positions are in pixels of the page; the elements that show it have the class `jv-time`. */
 export interface TimeAxis {
-  /** Where the visible part begins and ends. */
-  ends(): readonly [number, number];
+  /** The element that shows it, and where in it the visible part begins and ends. */
+  plot: Element;
+  inner(): { left: number; right: number } | null;
   /** A part of the run, given as fractions of its steps, as fractions of the axis, and back; the same if left out. */
   toAxis?(steps: Span): Span;
   toSteps?(part: Span): Span;
@@ -29,8 +30,8 @@ const [STEP, WHEEL, PINCH] = [1, 0.003, 0.03];
 /** The height of a line, for mice whose wheels count those, in pixels. */
 const LINE = 16;
 
-/** How far the pointer moves before it drags, in pixels. */
-const STILL = 4;
+/** How far the pointer moves before it drags, in pixels; and where a drag does nothing, before it does not click either. */
+const [STILL, LOOSE] = [4, 16];
 
 /** How many steps are visible at least, and how many around the peak, or that share of all. */
 const [LEAST, AROUND, SHARE] = [4, 48, 1 / 8];
@@ -56,6 +57,8 @@ export class TimeControl {
   private isDragging = false;
   /** What is pointed at, if anything. */
   private told = "";
+  /** The end of the interval that keys have moved, and the cursor's step then: the last of several, if they are shown as one. */
+  private end = { step: -1, cursor: -1 };
   private readonly over = new AbortController();
 
   constructor(
@@ -94,12 +97,13 @@ export class TimeControl {
     on("pointermove", (event) => this.move(event));
     on("pointerup", (event) => this.release(event));
     on("pointercancel", (event) => this.release(event));
+    on("lostpointercapture", (event) => event.target === surface && this.release(event));
     on("dblclick", (event) => isOnTime(event) && state.time.lookAt(ALL));
     // A drag that ends on a button is no click on it.
     on("click", (event) => this.isDragging && event.stopPropagation(), { capture: true });
     on("keydown", (event) => this.onKey(event), { capture: true });
     const stop = onChange(
-      () => state.time.span,
+      () => [state.time.span, state.time.interval],
       () => this.show(),
     );
     this.over.signal.addEventListener("abort", stop);
@@ -127,9 +131,14 @@ export class TimeControl {
     const { span } = this.state.time;
     for (const each of this.out) each.disabled = isWhole(span);
     const n = this.steps;
-    const [first, last] = [Math.floor(span.from * n + SLACK) + 1, Math.ceil(span.to * n - SLACK)];
-    const range = `steps ${formatCount(first)} to ${formatCount(last)} of ${formatCount(n)}`;
-    this.said.textContent = this.told || (isWhole(span) ? plural(n, "step") : range);
+    this.bar.hidden = n === 0;
+    const range = (first: number, last: number) => `steps ${formatCount(first)} to ${formatCount(last)}`;
+    const [from, to] = [Math.floor(span.from * n + SLACK) + 1, Math.ceil(span.to * n - SLACK)];
+    const seen = isWhole(span) ? plural(n, "step") : `${range(from, to)} of ${formatCount(n)}`;
+    const { own } = this;
+    const chosen =
+      own && `${range(own.first + 1, own.last + 1)}: ${plural(own.last - own.first + 1, "step")}`;
+    this.said.textContent = this.told || (chosen ?? seen);
   }
 
   // --- the visible part ---
@@ -153,7 +162,7 @@ export class TimeControl {
 
   /** The place of the axis at a position. */
   private placeOf(x: number, span = this.seen): number {
-    const [left, right] = this.axis.ends();
+    const [left, right] = this.ends;
     return placeAt(span, Math.min(1, Math.max(0, (x - left) / Math.max(1, right - left))));
   }
 
@@ -208,8 +217,15 @@ export class TimeControl {
     event.preventDefault();
   }
 
+  /** Where the visible part begins and ends on the page. */
+  private get ends(): [number, number] {
+    const { left } = this.axis.plot.getBoundingClientRect();
+    const inner = this.axis.inner();
+    return [left + (inner?.left ?? 0), left + (inner?.right ?? 0)];
+  }
+
   private get width(): number {
-    const [left, right] = this.axis.ends();
+    const [left, right] = this.ends;
     return Math.max(1, right - left);
   }
 
@@ -237,11 +253,17 @@ export class TimeControl {
   private move(event: PointerEvent): void {
     const { gesture, pointers } = this;
     if (gesture === null || !pointers.has(event.pointerId)) return;
+    // It was released where this heard nothing of it.
+    if (event.buttons === 0) {
+      this.release(event);
+      return;
+    }
     pointers.set(event.pointerId, event.clientX);
     const [x, other] = [...pointers.values()];
     const [from, otherFrom] = gesture.at;
     if (!this.isDragging) {
-      if (other === undefined && Math.abs(x! - from!) < STILL) return;
+      const isIdle = gesture.step < 0 && isWhole(this.state.time.span) && !this.axis.dragTo;
+      if (other === undefined && Math.abs(x! - from!) < (isIdle ? LOOSE : STILL)) return;
       this.isDragging = true;
       for (const id of pointers.keys()) this.surface.setPointerCapture?.(id);
     }
@@ -272,17 +294,18 @@ export class TimeControl {
   private choose(one: number, other: number): void {
     const timeline = this.axis.timeline();
     if (timeline === null || other < 0) return;
-    const [first, last] = [Math.min(one, other), Math.max(one, other)];
-    this.state.time.choose({ timeline, first, last });
-    this.tell(
-      `steps ${formatCount(first + 1)} to ${formatCount(last + 1)}: ${plural(last - first + 1, "step")}`,
-    );
+    this.state.time.choose({ timeline, first: Math.min(one, other), last: Math.max(one, other) });
+  }
+
+  /** The selected interval, if it is of this chart. */
+  private get own(): Interval | null {
+    const { interval } = this.state.time;
+    return interval?.timeline === this.axis.timeline() ? interval : null;
   }
 
   /** Lists the equations of the interval. */
   private list(): void {
     this.select.setAttribute("aria-pressed", "false");
-    this.tell();
     this.state.arrange("cost");
   }
 
@@ -304,14 +327,14 @@ export class TimeControl {
   /** Moves the cursor's end of the interval. */
   private extend(by: number): void {
     const cursor = this.axis.cursor();
-    const to = Math.min(this.steps - 1, Math.max(0, cursor + by));
     if (cursor < 0) return;
-    const { first, last, timeline } = this.state.time.interval ?? {};
-    const isOwn = timeline === this.axis.timeline();
-    const other = isOwn && cursor === last ? first! : isOwn && cursor === first ? last! : cursor;
+    const from = cursor === this.end.cursor ? this.end.step : cursor;
+    const to = Math.min(this.steps - 1, Math.max(0, from + by));
+    const { first, last } = this.own ?? { first: from, last: from };
     this.axis.moveTo(to);
     this.reveal(to);
-    this.choose(other, to);
+    this.end = { step: to, cursor: this.axis.cursor() };
+    this.choose(from === last ? first : from === first ? last : from, to);
   }
 }
 
