@@ -2,6 +2,7 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { Model } from "../src/model/model";
 import { motionOf } from "../src/model/motion";
+import type { Kept } from "../src/model/overview";
 import { totalsOf } from "../src/model/timeline";
 import { MotionPane } from "../src/panes/motion";
 import { State } from "../src/state/state";
@@ -37,11 +38,12 @@ test("a shelf has the bytes in memory of its values at each step", () => {
   const m = gradient();
   const motion = motionOf(m);
   const { kinds, total } = totalsOf(m.timeline);
-  const kept = motion.shelves.filter((shelf) => shelf.kind === "kept");
+  const shelves = motion.shelves(8);
+  const kept = shelves.filter((shelf) => shelf.kind === "kept");
   expect(kept.length).toBeGreaterThan(0);
   for (const shelf of kept) expect(shelf.most).toBe(Math.max(...shelf.alive));
   // Temporary values are on one shelf, or on the shelf of recomputed values.
-  const rest = motion.shelves.filter((s) => s.kind === "temporary" || s.kind === "again");
+  const rest = shelves.filter((s) => s.kind === "temporary" || s.kind === "again");
   for (let step = 0; step < total.length; step++)
     expect(rest.reduce((sum, s) => sum + s.alive[step]!, 0)).toBe(kinds[5]![step]);
 });
@@ -52,9 +54,8 @@ test("a value is saved when it is computed, and read when the backward pass read
   const frames = motion.frames("equation");
   expect(frames.map(({ first, last }) => [first, last])).toEqual(m.timeline.steps.map((_, i) => [i, i]));
   const at = frames.map((frame) => motion.during(frame));
-  const number = motion.shelves.findIndex((shelf) => shelf.kind === "kept");
-  const { alive, residuals } = motion.shelves[number]!;
-  const has = (events: { shelf: number }[]) => events.some(({ shelf }) => shelf === number);
+  const { alive, residuals, members } = motion.shelves(8).find((shelf) => shelf.kind === "kept")!;
+  const has = (all: Kept[]) => members.some((kept) => all.includes(kept));
   const saved = at.findIndex(({ saves }) => has(saves));
   expect(saved).toBe(alive.findIndex((bytes) => bytes > 0));
   expect(motion.isStop(frames[saved]!)).toBe(true);
@@ -65,10 +66,12 @@ test("a value is saved when it is computed, and read when the backward pass read
 });
 
 test("what is on the shelf of all others has its own name", () => {
-  const few = motionOf(gradient(), 1);
-  const shelves = few.shelves.filter((shelf) => shelf.kind === "kept");
-  expect(shelves.map((shelf) => shelf.label)).toEqual(["2 other expressions"]);
-  const labels = few.frames("equation").flatMap((frame) => few.during(frame).saves.map((e) => e.kept.label));
+  const motion = motionOf(gradient());
+  const [shelf, ...others] = motion.shelves(1).filter(({ kind }) => kind === "kept");
+  expect([shelf!.label, others]).toEqual(["2 other expressions", []]);
+  const saved = motion.frames("equation").flatMap((frame) => motion.during(frame).saves);
+  expect(saved.every((kept) => shelf!.members.includes(kept))).toBe(true);
+  const labels = saved.map(({ label }) => label);
   expect(labels).toContain("sin(x)");
 });
 
@@ -137,6 +140,32 @@ test("it plays to the end, pauses, and stops when the view changes", () => {
   state.arrange("overview");
   vi.advanceTimersByTime(60_000);
   expect(count()).toBe("1 of 3");
+});
+
+test("it plays on while its size changes", () => {
+  const sizes: ((width: number) => void)[] = [];
+  vi.stubGlobal(
+    "ResizeObserver",
+    class {
+      constructor(callback: (entries: { contentRect: object }[]) => void) {
+        sizes.push((width) => callback([{ contentRect: { width, height: 600 } }]));
+      }
+      observe(): void {}
+      disconnect(): void {}
+    },
+  );
+  const { find, count } = pane();
+  const resize = (width: number) => {
+    for (const set of sizes) set(width);
+    return document.querySelectorAll(".jv-mo-shelf").length;
+  };
+  const shelves = resize(600);
+  expect(shelves).toBeGreaterThan(0);
+  find("motion-play").click();
+  expect(resize(900)).toBe(shelves);
+  expect(find("motion-play").textContent).toContain("pause");
+  vi.advanceTimersByTime(60_000);
+  expect(count()).toBe("3 of 3");
 });
 
 test("the running expression is highlighted in the source, and a shelf leads to its values", () => {

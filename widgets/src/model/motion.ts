@@ -24,17 +24,11 @@ export interface Shelf {
   most: number;
 }
 
-/** What happens to the values of an expression, which are on a shelf. */
-export interface Event {
-  shelf: number;
-  kept: Kept;
-}
-
-/** What happens while something runs. */
+/** The expressions with whose values something happens while something runs. */
 export interface Happening {
-  saves: Event[];
-  reads: Event[];
-  frees: Event[];
+  saves: Kept[];
+  reads: Kept[];
+  frees: Kept[];
 }
 
 const KINDS = ["saves", "reads", "frees"] as const;
@@ -52,54 +46,40 @@ export interface Frame {
   rows: readonly number[];
 }
 
-/** How many saved expressions have a shelf where there is room. */
-const USUAL = 8;
+const made = new WeakMap<Timeline, Motion>();
 
-const made = new WeakMap<Timeline, Map<number, Motion>>();
-
-/** The motion of a gradient whose memory is known, with so many shelves for saved expressions, of which the last is for all others; cached. */
-export const motionOf = (model: Model, most = USUAL): Motion => atOnce(moving(model, most));
+/** The motion of a gradient whose memory is known; cached. */
+export const motionOf = (model: Model): Motion => atOnce(moving(model));
 
 /** The same, in slices. */
-export function* moving(model: Model, most = USUAL): Sliced<Motion> {
-  const all = made.get(model.timeline) ?? new Map<number, Motion>();
-  const motion = all.get(most) ?? new Motion(model, most);
-  if (!all.has(most)) yield* motion.find();
-  made.set(motion.timeline, all.set(most, motion));
+export function* moving(model: Model): Sliced<Motion> {
+  const before = made.get(model.timeline);
+  if (before !== undefined) return before;
+  const motion = new Motion(model);
+  yield* motion.find();
+  made.set(motion.timeline, motion);
   return motion;
 }
 
 export class Motion {
   readonly timeline: Timeline;
   readonly totals: Totals;
-  readonly shelves: Shelf[] = [];
   private readonly happenings = new Map<number, Happening>();
   private readonly paced = new Map<Pace, readonly Frame[]>();
   private readonly overview: Overview;
 
-  constructor(
-    readonly model: Model,
-    private readonly most: number,
-  ) {
+  constructor(readonly model: Model) {
     this.timeline = model.timeline;
     this.totals = totalsOf(this.timeline);
     this.overview = overviewOf(model);
   }
 
-  /** Computes the shelves and what happens at each step. */
+  /** Computes what happens at each step. */
   *find(): Sliced<void> {
-    for (const shelf of this.makeShelves()) {
-      if (shelf !== null) this.shelves.push(shelf);
-      yield;
-    }
     const steps = stepsOfRows(this.timeline);
-    for (const [i, shelf] of this.shelves.entries()) {
-      if (shelf.members.length === 0) continue;
-      for (const kept of shelf.members) {
-        const alive = shelf.members.length > 1 ? aliveOf(kept, this.timeline) : shelf.alive;
-        this.note(kept, alive, i, steps);
-        yield;
-      }
+    for (const kept of this.overview.kept) {
+      this.note(kept, aliveOf(kept, this.timeline), steps);
+      yield;
     }
   }
 
@@ -114,15 +94,14 @@ export class Motion {
     const found: Happening = { saves: [], reads: [], frees: [] };
     for (let step = first; step <= last; step++)
       for (const kind of KINDS)
-        for (const event of this.happenings.get(step)?.[kind] ?? [])
-          if (!found[kind].some(({ kept }) => kept === event.kept)) found[kind].push(event);
+        for (const kept of this.happenings.get(step)?.[kind] ?? [])
+          if (!found[kind].includes(kept)) found[kind].push(kept);
     if (rows.length === 0) return found;
     const place = this.model.place(rows[0]!);
     const here = new Set(rows);
-    const isOfLine = ({ kept }: Event) =>
-      kept.place?.file === place?.file && kept.place?.line === place?.line;
-    const isReadHere = ({ kept }: Event) =>
-      kept.residuals.some((r) => this.model.residuals[r]!.consumers.some((row) => here.has(row)));
+    const isOfLine = (kept: Kept) => kept.place?.file === place?.file && kept.place?.line === place?.line;
+    const isReadHere = ({ residuals }: Kept) =>
+      residuals.some((r) => this.model.residuals[r]!.consumers.some((row) => here.has(row)));
     return { saves: found.saves.filter(isOfLine), reads: found.reads.filter(isReadHere), frees: [] };
   }
 
@@ -178,39 +157,39 @@ export class Motion {
     return within(row);
   }
 
-  /** The shelves in order; null for an empty one. */
-  private *makeShelves(): Generator<Shelf | null> {
-    const { model, timeline, most } = this;
+  /** The shelves in order, without empty ones: so many for saved expressions, of which the last is for all others. */
+  shelves(most: number): Shelf[] {
+    const { model, timeline } = this;
     const { kept } = this.overview;
     const shown = kept.slice(0, kept.length > most ? most - 1 : most);
     const rest = kept.slice(shown.length);
     const others = (kind: ShelfKind, label: string, has: (buffer: Buffer) => boolean) => {
       const alive = bytesOf(timeline.buffers.filter(has), timeline.steps.length);
-      const made = shelf(kind, label, alive);
-      return made.most > 0 ? made : null;
+      return shelf(kind, label, alive);
     };
     const again = (b: Buffer) => isRecomputed(model, b);
-    yield others("temporary", "temporaries", (b) => b.kind === "temporary" && !again(b));
+    const found = [others("temporary", "temporaries", (b) => b.kind === "temporary" && !again(b))];
     for (const k of shown) {
       const { reason, place, residuals } = k;
-      yield shelf("kept", k.label, aliveOf(k, timeline), { reason, place, residuals, members: [k] });
+      found.push(shelf("kept", k.label, aliveOf(k, timeline), { reason, place, residuals, members: [k] }));
     }
     if (rest.length > 0) {
       const residuals = rest.flatMap((k) => k.residuals);
       const alive = aliveOf({ ...rest[0]!, residuals }, timeline);
       const label = rest.length > 1 ? `${rest.length} other expressions` : rest[0]!.label;
-      yield shelf("kept", label, alive, { reason: "", place: null, residuals, members: rest });
+      found.push(shelf("kept", label, alive, { reason: "", place: null, residuals, members: rest }));
     }
-    yield others("again", "recomputed for checkpoints", again);
-    yield others("cotangent", "cotangents", (b) => b.kind === "cotangent");
+    found.push(others("again", "recomputed for checkpoints", again));
+    found.push(others("cotangent", "cotangents", (b) => b.kind === "cotangent"));
+    return found.filter((each) => each.kind === "kept" || each.most > 0);
   }
 
-  private note(kept: Kept, alive: Float64Array, number: number, steps: Map<number, number[]>): void {
+  private note(kept: Kept, alive: Float64Array, steps: Map<number, number[]>): void {
     const { model } = this;
     const add = (step: number, what: keyof Happening) => {
       const found = this.happenings.get(step) ?? { saves: [], reads: [], frees: [] };
       this.happenings.set(step, found);
-      if (found[what].at(-1)?.kept !== kept) found[what].push({ shelf: number, kept });
+      if (found[what].at(-1) !== kept) found[what].push(kept);
     };
     for (let s = 0; s < alive.length; s++) {
       if (alive[s]! > (alive[s - 1] ?? 0)) add(s, "saves");

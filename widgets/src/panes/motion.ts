@@ -2,7 +2,6 @@
 
 import { formatBytes, formatCount, plural } from "../base/format";
 import {
-  type Event,
   type Frame,
   isRecomputed,
   type Motion,
@@ -11,7 +10,7 @@ import {
   type Pace,
   type Shelf,
 } from "../model/motion";
-import { lineOf, overviewOf } from "../model/overview";
+import { type Kept, lineOf, overviewOf } from "../model/overview";
 import type { Place } from "../model/records";
 import { ALL, type Span } from "../model/span";
 import { peakOf } from "../model/timeline";
@@ -197,20 +196,22 @@ export class MotionPane {
       h("div", { class: "jv-mo-axis" }, this.time.bar),
       this.plot,
     );
+    this.motion = motionOf(this.state.model);
     this.fillShelves();
     this.setPace();
   }
 
   /** Creates as many shelves as have room. */
   private fillShelves(): void {
-    const { model } = this.state;
-    if (this.width === 0) return;
+    const { motion } = this;
+    if (motion === null || this.width === 0) return;
+    const { model } = motion;
     const bins = Math.min(MOST, Math.max(FEWEST, Math.floor(this.width / BIN)));
     const isAgain = model.timeline.buffers.some((buffer) => isRecomputed(model, buffer));
     // The others are for temporaries, cotangents, and what is recomputed.
     const most = Math.max(1, bins - 2 - Number(isAgain));
-    this.motion = motionOf(model, most);
-    this.shelves = this.motion.shelves.map((shelf) => this.shelfOf(shelf));
+    const shelves = motion.shelves(most);
+    this.shelves = shelves.map((shelf) => this.shelfOf(shelf, this.width / shelves.length));
     this.rack.replaceChildren(...this.shelves.map(({ element }) => element));
   }
 
@@ -248,12 +249,11 @@ export class MotionPane {
     return at;
   }
 
-  private shelfOf(shelf: Shelf): (typeof this.shelves)[number] {
+  private shelfOf(shelf: Shelf, width: number): (typeof this.shelves)[number] {
     const fill = h("span", { class: "jv-mo-fill" });
     const size = h("span", { class: "jv-mo-size" });
     const isCode = shelf.kind === "kept" && shelf.place !== null;
-    const letters = (this.width / Math.max(1, this.motion!.shelves.length) - 18) / LETTER;
-    const lines = wrapped(shelf.label, letters, this.isLow ? LINES_LOW : LINES);
+    const lines = wrapped(shelf.label, (width - 18) / LETTER, this.isLow ? LINES_LOW : LINES);
     const label = h(isCode ? "code" : "span", { class: "jv-mo-label" }, lines.join("\n"));
     const open = () =>
       shelf.residuals.length > 0 ? this.state.openResiduals(shelf.residuals) : this.state.arrange("cost");
@@ -281,11 +281,9 @@ export class MotionPane {
     this.width = width;
     this.isLow = isLow;
     this.element.classList.toggle("is-low", isLow);
-    if (!this.state.model.view.has_memory) return;
-    if (isOther) {
-      this.fillShelves();
-      this.setPace();
-    } else this.draw();
+    if (isOther) this.fillShelves();
+    this.draw();
+    if (isOther) this.go(this.current);
   }
 
   private draw(): void {
@@ -338,7 +336,7 @@ export class MotionPane {
     const step = frame.last;
     this.slider.value = String(this.current + 1);
     this.count.textContent = `${formatCount(this.current + 1)} of ${formatCount(frames.length)}`;
-    const most = Math.max(1, ...motion.shelves.map((shelf) => shelf.most));
+    const most = Math.max(1, ...this.shelves.map(({ shelf }) => shelf.most));
     for (const { shelf, element, fill, size } of this.shelves) {
       const bytes = shelf.alive[step]!;
       // Shelves are as high as their maximum, but high enough to be visible.
@@ -353,7 +351,7 @@ export class MotionPane {
     this.markChart();
     if (this.state.view === "motion") this.state.pointTo(this.placeOf(frame, row));
     const { saves, reads } = motion.during(frame);
-    const [saved, read] = [shelvesOf(saves), shelvesOf(reads)];
+    const [saved, read] = [this.shelvesOf(saves), this.shelvesOf(reads)];
     this.shelves.forEach(({ element }, i) => {
       element.classList.toggle("is-saved", saved.has(i));
       element.classList.toggle("is-read", read.has(i));
@@ -362,6 +360,11 @@ export class MotionPane {
       for (const i of saved) this.fly(i, true);
       for (const i of read) this.fly(i, false);
     }
+  }
+
+  /** On which shelves the values of some expressions are. */
+  private shelvesOf(all: readonly Kept[]): ReadonlySet<number> {
+    return new Set(all.map((kept) => this.shelves.findIndex(({ shelf }) => shelf.members.includes(kept))));
   }
 
   /** The place of what runs; of several equations, their line. */
@@ -417,19 +420,19 @@ export class MotionPane {
 
   private sentence(frame: Frame): string {
     const { saves, reads, frees } = this.motion!.during(frame);
-    const named = (events: readonly Event[]) =>
-      events
+    const named = (all: readonly Kept[]) =>
+      all
         .slice(0, 3)
-        .map(({ kept }) => `\`${kept.label}\``)
-        .join(", ") + (events.length > 3 ? ` and ${formatCount(events.length - 3)} more` : "");
+        .map(({ label }) => `\`${label}\``)
+        .join(", ") + (all.length > 3 ? ` and ${formatCount(all.length - 3)} more` : "");
     const parts = [];
     const [first] = saves;
     if (first !== undefined) {
-      const { reason } = first.kept;
+      const { reason } = first;
       parts.push(`It saves ${named(saves)}${saves.length === 1 && reason ? `: ${reason}` : "."}`);
     }
     if (reads.length > 0) parts.push(`It reads ${named(reads)}.`);
-    const freed = frees.filter(({ kept }) => !saves.some((event) => event.kept === kept));
+    const freed = frees.filter((kept) => !saves.includes(kept));
     if (freed.length > 0) parts.push(`Afterwards the memory of ${named(freed)} is free.`);
     return parts.join(" ");
   }
@@ -550,6 +553,3 @@ export class MotionPane {
     event.stopPropagation();
   }
 }
-
-const shelvesOf = (events: readonly Event[]): ReadonlySet<number> =>
-  new Set(events.map(({ shelf }) => shelf));
