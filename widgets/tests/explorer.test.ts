@@ -3,16 +3,20 @@
 import { afterEach, beforeAll, expect, test, vi } from "vitest";
 import whatIfs from "../../tests/fixtures/whatif.json";
 import { formatBytes, formatFlops } from "../src/base/format";
+import { turn } from "../src/base/slices";
 import { CodePane } from "../src/code/pane";
 import { coloured } from "../src/code/python";
 import explorer from "../src/main/index";
+import { Parts } from "../src/main/parts";
 import { GONE, NO_ANSWER } from "../src/model/work";
 import { InspectorPane } from "../src/panes/inspector";
 import { PlayerPane } from "../src/panes/player";
 import { ResidualsPane } from "../src/panes/residuals";
+import { type Finder, SearchBox } from "../src/panes/search";
 import { fromTo } from "../src/panes/switcheffects";
 import { pointedPlaces, residualLitAs, type Side, State } from "../src/state/state";
 import { breakable, h } from "../src/ui/dom";
+import { helpSheet } from "../src/ui/frame";
 import { bytes, json, model } from "./fixture";
 import { modelOf as programs } from "./graphs";
 import { followed, host as modelOf, zipped } from "./host";
@@ -64,6 +68,12 @@ const soon = (check: () => void) => vi.waitFor(check, 20_000);
 /** Waits for a pane whose code is a separate part. */
 const isThere = (find: (id: string) => HTMLElement[], id: string) =>
   soon(() => expect(find(id)).toHaveLength(1));
+
+/** Elements are laid out, so that they keep the focus. */
+const laidOut = () =>
+  vi
+    .spyOn(HTMLElement.prototype, "getClientRects")
+    .mockReturnValue([new DOMRect()] as unknown as DOMRectList);
 
 /** Resolves after the callbacks that wait for the next frame. */
 const frame = () => new Promise(requestAnimationFrame);
@@ -249,6 +259,20 @@ test("keys select stages, clear the selection, open the help, and do not reach t
   expect(outside).not.toHaveBeenCalled();
 });
 
+test("if the help cannot be loaded, that is said, and it is loaded the next time", async () => {
+  const load = vi.fn(async () => ({ KEYS: [["Esc", "clear the selection"]] as const }));
+  load.mockRejectedValueOnce(new Error("no kernel answers"));
+  const { sheet, toggle } = helpSheet("help", load);
+  document.body.append(sheet);
+  toggle();
+  await vi.waitFor(() => expect(sheet.open).toBe(true));
+  expect(sheet.textContent).toContain("There is no help: no kernel answers");
+  toggle();
+  toggle();
+  await vi.waitFor(() => expect(sheet.open).toBe(true));
+  expect(sheet.textContent).toContain("clear the selection");
+});
+
 test("keys still work after one of them replaced the current pane", () => {
   const { el, find, model } = show();
   const content = () => el.querySelector<HTMLElement>(".cm-content")!;
@@ -321,7 +345,30 @@ test("a kind can be chosen, and the selection highlights matching rows", () => {
   expect(find("residual-row")[0]!.className).toBe("is-selected");
 });
 
+test("a search that the user has left while it was loaded shows nothing", async () => {
+  const layout = laidOut();
+  let load = (_: Finder) => {};
+  const loading = new Promise<Finder>((done) => {
+    load = done;
+  });
+  const search = new SearchBox(new State(model()), () => loading);
+  document.body.append(search.element);
+  const box = search.element.querySelector("input")!;
+  search.focus();
+  type(box, "sin");
+  box.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter" }));
+  box.blur();
+  load(await import("../src/host/parts/search"));
+  await loading;
+  await turn();
+  expect(box.ariaExpanded).toBe("false");
+  box.focus();
+  expect(box.ariaExpanded).toBe("true");
+  layout.mockRestore();
+});
+
 test("one search covers source, equations, values and scopes, using only the keyboard", async () => {
+  const layout = laidOut();
   const { find, key, model, el } = show();
   const box = find("search")[0] as HTMLInputElement;
   const list = el.querySelector<HTMLElement>(".jv-found")!;
@@ -334,7 +381,6 @@ test("one search covers source, equations, values and scopes, using only the key
   const groups = () => [...list.querySelectorAll("[role=group]")].map((group) => group.ariaLabel);
   type(box, "sin");
   await soon(() => expect(groups()).toEqual(["source", "equations"]));
-  box.focus(); // which nothing that is laid out keeps here
   const titles = () => find("found").map((row) => row.querySelector("code")!.textContent);
   expect(titles()).toEqual(["return g(jnp.sin(x))  # é ✓ </script>", "b = sin a"]);
   press("ArrowDown");
@@ -357,6 +403,7 @@ test("one search covers source, equations, values and scopes, using only the key
   expect([list.hidden, box.value]).toEqual([true, "size>nothing"]);
   press("Escape");
   expect([box.value, document.activeElement]).toEqual(["", find("explorer")[0]]);
+  layout.mockRestore();
 });
 
 test("F focuses the filter, whose keys do nothing else; Esc clears it, and then leaves it", () => {
@@ -1269,8 +1316,7 @@ test.each([true, false])(
 );
 
 test("after a focused element disappears, the focus stays in the explorer", async () => {
-  const rects = HTMLElement.prototype.getClientRects;
-  HTMLElement.prototype.getClientRects = () => [new DOMRect()] as unknown as DOMRectList;
+  const layout = laidOut();
   const { find, stop } = show({ stage: "primal", beside: "backward" });
   const [root] = find("explorer");
   const close = find("code-right")[0]!.querySelector<HTMLElement>(".jv-close")!;
@@ -1288,7 +1334,7 @@ test("after a focused element disappears, the focus stays in the explorer", asyn
   await frame();
   expect(document.activeElement).toBe(other);
   stop();
-  HTMLElement.prototype.getClientRects = rects;
+  layout.mockRestore();
 });
 
 test("R opens the player only if there is a transform to play", () => {
@@ -1296,6 +1342,47 @@ test("R opens the player only if there is a transform to play", () => {
   key("r");
   expect(find("player")).toHaveLength(0);
   expect(find("failed-player")).toHaveLength(0);
+});
+
+test("the player is over how it was derived only, also if it is loaded while the user turns to another question", async () => {
+  const state = new State(SIN_COS());
+  const root = document.createElement("div");
+  const player = new Parts(root, host() as never, state).player(codeIn(state, root));
+  root.append(player.element);
+  state.arrange("derived");
+  player.toggle();
+  state.arrange("cost");
+  await soon(() => expect(root.querySelector("[data-testid=player]")).not.toBeNull());
+  expect(state.player).toBeNull();
+  // The explorer starts it when the stages of that question are shown.
+  player.toggle();
+  expect([state.view, state.player]).toEqual(["derived", null]);
+  player.start();
+  expect(state.player).not.toBeNull();
+  state.arrange("cost");
+  expect(state.player).toBeNull();
+  player.destroy?.();
+});
+
+test("steps that are read in slices are not shown over another question either", async () => {
+  const state = new State(SIN_COS());
+  const root = document.createElement("div");
+  const pane = followed(new PlayerPane(state, root, codeIn(state, root)));
+  const sized = state.model as { rows: number };
+  const { rows } = sized;
+  const start = () => {
+    sized.rows = 4000; // a large program, until it begins to read
+    pane.start();
+    sized.rows = rows;
+  };
+  start();
+  state.arrange("cost");
+  await frame();
+  expect(state.player).toBeNull();
+  state.arrange("");
+  start();
+  await soon(() => expect(state.player).not.toBeNull());
+  pane.destroy();
 });
 
 test("the comparison with JAX arrives last, and is shown in the top bar", async () => {

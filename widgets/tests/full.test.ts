@@ -38,6 +38,11 @@ test("Escape leaves it and does nothing else; then it has its other meanings", (
   root.firstElementChild!.addEventListener("keydown", (event) => pressed.push((event as KeyboardEvent).key));
   full.toggle();
   press("w");
+  // What is open inside is closed first.
+  root.classList.add("is-playing");
+  press("Escape");
+  expect([isOn(), pressed.splice(1)]).toEqual([[true, "true"], ["Escape"]]);
+  root.classList.remove("is-playing");
   press("Escape");
   expect([isOn(), pressed]).toEqual([[false, "false"], ["w"]]);
   press("Escape");

@@ -1,6 +1,7 @@
 // @vitest-environment jsdom
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { Presenting } from "../src/main/presenting";
+import type { Player } from "../src/model/player";
 import { State } from "../src/state/state";
 import { FullScreen } from "../src/ui/full";
 import { model } from "./fixture";
@@ -25,6 +26,15 @@ test("arrow keys go through the questions while one is presented, and Escape end
   expect(seen).toEqual(["lines", "cost", "what-if", "what-if", "cost"]);
   press("ArrowRight", root.firstElementChild!);
   expect(state.view).toBe("cost");
+  // Of the rules, which are shown over a question, a key closes or steps one thing.
+  const later = vi.fn();
+  root.addEventListener("keydown", later, true);
+  state.setPlayer({} as Player);
+  press("PageUp");
+  expect([state.view, later.mock.calls.length]).toEqual(["lines", 0]);
+  press("Escape");
+  expect([presenting.isOn, full.isOn, later.mock.calls.length]).toEqual([true, true, 1]);
+  state.setPlayer(null);
   press("Escape");
   expect([presenting.isOn, full.isOn]).toEqual([false, false]);
   presenting.destroy();

@@ -189,7 +189,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     if (key === "i") state.open("details");
     if (["h", "w", "p", "i"].includes(key)) return true;
     // These keys are the overview's.
-    if (state.view === "overview" && ["f", "r", "ArrowDown", "ArrowUp"].includes(event.key)) state.show({});
+    if (state.view === "overview" && ["f", "ArrowDown", "ArrowUp"].includes(event.key)) state.show({});
     if (event.key === "/") rail.focus?.();
     else if (event.key.toLowerCase() === "f") residuals.focus?.();
     else if (event.key.toLowerCase() === "m") {

@@ -64,19 +64,22 @@ export class Parts {
         return opened;
       };
     };
-    const toggle = () => {
-      if (opened) opened.toggle();
+    const start = () => {
+      if (opened) opened.start();
       else if (canPlay && pane === null) {
-        pane = later("player", load, undefined, () => opened?.toggle());
+        // Meanwhile, the user may have turned to another question.
+        pane = later("player", load, undefined, () => state.showsRules && opened?.start());
         element.replaceChildren(pane.element);
       }
     };
-    return {
-      element,
-      destroy: () => pane?.destroy?.(),
-      toggle,
-      start: () => (opened ? opened.start() : toggle()),
+    const toggle = () => {
+      if (!canPlay) return;
+      if (!state.showsRules)
+        state.arrange("derived"); // whose stages start it
+      else if (opened) opened.toggle();
+      else start();
     };
+    return { element, destroy: () => pane?.destroy?.(), toggle, start };
   }
 
   /** The changes between two versions; in the same part as the diff. */

@@ -56,9 +56,10 @@ export class Presenting {
     if (this.root.querySelector("dialog[open]") || (event.target as Element).matches("input, select")) return;
     const by = STEPS[event.key];
     if (by) this.go(this.questions.indexOf(this.state.view) + by);
-    else if (event.key === "Escape") this.toggle();
+    else if (event.key === "Escape" && this.state.player === null) this.toggle();
     else return;
     event.preventDefault();
-    event.stopPropagation();
+    // Nor may another key handler of the explorer take it.
+    event.stopImmediatePropagation();
   };
 }

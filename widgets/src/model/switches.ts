@@ -52,7 +52,17 @@ const NOT_KNOWN = "The result of that was not computed while there was a kernel.
 
 /** The fields that are signals. */
 const TRACKED = [
-  ...(["settings", "error", "chosen", "isUnderWay", "said", "trades", "failed", "drawing"] as const),
+  ...([
+    "settings",
+    "error",
+    "chosen",
+    "isUnderWay",
+    "said",
+    "planned",
+    "trades",
+    "failed",
+    "drawing",
+  ] as const),
   ...(["isPlanWanted", "lineWanted", "line"] as const),
 ];
 
@@ -67,6 +77,8 @@ export class Switches {
   isUnderWay = false;
   /** What else the last click changed, or empty. */
   said = "";
+  /** The key of the best plan, if known. */
+  planned: string | null = null;
   private past: string[] = [];
   private ahead: string[] = [];
   private trades: Readonly<Record<string, TriedTrade>> = {};
@@ -317,11 +329,6 @@ export class Switches {
     });
   }
 
-  /** The key of the best plan, if known. */
-  get planned(): string | null {
-    return this.from.tried()?.plan ?? null;
-  }
-
   private follow(plan: string): void {
     this.isPlanWanted = false;
     const said =
@@ -410,6 +417,7 @@ export class Switches {
     if (tried === null) return;
     this.trades = tried.trades;
     this.failed = tried.failed;
+    this.planned = tried.plan;
     const drawn = this.from.drawn();
     if (drawn !== null && drawn.key !== this.drawing?.key)
       this.drawing = { key: drawn.key, timeline: timelineOf(drawn) };

@@ -142,13 +142,12 @@ export class PlayerPane {
 
   /** Leaves if the user has turned to another question, or to a stage since this was opened. */
   private giveWay(): void {
-    const { shown, form, compared, view, player } = this.state;
+    const { shown, form, compared, showsRules, player } = this.state;
     const isSame = shown === this.over.shown && form === this.over.form && compared === this.over.compared;
-    if (!isSame) {
-      this.opening += 1;
-      this.wanted = null;
-    }
-    if (player && !(isSame && ["", "derived"].includes(view))) this.leave();
+    if (isSame && showsRules) return;
+    this.opening += 1;
+    this.wanted = null;
+    if (player) this.leave();
   }
 
   destroy(): void {

@@ -225,6 +225,8 @@ export class Rail {
 
   private showBadge(): void {
     const made = badge(this.state);
+    // Work reports its progress often.
+    if (made.isEqualNode(this.badge)) return;
     this.badge.replaceWith(made);
     this.badge = made;
   }

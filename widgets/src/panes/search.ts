@@ -77,16 +77,26 @@ export class SearchBox {
     this.box.select();
   }
 
+  /** The user may have left it while what searches was loaded. */
+  private get isUsed(): boolean {
+    return focused(this.element) === this.box;
+  }
+
   private search(): void {
     const { finder } = this;
     if (finder === null) {
       const begin = (loaded: Finder) => {
         this.finder = loaded;
-        if (this.box.value !== "" || focused(this.element) === this.box) this.search();
+        if (!this.isUsed) return;
+        this.search();
         if (this.early !== null) this.onKey(this.early);
-        this.early = null;
       };
-      this.load().then(begin, (error) => this.show("", reasonOf(error)));
+      const fail = (error: unknown) => this.isUsed && this.show("", reasonOf(error));
+      this.load()
+        .then(begin, fail)
+        .finally(() => {
+          this.early = null;
+        });
       return;
     }
     const text = this.box.value;

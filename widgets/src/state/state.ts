@@ -312,6 +312,11 @@ export class State {
     return !WHOLE.includes(this.view);
   }
 
+  /** Whether the question is one over which rules are shown: how it was derived, or none. */
+  get showsRules(): boolean {
+    return this.view === "" || this.view === "derived";
+  }
+
   /** Leaves a view that hides the stages' panes. */
   openStages(): void {
     if (!this.showsStages) this.arrange(this.hasOverview ? "kept" : "", false);

@@ -4,6 +4,7 @@ import type { Host, WidgetModel } from "../host/model";
 import { openModal } from "./copying";
 import { button, h } from "./dom";
 import { keepFocus } from "./focus";
+import { reasonOf } from "./pane";
 
 /** The least height of a widget, and what it leaves of the notebook's; in pixels. */
 const [LEAST, LEFT] = [520, 24];
@@ -129,11 +130,17 @@ export function helpSheet(id: string, load: () => Promise<Help>) {
     ),
     body,
   );
+  let isFilled = false;
+  const fill = (help: Help) => {
+    body.replaceChildren(...helpOf(help));
+    isFilled = true;
+  };
+  const fail = (error: unknown) => body.replaceChildren(note(`There is no help: ${reasonOf(error)}`));
   const open = async () => {
-    if (body.childElementCount === 0) body.replaceChildren(...helpOf(await load()));
+    if (!isFilled) await load().then(fill, fail);
     if (!sheet.open && sheet.isConnected) openModal(sheet);
   };
-  return { sheet, toggle: () => (sheet.open ? sheet.close() : void open().catch(console.error)) };
+  return { sheet, toggle: () => (sheet.open ? sheet.close() : void open()) };
 }
 
 function helpOf({ KEYS, MEANINGS = [] }: Help): HTMLElement[] {

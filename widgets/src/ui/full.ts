@@ -64,7 +64,9 @@ export class FullScreen {
 
   private readonly onKey = (event: KeyboardEvent): void => {
     if (event.key !== "Escape" || !this.root.classList.contains(FILLS)) return;
-    if (this.root.querySelector("dialog[open]")) return; // which the key closes first
+    // The key closes these first.
+    if (this.root.matches(".is-playing, .is-presenting")) return;
+    if (this.root.querySelector("dialog[open], .jv-found:not([hidden])")) return;
     event.stopPropagation();
     this.leave();
   };
