@@ -23,7 +23,8 @@ import { followed, host as modelOf, zipped } from "./host";
 import { layOut, standIn } from "./layout";
 import { SIN_COS } from "./programs";
 
-// Node cannot import blobs.
+// Node cannot import blobs. Tests of another file, which share their modules with these, may have loaded the real one.
+vi.hoisted(() => vi.resetModules());
 vi.mock("../src/host/parts", () => ({
   loadPart: async (_: unknown, name: string) => {
     if (name === "graphviz") throw new Error("not in this page");

@@ -19,6 +19,8 @@ const stops = fixture.stops as unknown as Record<
 const copy = <T>(value: T): T => JSON.parse(JSON.stringify(value)) as T;
 
 // Node cannot import blobs.
+// Tests of another file, which share their modules with these, may have loaded the real one.
+vi.hoisted(() => vi.resetModules());
 vi.mock("../src/host/parts", () => ({
   loadPart: (_: unknown, name: string) => import(`../src/host/parts/${name}.ts`),
 }));
