@@ -16,7 +16,7 @@ test("a word is searched in every cell, the scopes and the function, ignoring ca
     "intermediate",
     "model.py:2",
     "jvp rule",
-    "SIN's derivative",
+    "LINE 4's gradient",
     "block/att",
     "saved",
   ];
