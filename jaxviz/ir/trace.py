@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import jax
@@ -14,13 +15,14 @@ from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.convert import read_traced
 from jaxviz.ir.errors import NoArrayError, RuleNeedsValuesError, message_of
+from jaxviz.ir.expressions import shortened_expression
 from jaxviz.ir.leaks import without_leaks
 from jaxviz.ir.origin import definition, locate
 from jaxviz.ir.stack import deep_stack, usual_stack
 from jaxviz.ir.syntax import Branch, Program
 
 MOST_NOTED = 8
-"""How many arguments an error lists."""
+"""How many arguments an error lists, if their paths are short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,9 +285,10 @@ def note_arguments(error: Exception, fun: Callable[..., Any], args: tuple[Any, .
     if compat.is_about_hashes(error):
         for argument, x in compat.static_values(fun, args, kwargs).items():
             if not _has_hash(x):
+                text = " ".join(repr(x).split())
                 has = (
-                    f"is {x!r}, a {type(x).__name__}, which is not hashable. Pass a hashable value, such as a tuple "
-                    "instead of a list."
+                    f"is {text if len(text) < 80 else f'{text[:79]}…'}, a {type(x).__name__}, which is not hashable. "
+                    "Pass a hashable value, such as a tuple instead of a list."
                 )
                 if compat.is_tracer(x):
                     has = f"is traced here. Fix its value first: functools.partial(f, {argument}=...)."
@@ -296,9 +299,10 @@ def note_arguments(error: Exception, fun: Callable[..., Any], args: tuple[Any, .
         return
     named = list(zip(names, leaves, strict=True))
     named.sort(key=lambda pair: str(getattr(pair[1], "shape", None)) not in message_of(error))  # mentioned ones first
-    listed = ", ".join(f"{path}: {_type_text(x)}" for path, x in named[:MOST_NOTED])
-    rest = f" and {len(named) - MOST_NOTED} more" if len(named) > MOST_NOTED else ""
-    error.add_note(f"{CALLED} {name}, called with {listed}{rest}.")
+    listed = [f"{shortened_expression(path, 120)}: {_type_text(x)}" for path, x in named[:MOST_NOTED]]
+    n = max(1, sum(length <= 400 for length in accumulate(map(len, listed))))
+    rest = f" and {len(named) - n:,} more" if len(named) > n else ""
+    error.add_note(f"{CALLED} {name}, called with {', '.join(listed[:n])}{rest}.")
 
 
 @contextlib.contextmanager
