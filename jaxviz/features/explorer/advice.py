@@ -24,6 +24,7 @@ _REGIONS = 2
 """How many regions are tried for each, smallest first."""
 
 _NO_MORE = "no more work"
+_MORE = f"more than {100 * NEAR:.0f} %"
 
 
 @collector_paused()
@@ -39,7 +40,9 @@ def advice_of(residuals: ResidualSet, switches: Switches) -> PeakAdvice:
     idle = in_short(checkpoints_without_effect(switches.derivation))
     but = f"; {idle}" if idle else ""
     if not helps:
-        return PeakAdvice(sentence=f"no checkpoint lowers the peak by much{but}", setting="", cards=cards, error="")
+        peak = format_bytes(written.peak_nbytes)
+        sentence = f"no checkpoint that was tried lowers the peak of {peak} by {_MORE}"
+        return PeakAdvice(sentence=f"{sentence}{but}", setting="", cards=cards, error="")
     assert isinstance(trade, Trade)
     more = _more_work(switches, trade)
     code = switches.written(key)
@@ -86,11 +89,8 @@ def _card(switches: Switches, residuals: Iterable[int], expression: SavedExpress
                 effects.append((bool(saved), trade, said))
     if not effects:
         planned = _planned(switches, expression)
-        return (
-            f"Recomputing this value alone would not lower the peak; {planned}."
-            if planned
-            else "Recomputing this value would not lower the peak."
-        )
+        alone, then = (" alone", f"; {planned}") if planned else ("", "")
+        return f"Recomputing this value{alone} would not lower the peak by {_MORE}{then}."
     _, best, said = max(effects, key=lambda f: (f[0], _worth(switches, f[1])))
     return (
         f"{said} the peak from {format_bytes(written.peak_nbytes)} to {format_bytes(best.peak_nbytes)}, for "

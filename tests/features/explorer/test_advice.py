@@ -72,9 +72,12 @@ def test_of_a_loop_the_body_is_named():
 def test_where_nothing_helps_it_says_so():
     f, args = mlp(3)
     derivation = derive(f, *args)
-    advice = advice_of(derivation.residuals, Switches(derivation))
-    assert (advice["sentence"], advice["setting"]) == ("no checkpoint lowers the peak by much", "")
-    assert set(advice["cards"]) == {"Recomputing this value would not lower the peak."}
+    switches = Switches(derivation)
+    advice = advice_of(derivation.residuals, switches)
+    peak = format_bytes(switches.search.written.peak_nbytes)
+    sentence = f"no checkpoint that was tried lowers the peak of {peak} by more than 2 %"
+    assert (advice["sentence"], advice["setting"]) == (sentence, "")
+    assert set(advice["cards"]) == {"Recomputing this value would not lower the peak by more than 2 %."}
 
 
 def test_a_card_is_not_for_what_a_checkpoint_does_that_saves_its_values():
@@ -99,9 +102,9 @@ def test_a_card_is_not_for_what_a_checkpoint_does_that_saves_its_values():
         for found in (switches.derivation.residuals, planned)
     )
     assert advice["cards"] == [
-        "Recomputing this value alone would not lower the peak; with the checkpoints that are suggested for the whole "
-        f"function, its line saves {after} instead of {before}.",
-        "Recomputing this value would not lower the peak.",
+        "Recomputing this value alone would not lower the peak by more than 2 %; with the checkpoints that are "
+        f"suggested for the whole function, its line saves {after} instead of {before}.",
+        "Recomputing this value would not lower the peak by more than 2 %.",
     ]
 
 
