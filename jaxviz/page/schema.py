@@ -33,7 +33,7 @@ from typing import Any, Literal
 import numpy as np
 
 MAGIC = b"jaxviz"
-VERSION = 21
+VERSION = 22
 _GZIP = b"\x1f\x8b"
 _PREFIX = struct.Struct("<6sHII")
 
@@ -86,8 +86,8 @@ COLUMNS: Mapping[str, str] = {
     "equation_scope": "string: the functions that lead to it, outermost first, and its named scopes, joined by "
     "'/', or empty",
     "equation_flops": "FLOPs including nested programs; for a while loop, of one iteration",
-    "equation_work": "FLOPs without nested programs, over all the times that it runs; 0 if its nested programs "
-    "are counted",
+    "equation_moved": "bytes of the operands and results of its operations, each taken separately, likewise",
+    "equation_runs": "how often it runs; 0 if its nested programs are counted",
     "equation_group": "a number shared by the equations of one expression in repeated layers, calls and iterations",
     "equation_twin": "first row that shows the same equation, or -1 if this is the first",
     # Columns for few equations: those that name an axis, shard_maps, and jits with donated arguments.
@@ -133,6 +133,7 @@ COLUMNS: Mapping[str, str] = {
     "line_forward": "FLOPs of the forward program",
     "line_backward": "FLOPs of the backward program",
     "line_recomputed": "FLOPs of the backward program that recompute values of the forward program",
+    "line_moved": "bytes that the operations of both programs read and write, each taken separately",
     # A residual: a value that the forward program saves for the backward program.
     "residual_name": "string: its name in the listing of the forward program",
     "residual_label": "string: the user's expression for it if known, or another name",
@@ -196,11 +197,13 @@ COLUMNS: Mapping[str, str] = {
 _SIZES = frozenset(
     {
         "equation_flops",
-        "equation_work",
+        "equation_moved",
+        "equation_runs",
         "line_kept",
         "line_forward",
         "line_backward",
         "line_recomputed",
+        "line_moved",
         "type_nbytes",
         "type_per_device",
         "residual_nbytes",

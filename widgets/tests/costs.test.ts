@@ -19,16 +19,16 @@ function show(columns: Record<string, number[]> = {}) {
 test("lines are ranked by their work, of which they show the share, and sorted by any column", () => {
   const { element, texts, sort } = show();
   const [first, second] = [
-    ["67 %", "return g(jnp.sin(x))  # é ✓ </script>", "", "6 FLOP", "", "12 B", "model.py:2"],
-    ["33 %", "model.py:300", "3 FLOP", "", "", "4 B", "model.py:300"],
+    ["67 %", "return g(jnp.sin(x))  # é ✓ </script>", "", "6 FLOP", "", "96 B", "0.063", "", "12 B", "2"],
+    ["33 %", "model.py:300", "3 FLOP", "", "", "24 B", "0.13", "", "4 B", "300"],
   ];
   expect(texts()).toEqual([first, second]);
   expect(element.querySelector(".jv-pane-head")!.textContent).toContain("forward 3 FLOP, backward 6 FLOP");
-  for (const heading of ["forward", "line"]) {
+  for (const heading of ["forward", "per byte", "what"]) {
     sort(heading);
     expect(texts(), heading).toEqual([second, first]);
   }
-  for (const heading of ["saved", "place", "work"]) {
+  for (const heading of ["moved", "saved", "line", "work"]) {
     sort(heading);
     expect(texts(), heading).toEqual([first, second]);
   }
@@ -44,7 +44,9 @@ test("functions are ranked by the work of both passes, with the bytes of what th
     expect([...state.selection.rows]).toEqual([2, 3, 4]);
     return texts();
   };
-  const row = (bytes: string) => [["100 %", "block/attention", "3 FLOP", "6 FLOP", "", bytes, ""]];
+  const row = (bytes: string) => [
+    ["100 %", "block/attention", "3 FLOP", "6 FLOP", "", "96 B", "0.094", "", bytes, ""],
+  ];
   expect([saved(0), saved(2)]).toEqual([row(""), row("12 B")]);
 });
 

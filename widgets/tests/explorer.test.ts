@@ -252,7 +252,7 @@ test("keys select stages, clear the selection, open the help, and do not reach t
   key("Escape");
   expect(model.values["selected"]).toBe("");
   key("?");
-  await vi.waitFor(() => expect((find("keys")[0] as HTMLDialogElement).open).toBe(true));
+  await soon(() => expect((find("keys")[0] as HTMLDialogElement).open).toBe(true));
   expect(find("keys")[0]!.textContent).toContain("clear the selection");
   key("Escape");
   expect((find("keys")[0] as HTMLDialogElement).open).toBe(false);
@@ -1326,7 +1326,7 @@ test("after a focused element disappears, the focus stays in the explorer", asyn
   expect(find("code-right")).toHaveLength(0);
   await frame();
   expect(document.activeElement).toBe(root);
-  await vi.waitFor(() => expect(document.activeElement).toBe(root));
+  await soon(() => expect(document.activeElement).toBe(root));
   // An element that the user has focused keeps the focus.
   const other = document.createElement("button");
   document.body.append(other);

@@ -12,10 +12,10 @@ import { model } from "./fixture";
 
 test("the figures of a line are Python's, and a column is shown if any line has a figure", () => {
   const lines = new LineFigures(model());
-  expect(lines.of(0, 2)).toEqual({ kept: 12, forward: 0, backward: 6, recomputed: 0 });
+  expect(lines.of(0, 2)).toEqual({ kept: 12, forward: 0, backward: 6, recomputed: 0, moved: 96 });
   expect(lines.of(0, 1)).toBe(NONE);
   expect(lines.there).toEqual(["kept", "forward", "backward"]);
-  expect(lines.total).toEqual({ kept: 16, forward: 3, backward: 6, recomputed: 0 });
+  expect(lines.total).toEqual({ kept: 16, forward: 3, backward: 6, recomputed: 0, moved: 120 });
   expect(lines.most.kept).toBe(12);
   expect(lines.said(lines.of(0, 2))).toBe("12 B saved, 6 FLOP backward");
   expect(lines.largest).toBe("0:2");
@@ -42,7 +42,7 @@ test("repeated equations are one row with the sum of their figures", () => {
   const [one, ...rest] = equationsOfLine(model({ ...alike, equation_role: [0, 0, 0, 3, 3] }), 0, 2);
   expect(rest).toEqual([]);
   expect(one!.rows).toEqual([3, 4]);
-  expect(one!.figures).toEqual({ kept: 0, forward: 0, backward: 6, recomputed: 0 });
+  expect(one!.figures).toEqual({ kept: 0, forward: 0, backward: 6, recomputed: 0, moved: 72 });
   const [recomputed] = equationsOfLine(model({ ...alike, equation_role: [0, 0, 0, 5, 5] }), 0, 2);
   expect(recomputed!.figures.recomputed).toBe(6);
   const roles = equationsOfLine(model({ ...alike, equation_role: [0, 0, 0, 3, 5] }), 0, 2);

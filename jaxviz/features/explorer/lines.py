@@ -1,4 +1,4 @@
-"""The figures of each of the user's lines: the bytes that the gradient saves, and the FLOPs of both passes."""
+"""The figures of each of the user's lines: bytes that the gradient saves, and FLOPs and moved bytes of both passes."""
 
 from __future__ import annotations
 
@@ -27,42 +27,44 @@ def add_lines(
     derivation: Derivation,
     residuals: Sequence[Residual],
 ) -> None:
-    """Adds the work of each row, and the totals by line: the same sums as in `CostReport` and `ResidualSet`, to the
+    """Adds how often each row runs, and the totals by line: the same sums as in `CostReport` and `ResidualSet`, to the
     last FLOP and byte."""
     location, role = (np.asarray(columns[f"equation_{name}"], np.int64) for name in ("location", "role"))
-    work = _work(rows, columns["equation_flops"])
+    runs = _runs(rows)
+    work, moved = (columns[f"equation_{name}"] * runs for name in ("flops", "moved"))
     rows_of = {stage.key: slice(*stage.equations) for stage in stages}
     passes = [rows_of[key] for key in ("forward", "backward")]
     # What comes from none of the user's lines counts for the line that defines the function.
     nowhere = -1
-    if any((work[here][location[here] < 0] > 0).any() for here in passes):
+    if any((moved[here][location[here] < 0] > 0).any() for here in passes):
         nowhere = numbers.location(defined_at(derivation.primal))
 
-    def flops(here: slice, only: np.ndarray | None = None) -> np.ndarray:
-        """FLOPs by location."""
+    def summed(figure: np.ndarray, here: slice, only: np.ndarray | None = None) -> np.ndarray:
+        """A figure of some rows by location."""
         at = np.where(location[here] < 0, nowhere, location[here])
         which = (at >= 0) if only is None else (at >= 0) & only[here]
-        return np.bincount(at[which], work[here][which], len(columns["location_file"]))
+        return np.bincount(at[which], figure[here][which], len(columns["location_file"]))
 
     saved = [r for r in residuals if r.is_saved]
     at = np.array([numbers.location(r.location) for r in saved], np.int64)
     by_location = (
         np.bincount(at, [r.nbytes for r in saved], len(columns["location_file"])),
-        *map(flops, passes),
-        flops(rows_of["backward"], role == _RECOMPUTED),
+        *(summed(work, here) for here in passes),
+        summed(work, rows_of["backward"], role == _RECOMPUTED),
+        summed(moved, passes[0]) + summed(moved, passes[1]),
     )
     places = list(zip(columns["location_file"], columns["location_line"], strict=True))
     number = {place: i for i, place in enumerate(dict.fromkeys(places))}
     line_of = np.array([number[place] for place in places], np.int64)
-    columns["equation_work"] = work
+    columns["equation_runs"] = runs
     columns["line_file"], columns["line_number"] = ([place[k] for place in number] for k in range(2))
-    for name, sums in zip(("kept", "forward", "backward", "recomputed"), by_location, strict=True):
+    for name, sums in zip(("kept", "forward", "backward", "recomputed", "moved"), by_location, strict=True):
         columns[f"line_{name}"] = np.bincount(line_of, sums, len(number))
 
 
-def _work(rows: Rows, flops: np.ndarray) -> np.ndarray:
-    """The FLOPs of each row over all its runs; 0 if its nested programs are counted, and in branches other than the
-    most expensive one."""
+def _runs(rows: Rows) -> np.ndarray:
+    """How often each row runs; 0 if its nested programs are counted, and in branches other than the most expensive
+    one."""
     costs: dict[int, Cost] = {}
     nested: dict[int, list[int]] = {}
     for program, owner in enumerate(rows.owners):
@@ -77,6 +79,6 @@ def _work(rows: Rows, flops: np.ndarray) -> np.ndarray:
             times[program] = times[rows.program_of[row]] * repeats(equation)[0]
         if inside:
             counts_inside.append(row)
-    work: np.ndarray = flops * np.array(times, np.float64)[rows.program_of]
-    work[counts_inside] = 0
-    return work
+    runs: np.ndarray = np.array(times, np.float64)[rows.program_of]
+    runs[counts_inside] = 0
+    return runs

@@ -196,6 +196,17 @@ class PeakAdvice(TypedDict):
     error: str
 
 
+class DeviceSpeed(TypedDict):
+    """What the kernel's device does in a second, as measured: FLOPs in a matrix product of a type, and bytes that its
+    memory reads and writes; `error` is the reason if that failed."""
+
+    device: str
+    dtype: str
+    flops: float
+    bandwidth: float
+    error: NotRequired[str]
+
+
 class CompiledText(TypedDict):
     """A text with the equations of each line, numbered over the stages, and the number of lines left out at its end."""
 

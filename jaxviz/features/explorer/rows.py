@@ -15,7 +15,7 @@ import numpy as np
 from jaxviz.analysis.donation import Donation, donations_of
 from jaxviz.analysis.grouping import alike, grouped, pattern, repetitions
 from jaxviz.features.cost.counts import Cost
-from jaxviz.features.cost.parts import flops_of
+from jaxviz.features.cost.parts import remembered
 from jaxviz.features.explorer.numbers import Numbers, Shared, shared
 from jaxviz.features.explorer.relations import Variables, handed_to
 from jaxviz.higher_order import is_scan, of, scan_length
@@ -223,8 +223,9 @@ class Rows:
             string.all(["\n".join(printed_params(operation)) for operation in operations]),
         )
         self._add_shared(("equation_primitive", "equation_params", "equation_printed"), cells, of_row)
-        flops = np.array([flops_of(e, costs) for e in examples.values()], np.float64)
-        self.columns["equation_flops"] = flops[of_row]
+        counted = [remembered(e, costs) for e in examples.values()]
+        for name, figures in (("flops", [c.flops for c in counted]), ("moved", [c.nbytes for c in counted])):
+            self.columns[f"equation_{name}"] = np.array(figures, np.float64)[of_row]
         few = np.array([_has_more(operation) for operation in operations], bool)
         for row in np.flatnonzero(few[of_row]).tolist():
             self._add_more(row, self.equations[row].operation)

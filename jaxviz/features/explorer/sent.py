@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from jaxviz.analysis.devices import default_device
+from jaxviz.derivation import Derivation
+from jaxviz.features.cost.parts import cost_of
 from jaxviz.features.explorer.columns import ViewMaker, compared_with_jax
+from jaxviz.features.explorer.messages import DeviceSpeed
+from jaxviz.ir.primitives import plain
 from jaxviz.page.html import fit_to_show
 from jaxviz.page.schema import View, encode, pack
 from jaxviz.page.texts import first_line, fit
+from jaxviz.runtime.speed import measured_speed
 
 if TYPE_CHECKING:
     from jaxviz.features.explorer.whatif import Switches
@@ -49,6 +55,20 @@ def code_of(switches: Switches, key: str) -> str:
         return code
     except Exception as error:
         return f"# {first_line(error)}"
+
+
+def speed_of(derivation: Derivation) -> str:
+    """What the default device does in a second, in products of the type that most FLOPs of a function have."""
+    flops: dict[str, int] = {}
+    for _, e in derivation.primal.walk():
+        if plain(e.primitive.name).kind in ("product", "convolution"):
+            dtype = e.operation.in_avals[0].dtype.name
+            flops[dtype] = flops.get(dtype, 0) + cost_of(e).flops
+    try:
+        speed = measured_speed(default_device(), max(flops, key=flops.__getitem__, default="float32"))
+        return as_json(asdict(speed))
+    except Exception as error:  # such as a type that the device lacks
+        return as_json(DeviceSpeed(device="", dtype="", flops=0, bandwidth=0, error=first_line(error)))
 
 
 def without_memory(compiled: str) -> str:

@@ -30,6 +30,7 @@ from jaxviz.features.explorer.sent import (
     first_payload,
     saved_compiled,
     saved_switches,
+    speed_of,
 )
 from jaxviz.features.explorer.still import stage_text, still_outputs, summary
 from jaxviz.ir.collector import collector_paused
@@ -115,10 +116,9 @@ class Explorer(Bundled):
     overview = traitlets.Bool(True).tag(sync=True)
     motion = traitlets.Bool(False).tag(sync=True)
     advice = traitlets.Unicode("").tag(sync=True)
+    speed = traitlets.Unicode("").tag(sync=True)
 
-    from_page = frozenset(
-        ("stage", "beside", "selected", "filter", "height", "overview", "motion", "compared", "switches")
-    )
+    from_page = frozenset("stage beside selected filter height overview motion compared switches".split())
 
     _is_told = False
     """Whether the page is sending what it shows."""
@@ -251,7 +251,7 @@ class Explorer(Bundled):
             state |= {"changes": self.changes, "before": base64.b64encode(before).decode()}
         if compiled or "compiled" in (self.stage, self.beside):
             self._fill_compiled()
-        state["line"] = self.line
+        state |= {"line": self.line, "speed": self.speed}
         state["compiled"] = saved_compiled(self.compiled, source)
         return write_file(path, page(f"{view.title} · jaxviz", encode(view), script(MAIN), state, parts))
 
@@ -472,12 +472,15 @@ class Explorer(Bundled):
         except Exception as error:
             self.advice = as_json(PeakAdvice(sentence="", setting="", cards=[], error=first_line(error)))
 
+    def _fill_speed(self) -> None:
+        """The speed of the device."""
+        self.speed = self.speed or speed_of(self.derivation)
+
     def _fill_compiled(self) -> None:
         """The compiled gradient; JAX's input to XLA is sent before."""
         if self.compiled and not self._is_block:
             return
-        stage = added("compiled stage")
-        one, message, line = None, "", self.line
+        stage, one, line = added("compiled stage"), None, self.line
         try:
             one = self._one_block
             lowered = stage.lower(self.derivation)
@@ -512,7 +515,6 @@ class Explorer(Bundled):
 
     def _work(self, request: str, work: Callable[[Explorer], None]) -> None:
         """Does the requested work and reports its progress, since a busy kernel does not answer requests."""
-
         try:
             with stoppable() as stop:
 
@@ -545,9 +547,7 @@ class Explorer(Bundled):
             if key not in _SHOWN:
                 raise traitlets.TraitError(f"{key!r} is not a stage; there are {', '.join(_SHOWN)}")
             if key == "compiled" and len(keys) > 1:
-                raise traitlets.TraitError(
-                    "'compiled' needs a pane of its own, because it is one program of several stages"
-                )
+                raise traitlets.TraitError("'compiled' is one program of several stages: it needs a pane of its own")
         if not keys and proposal["trait"].name == "stage":
             raise traitlets.TraitError(f"show at least one stage of {', '.join(_SHOWN)}")
         return "+".join(keys)
@@ -585,6 +585,7 @@ _ANSWERS = (
 _WORK: dict[str, Callable[[Explorer], None]] = {
     "fill": Explorer._fill,
     "advice": Explorer._fill_advice,
+    "speed": Explorer._fill_speed,
     "rest": Explorer._fill_rest,
     "check": Explorer._fill_check,
     "what if": Explorer._fill_what_if,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import re
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +11,7 @@ import jax.numpy as jnp
 
 from jaxviz.analysis.budgets import read_size
 from jaxviz.report.tables import format_bytes, format_seconds
+from jaxviz.runtime.speed import least_seconds, product_speed
 
 DEVICE, HOST = "device", "pinned_host"
 """Kinds of memory between which values are moved."""
@@ -22,7 +21,6 @@ _PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15}
 _USUAL_SPEED = 1e14
 """The default FLOP/s: the order of magnitude of an accelerator's matrix products."""
 _MEASURED_NBYTES = 2**26
-_MEASURED_WIDTH = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,21 +126,10 @@ def _measured() -> Offload:
     )
     x = jax.device_put(jnp.zeros(_MEASURED_NBYTES // 4, jnp.float32), here)
     host = jax.device_put(x, there)
-    out, back = _best(lambda: jax.device_put(x, there)), _best(lambda: jax.device_put(host, here))
-    n = _MEASURED_WIDTH
-    w = jax.device_put(jnp.ones((n, n), jnp.bfloat16 if device.platform != "cpu" else jnp.float32), here)
-    product = jax.jit(lambda w: w @ w)
-    return Offload(2 * _MEASURED_NBYTES / (out + back), 2 * n**3 / _best(lambda: product(w)), is_measured=True)
-
-
-def _best(act: Any) -> float:
-    """The best time of several runs, in seconds."""
-    least = math.inf
-    for _ in range(4):
-        start = time.perf_counter()
-        jax.block_until_ready(act())
-        least = min(least, time.perf_counter() - start)
-    return max(least, 1e-9)
+    out = least_seconds(lambda: jax.device_put(x, there))
+    back = least_seconds(lambda: jax.device_put(host, here))
+    speed = product_speed(device, jnp.bfloat16 if device.platform != "cpu" else jnp.float32)
+    return Offload(2 * _MEASURED_NBYTES / (out + back), speed, is_measured=True)
 
 
 def _count(number: float) -> str:

@@ -11,7 +11,7 @@ from short_runs import short
 import jaxviz
 from jaxviz.features.explorer.columns import view_of
 
-FIGURES = ("kept", "forward", "backward", "recomputed")
+FIGURES = ("kept", "forward", "backward", "recomputed", "moved")
 
 
 def lines_of(view):
@@ -33,6 +33,7 @@ def reported(derivation):
         recomputes = r.stage == "backward" and r.equation.origin and r.equation.origin.role == "recomputation"
         for name in (r.stage, *["recomputed"] * bool(recomputes)):
             found[(*label_of(r.location), name)] += r.cost.flops
+        found[(*label_of(r.location), "moved")] += r.cost.nbytes
     for r in derivation.residuals:
         if r.is_saved:
             found[(*label_of(r.location), "kept")] += r.nbytes
@@ -64,10 +65,11 @@ def test_a_loop_does_its_work_as_often_as_it_runs():
     derivation = jaxviz.derive(loss, jnp.ones((4, 4)), jnp.ones((2, 4)))
     view = view_of(derivation)
     first, last = view.stage("forward").equations
-    work, names = view.columns["equation_work"], view.columns["equation_primitive"]
-    product = [i for i in range(first, last) if view.strings[names[i]] == "dot_general"]
+    columns, forward = view.columns, jaxviz.cost(derivation).forward
+    work, moved = (columns[f"equation_{name}"] * columns["equation_runs"] for name in ("flops", "moved"))
+    product = [i for i in range(first, last) if view.strings[columns["equation_primitive"][i]] == "dot_general"]
     assert [work[i] for i in product] == [7 * 2 * 2 * 4 * 4]
-    assert work[first:last].sum() == jaxviz.cost(derivation).forward.flops
+    assert (work[first:last].sum(), moved[first:last].sum()) == (forward.flops, forward.nbytes)
 
 
 def test_only_the_most_expensive_branch_counts():
@@ -78,7 +80,8 @@ def test_only_the_most_expensive_branch_counts():
     first, last = view.stage("primal").equations
     programs = view.columns["equation_program"][first:last]
     labels = [view.strings[view.columns["program_label"][p]] for p in programs]
-    counted = {label for label, n in zip(labels, view.columns["equation_work"][first:last], strict=True) if n}
+    work = (view.columns["equation_flops"] * view.columns["equation_runs"])[first:last]
+    counted = {label for label, n in zip(labels, work, strict=True) if n}
     assert counted - {""} == {"branches[1]"}
 
 

@@ -80,7 +80,7 @@ def test_the_selected_equation_is_at_hand(explorer):
         ("selected", "sideways:1", "write stage:number, such as 'backward:12'"),
         ("selected", "backward", "write stage:number"),
         ("stage", "sideways", "'sideways' is not a stage; there are primal, jvp, forward, linear, backward, compiled"),
-        ("beside", "forward+compiled", "'compiled' needs a pane of its own"),
+        ("beside", "forward+compiled", "'compiled' is one program of several stages"),
         ("stage", "", "show at least one stage"),
         ("beside", "forward+up", "'up' is not a stage"),
     ],
@@ -97,6 +97,19 @@ def test_a_page_holds_what_is_shown_and_what_is_selected(explorer, tmp_path):
     assert json.loads(state["what_if"])["function"] == "loss"
     tried = json.loads(state["tried"])
     assert tried["plan"] in tried["trades"]  # the advice is of this plan, and its switch says what it would change
+
+
+@pytest.mark.slow
+def test_the_speed_of_the_device_is_measured_once_in_the_type_of_the_products(tmp_path):
+    e = jaxviz.explore(lambda w, x: jnp.sum((x @ w).astype(jnp.float32)), *2 * [jnp.ones((3, 3), jnp.bfloat16)])
+    e._answer(e, "speed", [])
+    speed = json.loads(e.speed)
+    assert (speed["device"], speed["dtype"]) == ("cpu:0", "bfloat16")
+    assert min(speed["flops"], speed["bandwidth"]) > 1e6
+    before = e.speed
+    e._answer(e, "speed", [])
+    assert e.speed == before
+    assert json.loads(packed(e.save_html(tmp_path / "e.html"), "state"))["speed"] == before
 
 
 def test_the_page_of_a_large_function_does_not_wait_for_advice(explorer, tmp_path, monkeypatch):

@@ -43,6 +43,16 @@ export function formatFlops(n: number): string {
   return `${(size / 1000).toFixed(1)} PFLOP`;
 }
 
+/** A number with two digits, or more before the point: `0.083`, `17`, `1,234`. */
+export const formatShort = (n: number): string =>
+  n >= 100 ? formatCount(Math.round(n)) : `${Number(n.toPrecision(2))}`;
+
+/** `1.3 ms`, `12 s`. */
+export function formatSeconds(seconds: number): string {
+  if (seconds >= 1) return `${formatShort(seconds)} s`;
+  return seconds >= 1e-3 ? `${formatShort(seconds * 1e3)} ms` : `${formatShort(seconds * 1e6)} µs`;
+}
+
 /** `46 %`, `under 1 %`. */
 export function percent(share: number): string {
   return share > 0 && share < 1 ? "under 1 %" : `${Math.round(share)} %`;

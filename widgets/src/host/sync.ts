@@ -73,6 +73,9 @@ export const checkOf = (model: WidgetModel): Work => workOf(model, "check", ["ch
 /** Advice on how to lower the peak. */
 export const adviceOf = (model: WidgetModel): Work => workOf(model, "advice", ["advice"]);
 
+/** What the kernel's device does in a second, as measured. */
+export const speedOf = (model: WidgetModel): Work => workOf(model, "speed", ["speed"]);
+
 /** The switches, and the effects of their settings. */
 export function switchesOf(model: WidgetModel): SwitchSource {
   let next: unknown = null;

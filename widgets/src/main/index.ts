@@ -21,6 +21,7 @@ import {
   onPayload,
   payloadOf,
   restOf,
+  speedOf,
   switchesOf,
   syncState,
   viewOf,
@@ -444,7 +445,14 @@ function renderExplorer(host: Host): () => void {
     }
     clear();
     addSheet(el, sheet); // by now it may be in a shadow tree
-    state = new State(own!, switchesOf(model), restOf(model), adviceOf(model), checkOf(model));
+    state = new State(
+      own!,
+      switchesOf(model),
+      restOf(model),
+      adviceOf(model),
+      checkOf(model),
+      speedOf(model),
+    );
     setBeside(state, other, changesOf(model));
     shown = [payload, earlier];
     const made = state;

@@ -1,12 +1,15 @@
-/** The gradient's figures on each line of the source: saved bytes and FLOPs, summed in Python. */
+/** The gradient's figures on each line of the source: saved bytes, FLOPs and moved bytes, summed in Python. */
 
 import { formatBytes, formatFlops } from "../base/format";
-import { push } from "./groups";
+import { push, sumOf } from "./groups";
 import type { Model } from "./model";
 import type { Residual } from "./records";
 
-export const FIGURES = ["kept", "forward", "backward", "recomputed"] as const;
+export const FIGURES = ["kept", "forward", "backward", "recomputed", "moved"] as const;
 export type Figure = (typeof FIGURES)[number];
+/** Those beside the source. */
+const BESIDE: readonly Figure[] = ["kept", "forward", "backward", "recomputed"];
+const BYTES: readonly Figure[] = ["kept", "moved"];
 export type Figures = Readonly<Record<Figure, number>>;
 
 /** The name of each figure. */
@@ -15,6 +18,7 @@ export const CALLED: Readonly<Record<Figure, string>> = {
   forward: "forward",
   backward: "backward",
   recomputed: "recomputed",
+  moved: "moved",
 };
 
 /** The description of each figure. */
@@ -23,11 +27,13 @@ export const ABOUT: Readonly<Record<Figure, string>> = {
   forward: "FLOPs of the forward pass, all iterations together",
   backward: "FLOPs of the backward pass, all iterations together",
   recomputed: "FLOPs of the backward pass that recompute what the forward pass computed",
+  moved:
+    "bytes that the operations of both passes read and write, each taken separately: XLA fuses them and moves fewer",
 };
 
 /** `48.0 KiB`, or `1.2 MFLOP`. */
 export function formatFigure(figure: Figure, n: number): string {
-  return figure === "kept" ? formatBytes(n) : formatFlops(n);
+  return BYTES.includes(figure) ? formatBytes(n) : formatFlops(n);
 }
 
 /** How long a number in a column may be; `1008.0` is longer. */
@@ -48,7 +54,7 @@ export class LineFigures {
   readonly most: Figures;
   /** The line for which most bytes are saved, as `file:line`; empty if there is none. */
   readonly largest: string;
-  /** The figures that are not zero on every line. */
+  /** The figures beside the source that are not zero on every line. */
   readonly there: readonly Figure[];
   private readonly ofLine = new Map<string, Figures>();
 
@@ -63,7 +69,7 @@ export class LineFigures {
     });
     this.total = record((_, k) => columns[k]!.reduce((sum, n) => sum + n, 0));
     this.most = record((_, k) => columns[k]!.reduce((most, n) => Math.max(most, n), 0));
-    this.there = FIGURES.filter((figure) => this.total[figure] > 0);
+    this.there = BESIDE.filter((figure) => this.total[figure] > 0);
     const isLargest = ([, { kept }]: [string, Figures]) => kept > 0 && kept === this.most.kept;
     this.largest = [...this.ofLine].find(isLargest)?.[0] ?? "";
   }
@@ -120,10 +126,12 @@ export function equationsOfLine(model: Model, file: number, line: number): LineE
   return alikeAmong(model, shown).map((same) => {
     const [first] = same as [number];
     const isBackward = keys[model.stage(first)] === "backward";
-    const work = same.reduce((sum, row) => sum + model.work(row), 0);
-    const kept = isBackward ? 0 : same.reduce((sum, row) => sum + keptOf(row), 0);
+    const [work, moved] = [sumOf(same, (row) => model.work(row)), sumOf(same, (row) => model.moved(row))];
+    const kept = isBackward ? 0 : sumOf(same, keptOf);
     const recomputed = model.role(first) === "recomputation" ? work : 0;
-    const figures = { kept, forward: isBackward ? 0 : work, backward: isBackward ? work : 0, recomputed };
+    const figures = {
+      ...{ kept, forward: isBackward ? 0 : work, backward: isBackward ? work : 0, recomputed, moved },
+    };
     return { stage: model.stage(first), rows: same, depth: depthOf(first), figures };
   });
 }

@@ -214,9 +214,16 @@ export class Model {
   flops(row: number): number {
     return this.column("equation_flops")[row]!;
   }
-  /** FLOPs without nested programs, times the number of runs. */
+  /** How often it runs; 0 if its nested programs are counted. */
+  runs(row: number): number {
+    return this.column("equation_runs")[row]!;
+  }
+  /** FLOPs and moved bytes without nested programs, over all runs. */
   work(row: number): number {
-    return this.column("equation_work")[row]!;
+    return this.flops(row) * this.runs(row);
+  }
+  moved(row: number): number {
+    return this.column("equation_moved")[row]! * this.runs(row);
   }
   /** The size of an atom in bytes. */
   bytes(atom: number): number {

@@ -1,36 +1,51 @@
 /**
- * What the gradient costs: the work and the saved bytes of each line of the source, or of each function, ranked; or of the
- * equations of the selected interval.
+ * What the gradient costs: the work, the moved and the saved bytes of each line of the source, or of each function, ranked; or of
+ * the equations of the selected interval. And its roofline.
  */
 
-import { formatCount, formatFlops, formatRepeated, percent } from "../base/format";
+import {
+  formatBytes,
+  formatCount,
+  formatFlops,
+  formatRepeated,
+  formatSeconds,
+  formatShort,
+  percent,
+} from "../base/format";
 import { sortedBy } from "../base/sorted";
 import { alikeAmong, CALLED, FIGURES, type Figure, type Figures, formatFigure } from "../model/figures";
 import { sumOf } from "../model/groups";
 import type { Model } from "../model/model";
 import { lineOf, overviewOf, type Scope } from "../model/overview";
 import type { Place, Residual } from "../model/records";
+import { type Least, Roofline } from "../model/roofline";
 import type { Interval } from "../model/span";
 import type { Selection, State } from "../state/state";
-import { h, onRowKey, section } from "../ui/dom";
+import { button, h, onRowKey, section } from "../ui/dom";
 import type { Effects } from "../ui/pane";
 import { Rows } from "../ui/rows";
 import { Heads } from "../ui/sorting";
+import { Waiting } from "../ui/waiting";
+import type { DeviceSpeed } from "../wire/explorer.generated";
 import { isSaved } from "./residualrows";
+import { RooflineChart, roofOf } from "./roofline";
 
 /** How long an interval is the same before its equations are listed, in milliseconds. */
 const GROWS = 80;
 
-type SortKey = Figure | "work" | "what" | "line";
+type SortKey = Figure | "work" | "what" | "each" | "least" | "line";
 
 const HEADS: [SortKey, string, string][] = [
   ["work", "work", "work"],
-  ["what", "name", "line"],
+  ["what", "name", "what"],
   ["forward", "flops", "forward"],
   ["backward", "flops", "backward"],
-  ["recomputed", "flops", "recomputed"],
+  ["recomputed", "again", "recomputed"],
+  ["moved", "nbytes", "moved"],
+  ["each", "flops", "per byte"],
+  ["least", "least", "at best"],
   ["kept", "nbytes", "saved"],
-  ["line", "line", "place"],
+  ["line", "line", "line"],
 ];
 
 /** A line or a function, with its figures and equations. */
@@ -41,10 +56,14 @@ interface Row {
   place: Place | null;
   figures: Figures;
   rows(): readonly number[];
+  least(roofline: Roofline): Least;
 }
 
 /** All work of a row: what is recomputed is part of the backward pass. */
 const workOf = ({ figures }: Row): number => figures.forward + figures.backward;
+
+/** FLOPs for each byte moved. */
+const eachOf = (row: Row): number => (row.figures.moved > 0 ? workOf(row) / row.figures.moved : 0);
 
 export class CostsPane {
   readonly element: HTMLElement;
@@ -55,11 +74,20 @@ export class CostsPane {
   private readonly shown = new Map<string, HTMLElement>();
   private sorted: readonly Row[] = [];
   private readonly total = h("span", { class: "jv-dim jv-cut" });
-  private readonly heads = new Heads(HEADS, "work", ["work", ...FIGURES], () => this.fill());
+  private readonly heads = new Heads(HEADS, "work", ["work", "each", "least", ...FIGURES], () => this.fill());
   private readonly by: HTMLSelectElement;
+  /** The roofline, from its first use. */
+  private chart: RooflineChart | null = null;
+  private readonly toChart: HTMLButtonElement;
+  /** What stands in the table's place until the device's speed is known, or why it is not. */
+  private readonly unknown = h("div", { class: "jv-roofline-unknown" });
+  private waiting: Waiting | null = null;
+  private roofline: Roofline | null = null;
   /** What was known of the model when this was filled, and the interval. */
   private known = "";
   private interval: Interval | null;
+  /** Why the speed of the device could not be measured. */
+  private failure = "";
   /** The function or the equations that were chosen last, and the selection that this made. */
   private chosen: { key: string; selection: Selection } | null = null;
   /** An interval grows while it is dragged. */
@@ -88,10 +116,16 @@ export class CostsPane {
       h("thead", {}, h("tr", {}, ...this.heads.cells)),
       this.body,
     );
+    this.toChart = button("Roofline", () => this.turn(), {
+      class: "jv-to-chart",
+      "aria-pressed": "false",
+      "data-testid": "to-roofline",
+    });
     this.element = section(
       { class: "jv-pane jv-costs", "aria-label": "costs", "data-testid": "costs" },
-      [h("strong", {}, "work and saved bytes"), this.by, this.total],
+      [h("strong", {}, "work and bytes"), this.by, this.total, this.toChart],
       this.scroller,
+      this.unknown,
     );
     this.scroller.append(table);
     this.rows = new Rows(this.scroller, this.body, (i) => this.shown.delete(this.sorted[i]!.key));
@@ -100,8 +134,55 @@ export class CostsPane {
   readonly effects: Effects = [
     [() => this.state.time.interval, () => this.narrow()],
     [() => this.isSeen && this.state.modelled, () => this.refill()],
+    [() => this.state.speed.read(), () => this.measured()],
     [() => this.state.selection, () => this.light()],
   ];
+
+  private get isCharted(): boolean {
+    return this.toChart.ariaPressed === "true";
+  }
+
+  /** Shows the roofline, or the table again. */
+  private turn(): void {
+    this.toChart.ariaPressed = String(!this.isCharted);
+    if (this.isCharted && this.state.speed.read() === "") this.state.speed.ask();
+    this.place();
+    this.say();
+    this.draw();
+  }
+
+  /** Reads the speed of the device, when it is known. */
+  private measured(): void {
+    const text = this.state.speed.read();
+    const speed = text === "" ? null : (JSON.parse(text) as DeviceSpeed);
+    this.roofline = speed === null || speed.error ? null : new Roofline(this.state.model, speed);
+    this.failure = speed?.error ?? "";
+    this.toChart.hidden = text === "" && this.state.switches.isAlone;
+    this.place();
+    this.known = "stale";
+    this.refill();
+  }
+
+  /** Shows one of the table, the chart, and what stands for the chart. */
+  private place(): void {
+    const isKnown = this.roofline !== null;
+    this.element.classList.toggle("is-measured", isKnown);
+    this.scroller.hidden = this.isCharted;
+    if (this.isCharted && isKnown && this.chart === null) {
+      this.chart = new RooflineChart((key) => this.choose(this.sorted.find((row) => row.key === key)!));
+      this.element.append(this.chart.element);
+    }
+    if (this.chart) this.chart.element.hidden = !this.isCharted || !isKnown;
+    this.unknown.hidden = !this.isCharted || isKnown;
+    this.waiting?.destroy();
+    this.waiting = null;
+    this.unknown.replaceChildren();
+    if (this.unknown.hidden) return;
+    if (!this.failure) this.waiting = new Waiting(this.state.speed, "Measuring the speed of the device…");
+    this.unknown.replaceChildren(
+      this.waiting?.element ?? h("p", {}, `The speed of the device could not be measured: ${this.failure}`),
+    );
+  }
 
   private get isSeen(): boolean {
     return this.state.view === "cost" || this.known === "";
@@ -128,26 +209,49 @@ export class CostsPane {
 
   destroy(): void {
     clearTimeout(this.timer);
+    this.waiting?.destroy();
+    this.chart?.destroy();
+  }
+
+  /** What all of it costs, or the part of the run that is listed. */
+  private say(): void {
+    this.total.textContent = this.summary();
+    this.total.title = this.isCharted && this.roofline ? roofOf(this.roofline) : this.summary();
+  }
+
+  private summary(): string {
+    const { model, time } = this.state;
+    const { total } = model.lines;
+    const interval = this.by.value === "equation" ? time.interval : null;
+    if (interval)
+      return `steps ${formatCount(interval.first + 1)} to ${formatCount(interval.last + 1)}; Esc for the whole run`;
+    if (this.isCharted && this.roofline) {
+      const { seconds, moving } = this.roofline.total;
+      const share = percent((100 * moving) / Math.max(seconds, Number.MIN_VALUE));
+      const { n_devices } = model.view;
+      const alone = n_devices > 1 ? ` for the work of all ${n_devices} devices` : "";
+      const { device } = this.roofline.speed;
+      return `at best ${formatSeconds(seconds)} on ${device}${alone}, ${share} of it moving bytes`;
+    }
+    const again = total.recomputed > 0 ? `, of which ${formatFlops(total.recomputed)} recomputed` : "";
+    const work = `forward ${formatFlops(total.forward)}, backward ${formatFlops(total.backward)}${again}`;
+    return `${work}; ${formatBytes(total.moved)} moved`;
   }
 
   private fill(): void {
     const { model } = this.state;
     const { total } = model.lines;
     const by = this.by.value;
-    const interval = by === "equation" ? this.state.time.interval : null;
-    const again = total.recomputed > 0 ? `, of which ${formatFlops(total.recomputed)} recomputed` : "";
-    this.total.textContent = interval
-      ? `steps ${formatCount(interval.first + 1)} to ${formatCount(interval.last + 1)}; Esc for the whole run`
-      : `forward ${formatFlops(total.forward)}, backward ${formatFlops(total.backward)}${again}`;
+    this.say();
     const rows = (by === "line" ? linesOf : by === "function" ? functionsOf : equationsOf)(this.state);
-    const value = (row: Row, key: SortKey) =>
-      key === "work"
-        ? workOf(row)
-        : key === "what"
-          ? row.what
-          : key === "line"
-            ? (row.place?.line ?? 0)
-            : row.figures[key];
+    const { roofline } = this;
+    const value = (row: Row, key: SortKey) => {
+      if (key === "work") return workOf(row);
+      if (key === "what") return row.what;
+      if (key === "each") return eachOf(row);
+      if (key === "least") return roofline ? row.least(roofline).seconds : 0;
+      return key === "line" ? (row.place?.line ?? 0) : row.figures[key];
+    };
     const { key, descending } = this.heads;
     const sorted = sortedBy(
       rows,
@@ -158,25 +262,40 @@ export class CostsPane {
     const most = Math.max(1, ...rows.map(workOf));
     const all = Math.max(1, total.forward + total.backward);
     this.sorted = sorted;
+    this.element.classList.toggle("has-recomputed", total.recomputed > 0);
     this.shown.clear();
     this.rows.show(sorted.length, (i) => this.row(sorted[i]!, i, most, all));
+    this.draw();
+  }
+
+  private draw(): void {
+    const { roofline } = this;
+    if (roofline === null || !this.isCharted) return;
+    const dots = this.sorted.map((row) => ({
+      ...{ key: row.key, what: row.what, work: workOf(row), moved: row.figures.moved },
+      least: row.least(roofline),
+    }));
+    this.chart?.show(dots, roofline);
+  }
+
+  private choose(row: Row): void {
+    if (row.place !== null && this.by.value === "line") this.state.selectLine(row.place.file, row.place.line);
+    else {
+      this.state.selectRows(row.rows());
+      this.chosen = { key: row.key, selection: this.state.selection };
+      this.light();
+    }
   }
 
   private row(row: Row, i: number, most: number, all: number): HTMLElement {
     const { model } = this.state;
-    const choose = () => {
-      if (row.place !== null && this.by.value === "line")
-        this.state.selectLine(row.place.file, row.place.line);
-      else {
-        this.state.selectRows(row.rows());
-        this.chosen = { key: row.key, selection: this.state.selection };
-        this.light();
-      }
-    };
-    const figure = (name: Figure) =>
+    const choose = () => this.choose(row);
+    const each = eachOf(row);
+    const least = this.roofline ? row.least(this.roofline).seconds : 0;
+    const figure = (name: Figure, column = "") =>
       h(
         "td",
-        { class: "jv-col-figure", "data-head": CALLED[name] },
+        { class: `jv-col-figure ${column}`, "data-head": CALLED[name] },
         row.figures[name] > 0 ? formatFigure(name, row.figures[name]) : "",
       );
     const work = workOf(row);
@@ -200,23 +319,47 @@ export class CostsPane {
       h("td", { class: "jv-col-name" }, h("code", { class: "jv-cut", title: row.what }, row.what)),
       figure("forward"),
       figure("backward"),
-      figure("recomputed"),
+      figure("recomputed", "jv-col-again"),
+      figure("moved"),
+      h("td", { class: "jv-col-figure", "data-head": "per byte" }, each > 0 ? formatShort(each) : ""),
+      h(
+        "td",
+        { class: "jv-col-figure jv-col-least", "data-head": "at best" },
+        least > 0 ? formatSeconds(least) : "",
+      ),
       figure("kept"),
-      h("td", { class: "jv-col-line" }, model.placeText(row.place)),
+      h(
+        "td",
+        { class: "jv-col-line", "data-head": "line", title: model.placeText(row.place) },
+        this.placeOf(row),
+      ),
     );
     this.shown.set(row.key, tr);
     this.lightRow(row.key, tr);
     return tr;
   }
 
+  /** `68`, or with several files `model.py:68`. */
+  private placeOf({ place }: Row): string {
+    const { model } = this.state;
+    const isAlone = model.view.files.filter((file) => file.is_user).length === 1;
+    return isAlone && place !== null ? String(place.line) : model.placeText(place);
+  }
+
   private light(): void {
     for (const [key, tr] of this.shown) this.lightRow(key, tr);
+    this.chart?.light(this.selected);
+  }
+
+  /** The key of the selected row. */
+  private get selected(): string {
+    const { file, line } = this.state.selection;
+    const own = this.chosen?.selection === this.state.selection ? this.chosen.key : "";
+    return line >= 0 ? `${file}:${line}` : own;
   }
 
   private lightRow(key: string, tr: HTMLElement): void {
-    const { file, line } = this.state.selection;
-    const own = this.chosen?.selection === this.state.selection ? this.chosen.key : null;
-    const isSelected = key === (line >= 0 ? `${file}:${line}` : own);
+    const isSelected = key === this.selected;
     tr.classList.toggle("is-selected", isSelected);
     tr.ariaCurrent = isSelected ? "true" : null;
   }
@@ -224,10 +367,19 @@ export class CostsPane {
 
 /** Each line of the source with work or saved bytes. */
 function linesOf({ model }: State): Row[] {
-  return model.lines.all.map(({ file, line, figures }) => {
+  const costly = model.lines.all.filter(({ figures }) => FIGURES.some((figure) => figures[figure] > 0));
+  return costly.map(({ file, line, figures }) => {
     const place = { file, line, function: "", startLine: 0, start: 0, endLine: 0, end: 0 };
+    const key = `${file}:${line}`;
     const rows = () => model.rowsOfLine(file, line);
-    return { key: `${file}:${line}`, what: lineOf(model, place), place, figures, rows };
+    return {
+      key,
+      what: lineOf(model, place),
+      place,
+      figures,
+      rows,
+      least: (roofline) => roofline.ofLine(key),
+    };
   });
 }
 
@@ -255,9 +407,11 @@ function functionsOf({ model }: State): Row[] {
       forward: work(false),
       backward: work(true),
       recomputed: again.reduce((sum, row) => sum + model.work(row), 0),
+      moved: sumOf(rows, (row) => model.moved(row)),
       kept: own.filter(isSaved).reduce((sum, r) => sum + r.nbytes, 0),
     };
-    return { key: what, what, place: null, figures, rows: () => rows };
+    const least = (roofline: Roofline) => roofline.ofRows(rows);
+    return { key: what, what, place: null, figures, rows: () => rows, least };
   });
 }
 
@@ -275,11 +429,13 @@ function equationsOf({ model, time: { interval } }: State): Row[] {
       forward: isBackward ? 0 : work,
       backward: isBackward ? work : 0,
       recomputed: model.role(first) === "recomputation" ? work : 0,
+      moved: sumOf(same, (row) => model.column("equation_moved")[row]!),
       kept: sumOf(saved, (r) => r.nbytes),
     };
     const types = model.outputs(first).map((v) => model.variable(v).type);
     const what = formatRepeated(same.length, `${model.primitive(first)} ${types.join(" ")}`.trim());
-    return { key: `equation ${first}`, what, place: model.place(first), figures, rows: () => same };
+    const least = (roofline: Roofline) => roofline.ofWhole(same);
+    return { key: `equation ${first}`, what, place: model.place(first), figures, rows: () => same, least };
   });
 }
 

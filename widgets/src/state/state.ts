@@ -131,6 +131,8 @@ export class State {
     readonly advice: Work = NO_WORK,
     /** The comparison with JAX, which traces the function again. */
     readonly check: Work = NO_WORK,
+    /** What the kernel's device does in a second. */
+    readonly speed: Work = NO_WORK,
   ) {
     this.switches = new Switches(switches);
     this.exchanges = ownExchanges(model);

@@ -124,6 +124,15 @@ export interface PeakAdvice {
   error: string;
 }
 
+/** What the kernel's device does in a second, as measured: FLOPs in a matrix product of a type, and bytes that its memory reads and writes; `error` is the reason if that failed. */
+export interface DeviceSpeed {
+  device: string;
+  dtype: string;
+  flops: number;
+  bandwidth: number;
+  error?: string;
+}
+
 /** A text with the equations of each line, numbered over the stages, and the number of lines left out at its end. */
 export interface CompiledText {
   text: string;

@@ -1,7 +1,7 @@
 /** Written by `python tests/page/wire_types.py` from `jaxviz/page/schema.py`, which says more: not to be edited. */
 
 export const MAGIC = "jaxviz";
-export const VERSION = 21;
+export const VERSION = 22;
 
 export type Column = Uint8Array | Int8Array | Uint16Array | Int16Array | Int32Array | Float64Array;
 
@@ -133,8 +133,10 @@ export type ColumnName =
   | "equation_scope"
   /** FLOPs including nested programs; for a while loop, of one iteration */
   | "equation_flops"
-  /** FLOPs without nested programs, over all the times that it runs; 0 if its nested programs are counted */
-  | "equation_work"
+  /** bytes of the operands and results of its operations, each taken separately, likewise */
+  | "equation_moved"
+  /** how often it runs; 0 if its nested programs are counted */
+  | "equation_runs"
   /** a number shared by the equations of one expression in repeated layers, calls and iterations */
   | "equation_group"
   /** first row that shows the same equation, or -1 if this is the first */
@@ -211,6 +213,8 @@ export type ColumnName =
   | "line_backward"
   /** FLOPs of the backward program that recompute values of the forward program */
   | "line_recomputed"
+  /** bytes that the operations of both programs read and write, each taken separately */
+  | "line_moved"
   /** string: its name in the listing of the forward program */
   | "residual_name"
   /** string: the user's expression for it if known, or another name */
