@@ -65,7 +65,7 @@ class SavedBytes(Data):
 def saved_bytes(residuals: Sequence[Residual]) -> SavedBytes:
     """The figures of some residuals of one gradient."""
     saved = [r for r in residuals if r.is_saved]
-    arguments = [r for r in residuals if r.kind == "argument"]
+    arguments = [r for r in residuals if r.kind == "argument" and r.is_read]
     unread = [r for r in residuals if r.kind == "unread"]
     is_divided = any(r.nbytes_per_device is not None for r in residuals)
     size = lambda residuals_: sum(r.nbytes if r.nbytes_per_device is None else r.nbytes_per_device for r in residuals_)

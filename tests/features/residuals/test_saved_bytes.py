@@ -47,6 +47,8 @@ def test_every_report_says_the_same(derived, name):
     if is_reversible(derivation):
         assert saved.nbytes == sum(nbytes(a.aval) for a in saved_values(derivation))
         assert saved.count == len(saved_values(derivation))
+    read = [r for r in found if r.kind == "argument" and r.backward != []]
+    assert (saved.arguments, saved.n_arguments) == (sum(r.nbytes for r in read), len(read))
     for by in (found.by_line, found.by_function, found.by_scope, found.by_module):
         assert sum(t.nbytes for t in by()) == saved.nbytes
     assert f"saves {saved}" in found.summary
@@ -57,6 +59,14 @@ def test_every_report_says_the_same(derived, name):
         assert view.headline.saves == "; ".join([f"saves {saved}", *saved.remarks])
         assert view.columns["kept_nbytes"].sum() == view.columns["line_kept"].sum() == saved.nbytes
         assert f"saves {saved.size if saved.count else 'nothing'} for the backward pass" in view.headline.keeps
+
+
+def test_an_argument_that_a_rule_saves_and_does_not_read_is_not_read():
+    f = jax.custom_vjp(lambda x, y: jnp.sum(jnp.sin(x) * y))
+    f.defvjp(lambda x, y: (f(x, y), (x, y, jnp.cos(x))), lambda saved, ct: (saved[2] * ct * saved[1], None))
+    saved = jaxviz.residuals(f, jnp.ones(3), jnp.ones(3)).saved
+    assert (saved.arguments, saved.n_arguments) == (12, 1)
+    assert saved.remarks == ("it reads 12 B of its arguments, which are in memory anyway",)
 
 
 @pytest.mark.parametrize("name", MODELS)
