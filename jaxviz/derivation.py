@@ -38,11 +38,12 @@ from jaxviz.progress import counting
 from jaxviz.report.tables import counted, together
 from jaxviz.runtime.as_jax import in_active, may_differ, wrong_values
 from jaxviz.runtime.cache import clear_compiled
+from jaxviz.runtime.evaluate import evaluate
 from jaxviz.runtime.references import restored
 from jaxviz.transforms.driver import select
 from jaxviz.transforms.jvp import Jvp, jvp_program
 from jaxviz.transforms.linearize import CondResiduals, Linearized, linearize_program, mode_of
-from jaxviz.transforms.transpose import Transposed, transpose_program
+from jaxviz.transforms.transpose import Transposed, TransposeOptions, transpose_program
 from jaxviz.transforms.unopened import Unopened, find_unopened, unopened_text
 
 STAGES = ("primal", "jvp", "forward", "linear", "backward")
@@ -108,6 +109,7 @@ class Derivation:
         one.
       refused: the arrays without a derivative for which `jax.grad` refuses the differentiated arguments.
       called: the call that it is of; None for a program.
+      values: the values of its inputs; None if only their types are known.
     """
 
     primal: Program
@@ -124,6 +126,7 @@ class Derivation:
     not_followed: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     called: DerivedCall | None = None
+    values: Sequence[Any] | None = None
 
     @cached_property
     def pushed(self) -> Jvp:
@@ -141,13 +144,30 @@ class Derivation:
     @cached_property
     def transposed(self) -> Transposed:
         linear = [False] * self.n_residuals + [True] * sum(self.nonzeros)
+        transpose = partial(transpose_program, self.linear, linear, [True] * len(self.linear.outvars))
         try:
-            transposed = transpose_program(self.linear, linear, [True] * len(self.linear.outvars))
+            transposed = transpose()
         except ReverseModeError as error:
             error.advice = advice_on(self.primal, error.equation)
             raise
+        except compat.ConcretizationTypeErrors as error:
+            transposed = transpose(TransposeOptions(at=self._inputs_of_backward(error)))
         check_if_asked(transposed.backward)
         return transposed
+
+    def _inputs_of_backward(self, error: Exception) -> list[Any]:
+        """The residuals at the arguments, and the cotangent of the result, 1, as `jax.grad` has them: for backward
+        rules whose Python looks at values."""
+        cts = self.linear.outvars
+        if self.values is None or len(cts) != 1 or getattr(cts[0].aval, "shape", None) != ():
+            error.add_note(
+                "A backward rule looks at values, which are known where JAX runs the rule, and here if the function is "
+                "given with arrays as arguments and returns one number, whose cotangent is 1."
+            )
+            raise error
+        with restored(self.values):
+            outs = evaluate(self.forward, self.values)
+        return [*outs[len(outs) - self.n_residuals :], jax.numpy.ones((), cts[0].aval.dtype)]
 
     @cached_property
     def no_reverse_mode(self) -> ReverseModeError | None:
@@ -472,6 +492,7 @@ def derive_call(
             find_wrong_values=wrong,
             refused=refused,
             called=DerivedCall(f, args, kwargs, chosen),
+            values=inputs if are_concrete(inputs) else None,
         )
 
     result = derivation()

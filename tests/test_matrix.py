@@ -131,7 +131,7 @@ CELLS = [
     (laws.mapped_gradient, marked(MAPPED, third=1, each=2, quick=False), True),
     (laws.mapped, marked([c for c in DEVICES if c.vmaps], third=2, quick=False), False),
     (laws.mapped_gradient, marked([c for c in DEVICES if c.vmaps], third=2, quick=False), False),
-    (laws.residuals, [*(c for c in VALUES if c.forward or c in ALSO_IN_PROGRAMS), *hi_primitives.CASES], False),
+    (laws.residuals, [*VALUES, *hi_primitives.CASES], False),
     (laws.value_and_cotangents, marked([*VALUES, *hi_primitives.CASES], quick=False), False),
     (laws.linearized, marked(VALUES, quick=False), False),
     (laws.forward_mode, marked(VALUES, quick=False), False),

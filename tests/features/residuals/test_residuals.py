@@ -11,10 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import transcripts
+import value_programs
 from jax.ad_checkpoint import checkpoint_name, print_saved_residuals
 
 import jaxviz
 from jaxviz.report.tables import nbytes
+from jaxviz.runtime.evaluate import evaluate
 
 TABLE = jnp.arange(3.0)
 X = jnp.ones(3)
@@ -191,3 +193,21 @@ OPERATIONS = [
 def test_a_reason_calls_an_operation_as_people_do(f, named):
     saved = jaxviz.residuals(lambda x: jnp.sum(f(x)), X)
     assert any(f"({named})" in r.why for r in saved), [r.why for r in saved]
+
+
+@pytest.mark.parametrize("case", value_programs.LOOK_AT_VALUES, ids=str)
+def test_a_backward_rule_that_looks_at_values_has_those_of_the_gradient(case):
+    derivation = jaxviz.derive(case.fun, *case.args)
+    outs = evaluate(derivation.forward, case.args)
+    (slope,) = evaluate(derivation.backward, [*outs[1:], jnp.float32(1.0)])
+    np.testing.assert_allclose(slope, jax.grad(case.fun)(*case.args), 1e-6)
+    assert len(jaxviz.residuals(case.fun, *case.args)) == len(outs) - 1
+
+
+@pytest.mark.parametrize("args", [(jax.ShapeDtypeStruct((), jnp.float32),), (jnp.ones(2),)], ids=["a type", "a vector"])
+def test_a_backward_rule_that_looks_at_values_without_any(args):
+    f = jax.custom_vjp(lambda x: jnp.sin(x))
+    f.defvjp(lambda x: (jnp.sin(x), x), lambda x, ct: (ct if x.sum() > 0 else -ct,))
+    with pytest.raises(jax.errors.TracerBoolConversionError) as raised:
+        jaxviz.residuals(f, *args)
+    assert any("A backward rule looks at values, which" in note for note in raised.value.__notes__)
