@@ -50,19 +50,19 @@ class Card {
     return [
       h(
         "div",
-        { class: "jv-card-part jv-card-source", "data-testid": "step-source" },
-        h("div", { class: "jv-card-head" }, h("h5", {}, this.where(sources)), this.within(source)),
+        { class: "jv-rule-part jv-rule-source", "data-testid": "step-source" },
+        h("div", { class: "jv-rule-head" }, h("h5", {}, this.where(sources)), this.within(source)),
         ...sources.map((row) => this.equation(row)),
         this.line(source),
       ),
       h(
         "div",
-        { class: "jv-card-rule" },
+        { class: "jv-rule-name" },
         h("span", { "aria-hidden": "true" }, "↓"),
         h("strong", { "data-testid": "rule-title" }, rule.title || "adds no equation"),
       ),
       ...rule.parts.map((part) => this.part(part)),
-      h("p", { class: "jv-card-says", "data-testid": "step-sentence" }, ...marked(rule.sentence)),
+      h("p", { class: "jv-rule-says", "data-testid": "step-sentence" }, ...marked(rule.sentence)),
     ];
   }
 
@@ -92,7 +92,7 @@ class Card {
       .find((line) => line !== undefined);
     return h(
       "div",
-      { class: "jv-card-line", title: model.placeTitle(place) },
+      { class: "jv-rule-line", title: model.placeTitle(place) },
       h("span", { class: "jv-dim" }, model.placeText(place)),
       text !== undefined && h("code", {}, ...coloured(text.trim())),
     );
@@ -104,8 +104,8 @@ class Card {
     const { label } = model.view.stages[stage]!;
     return h(
       "div",
-      { class: "jv-card-part jv-card-added", "data-testid": "rule-part", "data-stage": label },
-      play.transform.targets.length > 1 && h("h5", { class: "jv-card-stage" }, `in ${label}`),
+      { class: "jv-rule-part jv-rule-added", "data-testid": "rule-part", "data-stage": label },
+      play.transform.targets.length > 1 && h("h5", { class: "jv-rule-stage" }, `in ${label}`),
       this.list("takes", takes),
       h(
         "div",

@@ -313,7 +313,7 @@ export class CostsPane {
       h(
         "td",
         { class: "jv-col-work", title: `${formatFlops(work)}, ${share} of the gradient's` },
-        h("span", { class: "jv-cost-bar", style: `--share: ${((100 * work) / most).toFixed(1)}%` }),
+        h("span", { class: "jv-share", style: `--share: ${((100 * work) / most).toFixed(1)}%` }),
         h("span", {}, work > 0 ? share : ""),
       ),
       h("td", { class: "jv-col-name" }, h("code", { class: "jv-cut", title: row.what }, row.what)),

@@ -25,7 +25,7 @@ export class PlayerPane {
   private readonly before = h("div", { class: "jv-play-side" });
   private readonly after = h("div", { class: "jv-play-side" });
   private readonly card = h("section", {
-    class: "jv-pane jv-card jv-scroll",
+    class: "jv-pane jv-rule jv-scroll",
     "aria-label": "rule",
     "data-testid": "rule",
     tabindex: 0,

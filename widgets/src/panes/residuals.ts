@@ -421,7 +421,7 @@ export class ResidualsPane {
       h(
         "td",
         { class: "jv-col-nbytes" },
-        h("span", { class: "jv-kept-bar", style: `--share: ${Math.min(100, share).toFixed(1)}%` }),
+        h("span", { class: "jv-share", style: `--share: ${Math.min(100, share).toFixed(1)}%` }),
         h("span", {}, formatBytes(r.nbytes)),
         perDevice(r),
       ),

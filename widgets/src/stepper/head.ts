@@ -159,7 +159,7 @@ export class Rail {
       "div",
       { class: "jv-step-rail" },
       h("div", { class: "jv-step-stages", role: "group", "aria-label": "stages" }, ...this.stages),
-      h("div", { class: "jv-time" }, this.slider, mark && this.markElement(mark)),
+      h("div", { class: "jv-step-time" }, this.slider, mark && this.markElement(mark)),
     );
   }
 
