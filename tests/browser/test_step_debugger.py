@@ -2,11 +2,13 @@
 
 import re
 
+import jax.numpy as jnp
 import pytest
 from jupyter_lab import KERNEL_IDLE, ask_kernel
 from playwright.sync_api import expect
 from test_accessibility import violations
 
+import jaxviz
 from notebooks import RESTART, light, run
 
 pytestmark = pytest.mark.browser
@@ -154,3 +156,20 @@ def test_below_the_report_of_a_nan_one_steps_to_where_it_was_born(in_lab):
     expect(stepper.get_by_test_id("move-next")).to_be_visible()
     expect(stepper.get_by_test_id("results").get_by_test_id("value-card").first).to_contain_text("first not finite at")
     expect(stepper.get_by_test_id("born").locator("visible=true").first).to_contain_text("born")
+
+
+WIDER = """() => [...document.querySelectorAll(".jv-told-row figure, .jv-told-row figcaption")]
+    .filter((e) => e.scrollWidth > e.clientWidth + 1
+        || e.getBoundingClientRect().right > e.closest(".jv-told-value").getBoundingClientRect().right + 1)
+    .map((e) => e.textContent)"""
+"""What is drawn of a value over what is beside it."""
+
+
+@light
+def test_a_value_and_its_cotangent_have_room_beside_each_other(tab, tmp_path):
+    arrays = jnp.linspace(-0.93, 0.91, 192).reshape(3, 64), jnp.linspace(-0.08, 0.09, 512).reshape(64, 8)
+    stepper = jaxviz.step(lambda w, x: jnp.sum(jnp.tanh(w @ x)), *arrays).run()
+    tab.page.set_viewport_size({"width": 1280, "height": 800})
+    tab.page.goto(stepper.widget().save_html(tmp_path / "page.html").as_uri())
+    tab.page.locator(".jv-both .jv-picture").first.wait_for()
+    assert tab.page.evaluate(WIDER) == []
