@@ -171,7 +171,9 @@ def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kw
     leaves, tree = tree_flatten_with_path((args, kwargs))
     paths, values = [p for p, _ in leaves], [x for _, x in leaves]
     names = _leaf_names(f, args, kwargs, paths)
-    has_rule, fixed_places, fixed_names = _nondiff_arguments(f)
+    function, n_bound = _unbound(f)
+    has_rule = isinstance(function, (jax.custom_jvp, jax.custom_vjp))
+    fixed_places, fixed_names = _nondiff_arguments(function, n_bound) if has_rule else (set(), set())
     is_fixed = [p[1].idx in fixed_places if p[0].idx == 0 else p[1].key in fixed_names for p in paths]
     active = [i for i, x in enumerate(values) if is_float(x) and not is_fixed[i]]
     if any(isinstance(x, jax.ShapeDtypeStruct) for x in values):
@@ -250,16 +252,19 @@ def _leaf_names(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], paths: li
     return [f"{name(p[1].idx) if p[0].idx == 0 else p[1].key}{keystr(p[2:])}" for p in paths]
 
 
-def _nondiff_arguments(f: Any) -> tuple[bool, set[int], set[str]]:
-    """Whether a function has a custom rule; indices and names of the arguments in which it is not differentiated."""
+def _unbound(f: Any) -> tuple[Any, int]:
+    """The function that `functools.partial` is given, and how many of its positional arguments that binds."""
     n_bound = 0
     while isinstance(f, functools.partial):
         n_bound += len(f.args)
         f = f.func
-    if not isinstance(f, (jax.custom_jvp, jax.custom_vjp)):
-        return False, set(), set()
+    return f, n_bound
+
+
+def _nondiff_arguments(f: Any, n_bound: int) -> tuple[set[int], set[str]]:
+    """Indices, of those not bound, and names of the arguments in which a function with a rule is not differentiated."""
     name = argument_names(f.fun)
-    return True, {i - n_bound for i in f.nondiff_argnums if i >= n_bound}, {name(i) for i in f.nondiff_argnums}
+    return {i - n_bound for i in f.nondiff_argnums if i >= n_bound}, {name(i) for i in f.nondiff_argnums}
 
 
 Reverse = Callable[[list[Any]], Sequence[Any]]
