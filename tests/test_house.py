@@ -161,7 +161,7 @@ BUDGETS = {
     "features/residuals": 1_950,
     "functions": 2_250,
     "higher_order": 3_230,
-    "ir": 3_764,
+    "ir": 3_766,
     "ir/compat": 3_780,
     "notebook": 950,
     "page": 1_145,

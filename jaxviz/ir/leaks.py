@@ -21,7 +21,7 @@ import numpy as np
 
 from jaxviz.ir import compat
 from jaxviz.ir.expressions import expression_at
-from jaxviz.ir.origin import locate
+from jaxviz.ir.origin import definition, locate
 from jaxviz.ir.own_code import is_own, owner
 from jaxviz.ir.sharing import cleared
 
@@ -384,7 +384,8 @@ def _short(key: Any) -> str:
 
 def _say(fun: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], leaked: Mapping[str, Any]) -> None:
     """Warns that a function stored tracers, or raises an error if the user asked for one."""
-    name = compat.function_debug_info(fun, args, dict(kwargs)).func_name if callable(fun) else "A custom rule"
+    info = compat.function_debug_info(fun, args, dict(kwargs)) if callable(fun) else None
+    name = info.func_name if info is not None else "A custom rule"
     for place, tracer in leaked.items():
         at = locate(compat.source_of(tracer))
         value = f"`{expression}`" if (expression := expression_at(at)) else "a traced value"
@@ -396,7 +397,8 @@ def _say(fun: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], leaked: Map
         )
         if jax.config.jax_check_tracer_leaks:
             raise jax.errors.UnexpectedTracerError(text)
-        file, line = (at.file, at.line) if at is not None else (__file__, 1)
+        shown = at or definition(info)  # JAX's own tracers, as in `check`, do not say where they were made
+        file, line = (shown.file, shown.line) if shown is not None else (__file__, 1)
         warnings.warn_explicit(text, UserWarning, file, line, registry=_said)
 
 
