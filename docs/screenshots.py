@@ -132,6 +132,19 @@ def click(where: str) -> Callable[[Page], None]:
     return lambda page: page.locator(where).first.click()
 
 
+def question(name: str) -> Callable[[Page], None]:
+    """Chooses a question: by its button, and on a phone from the list."""
+
+    def ask(page: Page) -> None:
+        choices = page.get_by_test_id("question")
+        if choices.is_visible():
+            choices.select_option(name)
+        else:
+            page.get_by_test_id(f"view-{name}").first.click()
+
+    return ask
+
+
 def residual(text: str) -> Callable[[Page], None]:
     return lambda page: page.get_by_test_id("residual-row").filter(has_text=text).first.click()
 
@@ -146,7 +159,7 @@ def stages(*names: str) -> Callable[[Page], None]:
 
 
 FORWARD_AND_BACKWARD = stages("3", "5")
-WHAT_IF = click("[data-testid=view-what-if]")
+WHAT_IF = question("what-if")
 LARGEST = click("[data-testid=card-open]")
 
 
@@ -158,18 +171,18 @@ def stepper(page: str, size: tuple[int, int] | None = None) -> Shot:
 
 QUESTIONS: Mapping[str, Callable[[Page], Any]] = {
     "overview": lambda page: None,
-    "why": click("[data-testid=view-kept]"),
-    "derived": click("[data-testid=view-derived]"),
-    "cost": click("[data-testid=view-cost]"),
+    "why": question("kept"),
+    "derived": question("derived"),
+    "cost": question("cost"),
     "what-if": WHAT_IF,
-    "lines": click("[data-testid=view-lines]"),
-    "motion": click("[data-testid=view-motion]"),
+    "lines": question("lines"),
+    "motion": question("motion"),
 }
 """The actions on the page of each program, which opens on the overview."""
 
 PANES: Mapping[str, Callable[[Page], Any]] = {
     "memory": both(LARGEST, keys("m", "ArrowRight", "ArrowRight", "ArrowRight")),
-    "line": both(click("[data-testid=view-lines]"), click("[data-testid=source-line][aria-expanded]")),
+    "line": both(question("lines"), click("[data-testid=source-line][aria-expanded]")),
     "graph": both(stages("3"), keys("g")),
     "graphs": both(FORWARD_AND_BACKWARD, click("[data-testid=as-graph-left]"), click("[data-testid=as-graph-right]")),
     "linearize": keys("l"),
@@ -185,7 +198,7 @@ SHOTS: Mapping[str, Shot] = {
     **{f"{program}-{name}": Shot(program, act) for program in DETAILED for name, act in PANES.items()},
     "planned": Shot("transformer of 3", WHAT_IF),
     "versions": Shot("versions"),
-    "what-differs": Shot("versions", both(click("[data-testid=view-diff]"), click("[data-testid=diff-forward]"))),
+    "what-differs": Shot("versions", both(question("diff"), click("[data-testid=diff-forward]"))),
     "stepper-in-a-loop": stepper("step in a loop"),
     "stepper-backward": stepper("step backward"),
     "stepper-in-a-layer": stepper("step in a layer"),
@@ -193,7 +206,7 @@ SHOTS: Mapping[str, Shot] = {
 
 FOR_README: Mapping[str, Shot] = {
     "explorer": Shot("transformer", size=(1280, 750)),
-    "residual": Shot("mlp", both(click("[data-testid=view-kept]"), residual("sub")), size=(1280, 640)),
+    "residual": Shot("mlp", both(question("kept"), residual("sub")), size=(1280, 640)),
     "what-if": Shot("transformer of 3", WHAT_IF, part=".jv-main", size=(1240, 1060)),
     "graph": Shot("transformer", both(FORWARD_AND_BACKWARD, keys("g")), part=".jv-codes", size=(1500, 1000)),
     "steps": Shot("mlp", keys("r", *["ArrowRight"] * 4), size=(1280, 620)),

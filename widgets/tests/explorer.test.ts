@@ -207,6 +207,17 @@ test("residuals of one expression are selected together", () => {
   expect(inspector.element.textContent).toContain("2 residuals, the first is");
 });
 
+test("why something is saved begins with the largest values of the largest expression", () => {
+  const begun = (columns: Record<string, number[]>) => {
+    const state = new State(model(columns));
+    state.arrange("kept");
+    return [...state.selection.residuals];
+  };
+  expect(begun({ residual_nbytes: [4, 12], residual_kept: [0, 0], residual_group: [0, 1] })).toEqual([1]);
+  expect(begun({ residual_nbytes: [12, 4], residual_kept: [-1, 0], residual_group: [0, 1] })).toEqual([1]); // no argument
+  expect(begun({ residual_kept: [-1, -1] })).toEqual([]);
+});
+
 test("clicking a residual highlights its line and sends its equation to Python", () => {
   const { find, key, model } = show({}, "view-kept", "open-details");
   key("Escape");

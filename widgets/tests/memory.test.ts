@@ -50,7 +50,7 @@ test("areas, the peak, the start of the backward pass, and the bytes by kind at 
     "jv-of-residual",
     "jv-of-argument",
   ]);
-  expect(text("memory-head")).toBe("modelled peak 48 B in the backward pass, at mul (model.py:2)");
+  expect(text("memory-head")).toBe("modelled peak 48 B in the backward pass, at jnp.sin(x) (model.py:2)");
   expect(text("memory-legend")).toContain("at the peak");
   expect(text("memory-legend")).toContain("cotangents24 B");
   expect(text("memory-legend")).toContain("total48 B");
@@ -196,7 +196,7 @@ test("with several devices, it is the memory of one", () => {
   vi.advanceTimersByTime(100);
   const text = (id: string) => element.querySelector(`[data-testid="${id}"]`)!.textContent;
   expect(text("memory-head")).toBe(
-    "modelled peak 48 B on each device in the backward pass, at mul (model.py:2)",
+    "modelled peak 48 B on each device in the backward pass, at jnp.sin(x) (model.py:2)",
   );
   expect(text("memory-legend")).toContain("at the peak, on each device");
 });

@@ -16,7 +16,7 @@ const OTHERS = [
   "axis_rows axis_exchanges layout_rows layout_texts donation_rows donation_operands donation_results",
   "donation_reasons literal_text literal_type residual_name residual_label residual_group residual_type residual_nbytes residual_per_device",
   "residual_dummy residual_kind residual_location residual_scope residual_module residual_rule residual_reason residual_outlier",
-  "group_label group_why",
+  "group_label group_why residual_kept",
   "others_value others_of others_kin residual_decision residual_producer residual_buffer location_file location_line location_function",
   "location_start_line location_start location_end_line location_end",
 ].flatMap((names) => names.split(" "));

@@ -217,6 +217,12 @@ export function lineOf(model: Model, place: Place | null): string {
   return model.placeText(place);
 }
 
+/** `68`, or with several files `model.py:68`. */
+export function shortPlace(model: Model, place: Place | null): string {
+  const isAlone = model.view.files.filter((file) => file.is_user).length === 1;
+  return isAlone && place !== null ? String(place.line) : model.placeText(place);
+}
+
 /** Where each step starts on the axis, and the end, as fractions. */
 export function edgesOf(model: Model, { steps }: Timeline, widthOf: WidthOf): Float64Array {
   const equations = model.column("step_equations");

@@ -16,7 +16,7 @@ import { sortedBy } from "../base/sorted";
 import { alikeAmong, CALLED, FIGURES, type Figure, type Figures, formatFigure } from "../model/figures";
 import { sumOf } from "../model/groups";
 import type { Model } from "../model/model";
-import { lineOf, overviewOf, type Scope } from "../model/overview";
+import { lineOf, overviewOf, type Scope, shortPlace } from "../model/overview";
 import type { Place, Residual } from "../model/records";
 import { type Least, Roofline } from "../model/roofline";
 import type { Interval } from "../model/span";
@@ -331,19 +331,12 @@ export class CostsPane {
       h(
         "td",
         { class: "jv-col-line", "data-head": "line", title: model.placeText(row.place) },
-        this.placeOf(row),
+        shortPlace(model, row.place),
       ),
     );
     this.shown.set(row.key, tr);
     this.lightRow(row.key, tr);
     return tr;
-  }
-
-  /** `68`, or with several files `model.py:68`. */
-  private placeOf({ place }: Row): string {
-    const { model } = this.state;
-    const isAlone = model.view.files.filter((file) => file.is_user).length === 1;
-    return isAlone && place !== null ? String(place.line) : model.placeText(place);
   }
 
   private light(): void {

@@ -248,7 +248,7 @@ export class MemoryPane {
     if (totals.peak < 0) return "there are no equations";
     const peak = timeline.steps[totals.peak]!;
     const place = this.lineOf(peak);
-    const where = `${this.primitiveOf(peak)}${place && ` (${place})`}`;
+    const where = `${this.expressionOf(peak)}${place && ` (${place})`}`;
     const pass = peak.isBackward ? "backward" : "forward";
     const as = isWritten ? "as written, because it is unknown for the switches as set: " : "";
     return `${as}modelled peak ${formatBytes(peakOf(totals))}${on} in the ${pass} pass, at ${where}`;
@@ -358,6 +358,12 @@ export class MemoryPane {
       h("code", { class: "jv-cut" }, text),
       h("span", { class: "jv-dim" }, this.lineOf(step)),
     );
+  }
+
+  /** What the user wrote, and without source the operation. */
+  private expressionOf(step: Step): string {
+    const { model } = this.state;
+    return (step.row >= 0 && model.sourceText(model.place(step.row))) || this.primitiveOf(step);
   }
 
   private primitiveOf({ row, what }: Step): string {

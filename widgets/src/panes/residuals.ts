@@ -1,7 +1,7 @@
 /** The residuals table: the saved values with reasons, sortable and filtered. */
 
 import { formatBytes, formatCount, plural } from "../base/format";
-import { overviewOf } from "../model/overview";
+import { overviewOf, shortPlace } from "../model/overview";
 import type { Residual } from "../model/records";
 import { type Lit, residualLitAs, type State } from "../state/state";
 import { breakable, button, foldButton, h, onRowKey, reveal, section } from "../ui/dom";
@@ -436,7 +436,7 @@ export class ResidualsPane {
       ),
       h("td", { class: "jv-col-life" }, this.lives?.draw(indicesOf(row), this.most.alive)),
       h("td", { class: "jv-col-type" }, h("code", {}, r.type)),
-      h("td", { class: "jv-col-line", title: model.placeTitle(r.place) }, model.placeText(r.place)),
+      h("td", { class: "jv-col-line", title: model.placeTitle(r.place) }, shortPlace(model, r.place)),
     );
     this.rows.set(row.key, tr);
     this.fillSwitch(row, cell, tr);

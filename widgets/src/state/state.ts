@@ -3,9 +3,10 @@
 import { batch, tracked } from "../base/signals";
 import type { Matches } from "../model/changes";
 import { ownExchanges } from "../model/exchanges";
+import { grouped, sumOf } from "../model/groups";
 import type { Model } from "../model/model";
 import type { Player } from "../model/player";
-import type { Place } from "../model/records";
+import type { Place, Residual } from "../model/records";
 import { TimeView } from "../model/span";
 import { NO_SWITCHES, Switches, type SwitchSource } from "../model/switches";
 import { NO_WORK, type Work } from "../model/work";
@@ -28,6 +29,8 @@ export interface Selection {
 }
 
 const EMPTY: ReadonlySet<number> = new Set();
+
+const bytesOf = (residuals: readonly Residual[]) => sumOf(residuals, (r) => r.nbytes);
 
 export const NOTHING: Selection = {
   rows: EMPTY,
@@ -266,18 +269,17 @@ export class State {
     if (begins && ["kept", "derived"].includes(view) && this.selection === NOTHING) this.selectLargest();
   }
 
-  /** Selects the expression with the most saved bytes, so that a question begins with an answer. */
+  /** Selects the largest values of the expression with the most saved bytes, so that a question begins with an answer. */
   private selectLargest(): void {
-    const groups = new Map<number, { nbytes: number; members: number[] }>();
-    for (const { kind, group, nbytes, index } of this.model.residuals) {
-      if (kind === "argument" || kind === "unread") continue;
-      const so = groups.get(group) ?? { nbytes: 0, members: [] };
-      so.nbytes += nbytes;
-      so.members.push(index);
-      groups.set(group, so);
-    }
-    const [largest] = [...groups.values()].sort((a, b) => b.nbytes - a.nbytes);
-    if (largest) this.selectResiduals(largest.members);
+    const kept = this.model.column("residual_kept");
+    const saved = this.model.residuals.filter(({ index }) => kept[index]! >= 0);
+    const largest = (of: readonly Residual[], keyOf: (r: Residual) => number): Residual[] =>
+      grouped(of, keyOf).reduce((most, same) => (bytesOf(same) > bytesOf(most) ? same : most), []);
+    const values = largest(
+      largest(saved, ({ index }) => kept[index]!),
+      ({ group }) => group,
+    );
+    if (values.length > 0) this.selectResiduals(values.map(({ index }) => index));
   }
 
   /** Opens or closes what is shown on demand. */
