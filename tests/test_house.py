@@ -154,7 +154,7 @@ BUDGETS = {
     "features/draw": 1_520,
     "features/explorer": 4_205,
     "features/lint": 1_360,
-    "features/memory": 1_110,
+    "features/memory": 1_145,
     "features/nans": 2_710,
     "features/probes": 1_350,
     "features/remat": 8_870,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, compress
@@ -134,6 +134,27 @@ _WRITES_INTO = ("update", "scattering", "scattered arithmetic", "sorting", "fact
 """Operations that change an operand, or a part of it, in place."""
 
 
+@dataclass(eq=False, slots=True)
+class Late:
+    """An equation that waits until its results are needed.
+
+    Args:
+      env: the memory of the values of its program, also of its results once they are computed.
+      number: its place among those that wait.
+    """
+
+    equation: Equation
+    env: Env
+    within: tuple[Equation, ...]
+    is_backward: bool
+    in_pass: bool
+    number: int
+
+
+Env = dict[Atom, "ModelledBuffer | tuple[Late, Var]"]
+"""The memory of a program's values; of one that waits, the equation and its result."""
+
+
 class Model:
     """Walks the forward and the backward program, recording when each value is allocated and when it is last read."""
 
@@ -152,7 +173,9 @@ class Model:
         """What is in memory in the bodies of a loop, or in a branch, where it takes most, by the step of the loop."""
         self.reads: list[list[ModelledBuffer]] = []
         """The operands of each step."""
-        self.of_forward: dict[Atom, ModelledBuffer] = {}
+        self.late: dict[Late, None] = {}
+        """What waits, in the order of the program."""
+        self.of_forward: Env = {}
         """The memory of each value of the forward program."""
         self.into: list[tuple[int, list[ModelledBuffer], ModelledBuffer]] = []
         """For steps that may write into an operand: the step, the operands of the result's size, and the result."""
@@ -186,7 +209,7 @@ class Model:
         for buffer in results:
             buffer.last_forward = turn
         self.is_backward = True
-        back: dict[Atom, ModelledBuffer] = dict(zip(backward.invars[:n], saved, strict=True))
+        back: Env = dict(zip(backward.invars[:n], saved, strict=True))
         seeds = backward.invars[n:]
         divided = self.layouts.cotangents if self.layouts is not None else ()
         for v, n_parts in zip(seeds, divided or (1,) * len(seeds), strict=True):
@@ -232,7 +255,7 @@ class Model:
                 buffer.kind = "result"
         for v, is_donated in zip(program.invars, self.donated, strict=True):
             if not is_donated:
-                self.of_forward[v].last = end
+                self.read(self.of_forward, v).last = end
         for buffer in self.buffers:
             if buffer.kind == "constant":
                 buffer.last = end
@@ -269,24 +292,44 @@ class Model:
         self.buffers.append(buffer)
         return buffer
 
-    def read(self, env: dict[Atom, ModelledBuffer], atom: Atom) -> ModelledBuffer:
+    def read(self, env: Env, atom: Atom) -> ModelledBuffer:
+        """The memory of a value, which is computed now if it waits for that."""
         if isinstance(atom, Literal) or atom not in env:
             env[atom] = self.new(atom, "constant", name="a number")
-        return env[atom]
+        if isinstance(entry := env[atom], tuple):
+            late, v = entry
+            self.catch_up([late])
+            entry = env[atom] = late.env[v]  # type: ignore[assignment]
+        return entry  # type: ignore[return-value]
 
-    def walk(self, program: Program, env: dict[Atom, ModelledBuffer], within: tuple[Equation, ...]) -> None:
-        for e in _scheduled(program):
+    def held(self, env: Env, atom: Atom) -> ModelledBuffer | tuple[Late, Var]:
+        """The memory of a value, or what it waits for."""
+        return env[atom] if isinstance(atom, Var) and atom in env else self.read(env, atom)
+
+    def walk(self, program: Program, env: Env, within: tuple[Equation, ...]) -> None:
+        """Visits the equations, those that nothing waits for last."""
+        self.visit(program, env, within, False)
+        self.catch_up(list(self.late))
+
+    def visit(self, program: Program, env: Env, within: tuple[Equation, ...], is_late: bool) -> None:
+        """Visits the equations, those of calls in their place.
+
+        What is recomputed, and what is loaded from the host, waits until an equation needs it. The jaxpr has it before
+        the first cotangent; a scheduler that minimises memory moves it.
+        """
+        for e in program.equations:
+            waits = (is_late or _comes_late(e)) and not e.effects
             if e.operation.programs and of(e).kind in ("call", "devices"):
                 (body,) = bodies(e)
-                inner: dict[Atom, ModelledBuffer] = {
-                    v: self.read(env, e.invars[i]) for v, i in zip(body.program.invars, body.operands, strict=True)
+                inner: Env = {
+                    v: self.held(env, e.invars[i]) for v, i in zip(body.program.invars, body.operands, strict=True)
                 }
                 for v in body.program.constvars:
                     inner[v] = self.new(v, "constant", name="a captured constant")
                 is_forward, is_backward = e in self.opened.forward, e in self.opened.backward
                 before = self.is_backward, self.in_pass
                 self.is_backward, self.in_pass = before[0] or is_backward, before[1] or is_forward or is_backward
-                self.walk(body.program, inner, () if is_forward or is_backward else (*within, e))
+                self.visit(body.program, inner, () if is_forward or is_backward else (*within, e), waits)
                 self.is_backward, self.in_pass = before
                 if is_forward:
                     for i, (a, is_read) in enumerate(
@@ -295,33 +338,61 @@ class Model:
                         if is_read:
                             self.keep(self.read(inner, a), i)
                 for outer, result in zip(e.outvars, body.program.outvars, strict=True):
-                    env[outer] = self.read(inner, result)
-                continue
-            self.steps.append((e, within, self.is_backward))
-            if not self.in_pass:
-                self.outside.add(len(self.steps) - 1)
-            now = len(self.steps) - 1
-            operands = [self.read(env, a) for a in e.invars if isinstance(a, Var)]
-            self.reads.append(operands)
-            for buffer in operands:
-                buffer.last = now
-            if is_view(e):
-                env[e.outvars[0]] = operands[0]
-                continue
-            for k, v in enumerate(e.outvars):
-                parts = self.layouts.parts(e, k) if self.layouts is not None else 1
-                env[v] = self.new(v, self.kind_of(e), e, within, parts=parts)
-            if (writes := self.writes.get(e.operation)) is None:
-                writes = self.writes[e.operation] = may_write_into_an_operand(e)
-            if writes:
-                (written,) = (env[v] for v in e.outvars)
-                # An argument has its layout; anything else is written in the one in which it is read.
-                fits = [
-                    b for b in operands if b.nbytes == written.nbytes and not (written.is_free and b.kind == "argument")
-                ]
-                self.into.append((now, fits, written))
-            if e.operation.programs and (inside := self.alive_inside(e, (*within, e), [env.get(a) for a in e.invars])):
-                self.inside[now] = inside
+                    env[outer] = self.held(inner, result)
+            elif waits:
+                late = Late(e, env, within, self.is_backward, self.in_pass, len(self.steps) + len(self.late))
+                self.late[late] = None
+                env.update((v, (late, v)) for v in e.outvars)
+            else:
+                if self.late:
+                    self.catch_up([entry[0] for a in e.invars if isinstance(entry := env.get(a), tuple)])
+                self.step(e, env, within)
+
+    def catch_up(self, wanted: Sequence[Late]) -> None:
+        """Computes what waits, with what it needs itself, in the order of the program."""
+        needed: set[Late] = set()
+        pending = [*wanted]
+        while pending:
+            late = pending.pop()
+            if late in self.late and late not in needed:
+                needed.add(late)
+                pending += (entry[0] for a in late.equation.invars if isinstance(entry := late.env.get(a), tuple))
+        before = self.is_backward, self.in_pass
+        for late in sorted(needed, key=lambda late: late.number):
+            del self.late[late]
+            self.is_backward, self.in_pass = late.is_backward, late.in_pass
+            self.step(late.equation, late.env, late.within)
+        self.is_backward, self.in_pass = before
+
+    def step(self, e: Equation, env: Env, within: tuple[Equation, ...]) -> None:
+        """Records an equation."""
+        self.steps.append((e, within, self.is_backward))
+        if not self.in_pass:
+            self.outside.add(len(self.steps) - 1)
+        now = len(self.steps) - 1
+        operands = [self.read(env, a) for a in e.invars if isinstance(a, Var)]
+        self.reads.append(operands)
+        for buffer in operands:
+            buffer.last = now
+        if is_view(e):
+            env[e.outvars[0]] = operands[0]
+            return
+        results = []
+        for k, v in enumerate(e.outvars):
+            parts = self.layouts.parts(e, k) if self.layouts is not None else 1
+            results.append(self.new(v, self.kind_of(e), e, within, parts=parts))
+        env.update(zip(e.outvars, results, strict=True))
+        if (writes := self.writes.get(e.operation)) is None:
+            writes = self.writes[e.operation] = may_write_into_an_operand(e)
+        if writes:
+            (written,) = results
+            # An argument has its layout; anything else is written in the one in which it is read.
+            fits = [
+                b for b in operands if b.nbytes == written.nbytes and not (written.is_free and b.kind == "argument")
+            ]
+            self.into.append((now, fits, written))
+        if e.operation.programs and (inside := self.alive_inside(e, within, env)):
+            self.inside[now] = inside
 
     def kind_of(self, e: Equation) -> Kind:
         if not self.is_backward:
@@ -329,44 +400,38 @@ class Model:
         role = e.origin.role if e.origin is not None else "cotangent"
         return "cotangent" if role in ("cotangent", "accumulation", "zero") else "temporary"
 
-    def alive_inside(
-        self, e: Equation, within: tuple[Equation, ...], operands: Sequence[ModelledBuffer | None]
-    ) -> list[ModelledBuffer]:
+    def alive_inside(self, e: Equation, within: tuple[Equation, ...], outer: Env) -> list[ModelledBuffer]:
         """What a loop's body, or a cond's largest branch, has in memory at its peak besides operands and results."""
         now, most, largest = len(self.steps) - 1, 0, list[ModelledBuffer]()
         for body in bodies(e):
             model = Model(self.derivation, (), self.named, self.layouts)
             model.opened, model.is_backward, model.in_pass = self.opened, self.is_backward, self.in_pass
-            env: dict[Atom, ModelledBuffer] = {
-                v: ModelledBuffer(0, "argument", 0, 0) for v in (*body.program.invars, *body.program.constvars)
-            }
-            model.walk(body.program, env, within)
+            env: Env = {v: ModelledBuffer(0, "argument", 0, 0) for v in (*body.program.invars, *body.program.constvars)}
+            model.walk(body.program, env, (*within, e))
             if is_loop(e) and body.has_results:
                 model.hold_carry(e, body, env)
             if is_scan(e):
-                model.hold_slices(e, within[:-1], body, env, operands)
+                model.hold_slices(e, within, body, env, outer)
             totals = model.alive_by_step().sum(axis=1)
             if len(totals) and totals.max() > most:
                 at = int(totals.argmax())
                 most, largest = int(totals[at]), [b for b in model.all_buffers() if b.born <= at <= b.last]
         return [replace(b, kind="temporary", born=now, last=now) for b in largest if b.nbytes and not b.is_free]
 
-    def hold_carry(self, e: Equation, body: Body, env: Mapping[Atom, ModelledBuffer]) -> None:
+    def hold_carry(self, e: Equation, body: Body, env: Env) -> None:
         """Keeps what an iteration hands on until it ends: the carry that it reads is in the memory of the loop."""
         for a in body.program.outvars[: of(e).carry(e.operation)[1]]:
-            buffer = env.get(a)
-            if buffer is not None and buffer.equation is not None:
+            if a in env and (buffer := self.read(env, a)).equation is not None:
                 buffer.is_free, buffer.last = False, len(self.steps) - 1
 
-    def hold_slices(
-        self, e: Equation, within: tuple[Equation, ...], body: Body, env: Mapping[Atom, ModelledBuffer],
-        operands: Sequence[ModelledBuffer | None],
-    ) -> None:  # fmt: skip
+    def hold_slices(self, e: Equation, within: tuple[Equation, ...], body: Body, env: Env, outer: Env) -> None:
         """Adds the slices of stacked operands that an iteration reads, except where XLA slices within the fusion."""
         copied = self.read_outside_of_fusions()
         for v, i in zip(body.program.invars, body.operands, strict=True):
-            if i < sum(of(e).carry(e.operation)) or id(env[v]) not in copied or (stack := operands[i]) is None:
+            is_stacked = i >= sum(of(e).carry(e.operation)) and isinstance(e.invars[i], Var)
+            if not is_stacked or id(env[v]) not in copied:
                 continue
+            stack = self.read(outer, e.invars[i])
             parts = nbytes(e.invars[i].aval) // stack.nbytes if stack.nbytes else 1
             piece = self.new(v, "temporary", e, within, parts=parts)
             piece.born, piece.last = copied[id(env[v])]
@@ -523,30 +588,3 @@ def _comes_late(e: Equation) -> bool:
         return False
     is_brought_back = e.primitive is compat.device_put_p and e.origin.rule.startswith("brought back")
     return e.origin.role == "recomputation" or is_brought_back
-
-
-def _scheduled(program: Program) -> Sequence[Equation]:
-    """The equations, with recomputation and loads from the host moved right before the first equation that needs them.
-
-    The jaxpr has them before the first cotangent; a scheduler that minimises memory moves them.
-    """
-    waiting = {e for e in program.equations if _comes_late(e)}
-    if not waiting:
-        return program.equations
-    order = {e: i for i, e in enumerate(program.equations)}
-    maker: dict[Atom, Equation] = {v: e for e in waiting for v in e.outvars}
-    placed: list[Equation] = []
-    for e in order:
-        if e in waiting:
-            continue
-        needed: set[Equation] = set()
-        pending = [*e.invars]
-        while pending:
-            producer = maker.get(pending.pop())
-            if producer is not None and producer in waiting and producer not in needed:
-                needed.add(producer)
-                pending += producer.invars
-        placed += sorted(needed, key=order.__getitem__)
-        placed.append(e)
-        waiting -= needed
-    return [*placed, *(e for e in order if e in waiting)]

@@ -124,6 +124,22 @@ def test_what_is_computed_again_is_put_off_until_it_is_read():
     assert timeline.peak_nbytes < jaxviz.memory(chain, X).peak_nbytes
 
 
+def test_what_a_call_recomputes_waits_as_outside_of_a_call():
+    """A plan is searched for with calls inlined: its peak has to be that of the code, which has the calls."""
+
+    def block(silu):
+        def f(w, x):
+            y = silu(x @ w)
+            return silu(y - y.mean(0)) @ w
+
+        return lambda ws, x: jnp.sum(jax.checkpoint(f)(ws[1], jax.checkpoint(f)(ws[0], x)) ** 2)
+
+    silu = lambda x: x * jax.nn.sigmoid(x)
+    args = jnp.ones((2, 30, 30)), jnp.ones((1000, 30))
+    peaks = [jaxviz.memory(block(f), *args).peak_nbytes for f in (silu, jax.jit(silu))]
+    assert peaks[0] == peaks[1]
+
+
 def test_the_peak_of_a_perceptron_is_that_of_xla():
     timeline = jaxviz.memory(models.mlp_loss, *PERCEPTRON)
     xla = timeline.xla
