@@ -48,6 +48,7 @@ _KEYS = """([id, keys]) => {
 }"""
 _TYPE = """([id, text]) => {
     const field = document.querySelector(`[data-testid=${id}]`);
+    field.focus();
     field.value = text;
     field.dispatchEvent(new Event("input", { bubbles: true }));
 }"""
