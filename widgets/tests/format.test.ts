@@ -106,7 +106,7 @@ test("values of a row have its name and its reason, with their total bytes", () 
     nbytes: 600,
     perDevice: 550,
   });
-  expect(whole!.inside.map((row) => row.residual.reason)).toEqual(["", "", "reason 2"]);
+  expect(whole!.inside!().map((row) => row.residual.reason)).toEqual(["", "", "reason 2"]);
   const [some] = folded(layers.slice(1), groups);
   expect(some!.residual).toMatchObject({ type: "2 of 3 × f32[4]", nbytes: 500, perDevice: -1 });
   expect(folded([layers[2]!], groups)[0]!.residual).toBe(layers[2]);
@@ -142,7 +142,9 @@ test("what one expression saves is one row, in which each operation is one", () 
     "needed",
     3,
   ]);
-  expect(f!.inside.map((row) => [labelIn(row), row.depth, row.inside.map((each) => each.depth)])).toEqual([
+  expect(
+    f!.inside!().map((row) => [labelIn(row), row.depth, row.inside?.().map((each) => each.depth) ?? []]),
+  ).toEqual([
     ["its result", 1, []],
     ["tanh", 1, [2, 2]],
   ]);

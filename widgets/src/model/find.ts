@@ -1,6 +1,7 @@
 /** Searches source, equations, values and scopes. */
 
 import { formatBytes, plural } from "../base/format";
+import type { ColumnName } from "../wire/schema";
 import { grouped, push, sumOf } from "./groups";
 import type { Model } from "./model";
 import { search, sizeOf } from "./query";
@@ -150,10 +151,12 @@ const CONDITIONS = ["size>", "flops>", "line:", "file:", "scope:", "type:", "rol
 export function suggested(model: Model, text: string): string[] {
   const before = text.replace(/\S*$/, "");
   const last = text.slice(before.length).toLowerCase();
-  const rows = Array.from({ length: model.rows }, (_, row) => row);
-  const scopes = () => new Set(rows.flatMap((row) => model.scope(row).split("/")).filter(Boolean));
-  const primitives = () => new Set(rows.map((row) => model.primitive(row)));
+  // Many equations share few texts.
+  const texts = (name: ColumnName) => [...new Set(model.column(name))].map((i) => model.view.strings[i]!);
+  const scopes = () => new Set(texts("equation_scope").flatMap((path) => path.split("/").filter(Boolean)));
+  const primitives = () => new Set(texts("equation_primitive"));
   if (text.trim() === "") {
+    const rows = Array.from({ length: model.rows }, (_, row) => row);
     const largest = rows.reduce((most, row) => (sizeOf(model, row) > sizeOf(model, most) ? row : most), 0);
     const costliest = rows.reduce((most, row) => (model.flops(row) > model.flops(most) ? row : most), 0);
     const unit = ["1MiB", "1KiB", "1B"].find((_, i) => sizeOf(model, largest) > 1024 ** (2 - i));

@@ -15,8 +15,8 @@ export interface Row {
   /** The residual shown; for a group, the sum under the name of the first. */
   residual: Residual;
   members: readonly Residual[];
-  /** The rows shown below it when it is expanded, and how deep it is in others. */
-  inside: readonly Row[];
+  /** The rows shown below it when it is expanded, made then, and how deep it is in others. */
+  inside: (() => Row[]) | null;
   isExpression: boolean;
   depth: number;
   /** The expression of the row that it is in, or empty. */
@@ -34,7 +34,7 @@ export function folded(residuals: readonly Residual[], groups: readonly Residual
         key: `group ${first.group}`,
         residual,
         members,
-        inside: members.map(memberOf),
+        inside: () => members.map(memberOf),
       };
     }
     // The sentence with the rule is that of the inspector.
@@ -46,7 +46,7 @@ const rowOf = (residual: Residual): Row => ({
   key: `value ${residual.index}`,
   residual,
   members: [residual],
-  inside: [],
+  inside: null,
   isExpression: false,
   depth: 0,
   within: "",
@@ -62,11 +62,11 @@ export function byExpression(rows: readonly Row[], keptOf: (residual: number) =>
     const kept = of(mine[0]!);
     if (kept === undefined || mine.length === 1) return mine;
     const members = mine.flatMap((row) => row.members);
-    const inside = mine.map((row) => deeper(row, kept.label));
+    const inside = () => mine.map((row) => deeper(row, kept.label));
     const { label, reason } = kept;
     const { residual } = mine[0]!;
     const type =
-      inside.length === kept.values ? `${formatCount(kept.times)} × ${plural(kept.values, "value")}` : "";
+      mine.length === kept.values ? `${formatCount(kept.times)} × ${plural(kept.values, "value")}` : "";
     const all = {
       ...summed(residual, members),
       label,
@@ -83,7 +83,7 @@ const deeper = (row: Row, within: string): Row => ({
   ...row,
   depth: row.depth + 1,
   within,
-  inside: row.inside.map((each) => deeper(each, within)),
+  inside: row.inside && (() => row.inside!().map((each) => deeper(each, within))),
 });
 
 /** `tanh` for `tanh in jax.nn.gelu(x)` inside of the row of `jax.nn.gelu(x)`, and for that itself `its result`. */

@@ -1,6 +1,7 @@
 /** The residuals table: the saved values with reasons, sortable and filtered. */
 
 import { formatBytes, formatCount, plural } from "../base/format";
+import { turn } from "../base/slices";
 import { overviewOf, shortPlace } from "../model/overview";
 import type { Residual } from "../model/records";
 import { type Lit, residualLitAs, type State } from "../state/state";
@@ -22,6 +23,9 @@ const HEADS: [Key, string, string][] = [
   ["line", "line", "line"],
 ];
 
+/** Above this many steps, the bands of rows are drawn one by one. */
+const MANY = 5_000;
+
 const LIT: Lit[] = ["is-selected", "is-ancestor", "is-descendant", "is-related"];
 
 export class ResidualsPane {
@@ -38,8 +42,8 @@ export class ResidualsPane {
   /** The rows in the document, by key. */
   private readonly rows = new Map<string, HTMLElement>();
   private lives: Lifetimes | null = null;
-  /** What fills the bars and the bands. */
-  private most = { nbytes: 1, alive: 1 };
+  /** What fills the bars and the bands: bytes, and the row with most of them and its most at once, once that is known. */
+  private most: { nbytes: number; row: Row | null; alive: number } = { nbytes: 1, row: null, alive: 0 };
   /** All residuals in table order, and those that match the filter. */
   private order: Residual[] = [];
   private found: Residual[] = [];
@@ -285,7 +289,7 @@ export class ResidualsPane {
       return sorted([...byResidual.keys()], key, descending).map((r) => byResidual.get(r)!);
     };
     const open = (rows: readonly Row[]): Row[] =>
-      order(rows).flatMap((row) => (this.opened.has(row.key) ? [row, ...open(row.inside)] : [row]));
+      order(rows).flatMap((row) => (this.opened.has(row.key) ? [row, ...open(row.inside?.() ?? [])] : [row]));
     const rows = byExpression(folded(this.found, model.groups), keptOf);
     this.outermost = rows;
     this.uncover();
@@ -296,9 +300,7 @@ export class ResidualsPane {
       true,
     );
     const first = rows.find((row) => row.residual === largest);
-    this.lives ??= model.view.has_memory && model.timeline.steps.length > 0 ? new Lifetimes(model) : null;
-    const alive = this.lives && first ? this.lives.most(indicesOf(first)) : 1;
-    this.most = { nbytes: largest?.nbytes || 1, alive };
+    this.most = { nbytes: largest?.nbytes || 1, row: first ?? null, alive: 0 };
   }
 
   /** Expands the expression that the selected values are a part of; returns whether it was not. */
@@ -388,10 +390,27 @@ export class ResidualsPane {
       );
   }
 
+  /** When the values of a row are in memory: of many steps, after the rows are shown. */
+  private lifetime(row: Row): HTMLElement {
+    const { model } = this.state;
+    const cell = h("td", { class: "jv-col-life" });
+    const { length } = model.timeline.steps;
+    const { most } = this;
+    if (!model.view.has_memory || length === 0 || most.row === null) return cell;
+    const draw = () => {
+      this.lives ??= new Lifetimes(model);
+      most.alive ||= this.lives.most(indicesOf(most.row!));
+      cell.append(this.lives.draw(indicesOf(row), most.alive));
+    };
+    if (length > MANY) void turn().then(draw);
+    else draw();
+    return cell;
+  }
+
   private row(row: Row): HTMLElement {
     const { model } = this.state;
     const { residual: r, members, inside, depth } = row;
-    const isGroup = inside.length > 0;
+    const isGroup = inside !== null;
     const isOpen = this.opened.has(row.key);
     const select = () => this.state.selectResiduals(indicesOf(row));
     const cell = h("td", { class: "jv-col-keep" });
@@ -434,7 +453,7 @@ export class ResidualsPane {
         ...tags(r),
         h("div", { class: "jv-dim jv-needed", title: r.reason }, ...marked(r.reason)),
       ),
-      h("td", { class: "jv-col-life" }, this.lives?.draw(indicesOf(row), this.most.alive)),
+      this.lifetime(row),
       h("td", { class: "jv-col-type" }, h("code", {}, r.type)),
       h("td", { class: "jv-col-line", title: model.placeTitle(r.place) }, shortPlace(model, r.place)),
     );
