@@ -138,10 +138,13 @@ def _fastest_around(
 ) -> Trial | None:
     """The same for plans around some regions that take less work than a limit.
 
-    What the function names is also tried by itself: it may keep less in memory besides the residuals than what is
-    optimal at a price per byte.
+    What JAX's policies save, and what the function names, is also tried by itself: it may keep less in memory besides
+    the residuals than what is optimal at a price per byte.
     """
     best = _fastest_of_path(search, search.path(regions), room, limit, chunk)
+    if chunk == 1:
+        saved = (search.trial(form) for form in search.as_policies_save(tuple(regions)) if form.work < limit)
+        best = _least(best, *(t for t in saved if room(t.trade) >= 0 and t.trade.work < limit))
     if search.own_names:
         path = search.path(regions, search.own_names)
         best = _least(best, _fastest_of_path(search, path, room, min(limit, _work(best)), chunk))

@@ -33,7 +33,8 @@ AS_IT_IS = "as it is"
 NO_CHECKPOINTS = "everything"
 NOTHING = "nothing_saveable"
 """The policy of a checkpoint without one."""
-_POLICIES = ("dots_saveable", "dots_with_no_batch_dims_saveable", NOTHING)
+DOTS = ("dots_saveable", "dots_with_no_batch_dims_saveable")
+_POLICIES = (*DOTS, NOTHING)
 """The policies that take no arguments; JAX has two of them under a second name, and one that saves everything."""
 
 
