@@ -129,7 +129,7 @@ def test_the_parts_of_what_a_jitted_function_returns_are_known(name):
     with case.where():
         said, compiled = (jaxviz.residuals(case.fun, *case.args, compile=c) for c in (False, True))
     parts, xla = ([(r.nbytes, r.nbytes_per_device) for r in saved if r.is_read] for saved in (said, compiled))
-    assert len(parts) > 3
+    assert len(parts) > 2
     assert parts == xla
 
 

@@ -144,9 +144,12 @@ def test_a_value_is_said_to_be_of_the_previous_iteration_only_where_it_is():
     carried = ", from the previous iteration"
     either = next(r for r in saved if r.expression.startswith("h * 2 or "))
     assert not either.is_carried
-    assert either.expression == f"h * 2 or h * 2 * h{carried} or jnp.sin(h * x){carried}"
+    # Since JAX 0.12, the values of branches share positions in another order.
+    is_shared = jax.__version_info__ < (0, 12)
+    other = f"h * 2 * h{carried} or jnp.sin(h * x){carried}" if is_shared else "cos in the derivative of jnp.sin(h * x)"
+    assert either.expression == f"h * 2 or {other}"
     both = next(r for r in saved if r.is_carried)
     assert (both.value, both.expression) == ("h * 2 * h or jnp.sin(h * x)", f"{both.value}{carried}")
     one = next(e for e in saved.expressions if both in e.residuals)
-    assert [r.is_carried for r in one.residuals] == [False, True]
-    assert one.label == "h * 2 * h"
+    assert [r.is_carried for r in one.residuals] == ([False, True] if is_shared else [True])
+    assert one.label.endswith(carried) is not is_shared
