@@ -41,7 +41,7 @@ def divide(
     # Its origin is not shared with other equations of its rule, so that later copies of it can be identified.
     o = known.origin
     known = replace(known, origin=Origin(o.equation, o.transform, o.rule, o.role) if o is not None else None)
-    verdict = _decide(policy, equation)
+    verdict = decide(policy, equation)
     if verdict == "saved":
         return Decision(known, "saved"), [known], None
     if verdict == "recomputed":
@@ -50,7 +50,7 @@ def divide(
     return Decision(known, "offloaded"), [known, away], back
 
 
-def _decide(policy: Policy, equation: Equation) -> Any:
+def decide(policy: Policy, equation: Equation) -> Any:
     """The decision about an equation: 'saved', 'recomputed', or the memories between which its results are moved,
     `(source, destination)`.
 

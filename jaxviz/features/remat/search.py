@@ -12,8 +12,6 @@ from functools import cached_property
 from itertools import chain, combinations
 from typing import Any
 
-import jax
-
 from jaxviz.analysis.budgets import evenly
 from jaxviz.analysis.layouts import Layouts, find_layouts, layouts_of_step
 from jaxviz.analysis.passes import Passes
@@ -28,7 +26,7 @@ from jaxviz.features.remat.graph import Graph, Sizes, derive_like, distinct, nam
 from jaxviz.features.remat.offload import Offload
 from jaxviz.features.remat.pasted import lengths_of_chunks
 from jaxviz.features.remat.regions import Region, Spot, find_regions
-from jaxviz.features.remat.set_policy import DOTS, trials_under_policies
+from jaxviz.features.remat.set_policy import trials_under_policies
 from jaxviz.features.remat.tuning import ALTERNATIVES, NAMES, NEAR, SMALL, TRIALS, WORTH
 from jaxviz.features.residuals.saved_bytes import saved_values
 from jaxviz.higher_order import is_scan
@@ -420,18 +418,6 @@ class Search:
             forms = [Form(regions, tuple((part, part.choice(some)) for part in parts)) for some in sets]
             self._forms[key] = sorted(forms, key=lambda form: (form.nbytes, form.work))
         return self._forms[key]
-
-    def as_policies_save(self, regions: tuple[Region, ...]) -> list[Form]:
-        """The plans that save at some regions what JAX's policies would save there."""
-
-        def names_in(part: Part, policy: Any) -> list[str]:
-            of = part.graph.makers.get
-            is_saved = lambda v: (e := of(v)) and policy(e.primitive, *e.operation.in_avals, **e.params) is True
-            return [name for name, values in part.graph.candidates.items() if any(map(is_saved, values))]
-
-        parts = self.outer_parts(regions)
-        policies = [getattr(jax.checkpoint_policies, name) for name in DOTS]
-        return [Form(regions, tuple((part, part.choice(names_in(part, p))) for part in parts)) for p in policies]
 
     def is_little(self, flops: int) -> bool:
         """Whether this much work is too little to be worth another checkpoint."""

@@ -23,18 +23,20 @@ from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import with_programs
 from jaxviz.ir.errors import JaxvizError
-from jaxviz.ir.syntax import Operation, Program
+from jaxviz.ir.syntax import Operation, Program, Var
 from jaxviz.transforms.inline import inlined, numbers_in_place
+from jaxviz.transforms.policy import decide
 
 if TYPE_CHECKING:
+    from jaxviz.features.remat.choices import Part
     from jaxviz.features.remat.search import Search
 
 AS_IT_IS = "as it is"
 NO_CHECKPOINTS = "everything"
 NOTHING = "nothing_saveable"
 """The policy of a checkpoint without one."""
-DOTS = ("dots_saveable", "dots_with_no_batch_dims_saveable")
-_POLICIES = (*DOTS, NOTHING)
+_DOTS = ("dots_saveable", "dots_with_no_batch_dims_saveable")
+_POLICIES = (*_DOTS, NOTHING)
 """The policies that take no arguments; JAX has two of them under a second name, and one that saves everything."""
 
 
@@ -177,8 +179,8 @@ def _checkpointed(program: Program, policy: Any) -> Program:
 def trials_under_policies(search: Search) -> Iterator[Trial]:
     """The function under each policy, derived and measured as `compare_policies` does; those that JAX refuses are left
     out."""
-    if not search.recompute_collectives and any(map(exchanges, search.flat.equations)):
-        return  # no policy of JAX saves what devices exchange
+    if _would_exchange_again(search):
+        return
     places: list[tuple[Derivation, tuple[Region, ...]]] = []
     if not search.refused:
         places.append((search.plain, (search.root,)))
@@ -203,6 +205,23 @@ def _trial(search: Search, policy: str, derivation: Derivation, regions: Sequenc
     }
     is_saved = lambda v: v in saved or search.context.copies.get(v) in saved
     parts = [part for region in regions for part in search.parts(region) or ()]
-    names_in = lambda part: [name for name, values in part.graph.candidates.items() if any(map(is_saved, values))]
-    form = Form(tuple(regions), tuple((part, part.choice(names_in(part))) for part in parts), policy=policy)
+    form = replace(_form(regions, parts, is_saved), policy=policy)
     return Trial(form, form.names(search.name), under.primal, under, search.measured(under))
+
+
+def as_policies_save(search: Search, regions: Sequence[Region]) -> list[Form]:
+    """The plans that save at some regions what JAX's policies would save there."""
+    if _would_exchange_again(search):
+        return []
+    saved = lambda policy: lambda v: decide(policy, search.makers[v]) == "saved"
+    return [_form(regions, search.outer_parts(regions), saved(setting(name).policy)) for name in _DOTS]
+
+
+def _would_exchange_again(search: Search) -> bool:
+    """Whether devices would exchange values again under any policy, since none saves these."""
+    return not search.recompute_collectives and any(map(exchanges, search.flat.equations))
+
+
+def _form(regions: Sequence[Region], parts: Sequence[Part], is_saved: Callable[[Var], bool]) -> Form:
+    names_in = lambda part: [name for name, values in part.graph.candidates.items() if any(map(is_saved, values))]
+    return Form(tuple(regions), tuple((part, part.choice(names_in(part))) for part in parts))

@@ -291,6 +291,25 @@ def test_what_devices_exchange_is_exchanged_again_if_allowed():
     planned(sharded(in_a_cond, False), W, X, budget=6000, recompute_collectives=True)
 
 
+def test_what_devices_exchange_is_saved_where_a_policy_would_not_save_it():
+    """At this peak, what `dots_saveable` saves in each block is the least work, with its sums over devices repeated."""
+
+    def block(w, x):
+        y = jnp.tanh(x @ w)
+        return jnp.sin(y * lax.psum(jnp.sum(y * y, 0, keepdims=True), "i")) @ w
+
+    def blocks(ws, x):
+        for w in ws:
+            x = block(w, x)
+        return lax.psum(jnp.sum(x**2), "i")
+
+    f = sharded(blocks, False)
+    args = [jnp.full((32, 32), 0.01)] * 6, jnp.ones((512, 32))
+    plan = jaxviz.plan_remat(f, *args, memory=160_000)
+    assert plan.regions
+    assert exchanges(plan.apply(f), *args) == exchanges(f, *args)
+
+
 def with_effect(effect, w, x):
     y = x @ w
     effect(lax.stop_gradient(jnp.sum(y)))
