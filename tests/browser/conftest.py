@@ -169,6 +169,20 @@ def open_lab(lab, browser):
     made.page.close()
 
 
+TOGGLE = "() => jupyterapp.commands.execute('@jupyter-widgets/jupyterlab-manager:saveWidgetState')"
+SAVES = "(is) => jupyterapp.commands.isToggled('@jupyter-widgets/jupyterlab-manager:saveWidgetState') === is"
+
+
+@pytest.fixture
+def saves_no_state(open_lab):
+    """JupyterLab with its default setting."""
+    for is_on in (False, True):
+        open_lab.page.evaluate(TOGGLE)
+        open_lab.page.wait_for_function(SAVES, arg=is_on)
+        if not is_on:
+            yield
+
+
 @pytest.fixture
 def in_lab(open_lab, theme):
     open_lab.errors.clear()

@@ -164,6 +164,23 @@ def test_its_colours_are_those_of_the_notebook(browser, tab, tmp_path, explorer,
     tab.screenshot("host")
 
 
+def test_it_is_wide_where_its_container_is_as_wide_as_its_contents(tab, tmp_path, explorer):
+    """As in a row of widgets, or in an output that the page positions."""
+    shown(tab, explorer, tmp_path)
+    tab.page.evaluate("""async () => {
+        const place = document.body.appendChild(document.createElement("div"));
+        place.style.cssText = "display: flex";
+        await addView(place);
+        await dropView(0);
+    }""")
+    root = tab.page.get_by_test_id("explorer")
+    for question in ("view-overview", "view-kept", "view-derived"):
+        root.get_by_test_id(question).click()
+        assert root.bounding_box()["width"] > 1000, question
+    tab.page.set_viewport_size({"width": 416, "height": 900})
+    assert root.bounding_box()["width"] == 400
+
+
 def test_it_fits_in_400_pixels(tab, tmp_path, explorer):
     tab.page.set_viewport_size({"width": 416, "height": 900})
     shown(tab, explorer, tmp_path)
@@ -178,7 +195,7 @@ def test_it_fits_in_400_pixels(tab, tmp_path, explorer):
 
 
 OUTPUTS = {
-    "vs code": '<div class="output_container" style="position: absolute; overflow: hidden"><div '
+    "vs code": '<div class="output_container" style="position: absolute; width: 100%; overflow: hidden"><div '
     'class="output">{}</div></div>',
     "colab": '<div class="display_data output-id-1"><div class="output_subarea">{}</div></div>',
 }

@@ -103,20 +103,6 @@ STILL = """() => [...document.querySelectorAll(".jp-OutputArea-child")].map((chi
 })"""
 
 
-TOGGLE = "() => jupyterapp.commands.execute('@jupyter-widgets/jupyterlab-manager:saveWidgetState')"
-SAVES = "(is) => jupyterapp.commands.isToggled('@jupyter-widgets/jupyterlab-manager:saveWidgetState') === is"
-
-
-@pytest.fixture
-def saves_no_state(open_lab):
-    """JupyterLab with its default setting."""
-    for is_on in (False, True):
-        open_lab.page.evaluate(TOGGLE)
-        open_lab.page.wait_for_function(SAVES, arg=is_on)
-        if not is_on:
-            yield
-
-
 # A single test, since opening JupyterLab and deriving the program take most of its time.
 def test_an_explorer_or_its_picture_is_seen_again_whatever_is_set(saves_no_state, in_lab):
     page, folder = in_lab.page, in_lab.lab.folder

@@ -43,6 +43,7 @@ class LivePlot(OneWay, anywidget.AnyWidget):  # type: ignore[misc]
     """
 
     shown = traitlets.Unicode("").tag(sync=True)
+    _shows = traitlets.Unicode("live").tag(sync=True)  # by which a page knows what to save with the notebook
 
     def __init__(self, watch: Watch):
         try:

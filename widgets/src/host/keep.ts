@@ -1,5 +1,5 @@
 /**
- * Makes JupyterLab save explorers and steppers with their notebook; its own setting for widget state is off by default.
+ * Makes JupyterLab save explorers, steppers and live plots with their notebook; its own setting for widget state is off by default.
  *
  * It writes what the widget manager would write with the setting on, but only for our widgets and those that they refer to or are contained
  * in. With the setting on, JupyterLab writes every widget with a live kernel and drops the rest, so widgets saved before are restored.
@@ -32,7 +32,11 @@ interface Manager {
   };
 }
 
-const known = new WeakSet<object>();
+/** The widget managers that save ours; of the page, since each live plot has a copy of this module. */
+const page = globalThis as { [key: symbol]: WeakSet<object> | undefined };
+const KNOWN = Symbol.for("jaxviz saves");
+page[KNOWN] ??= new WeakSet();
+const known = page[KNOWN];
 
 /** Includes this widget in every later save of its notebook. */
 export function keepState({ widget_manager }: WidgetModel): void {

@@ -5,7 +5,8 @@
  */
 
 import { isGone, watchKernel } from "../host/held";
-import type { Host } from "../host/model";
+import { keepState } from "../host/keep";
+import type { Host, WidgetModel } from "../host/model";
 import style from "../styles/live.css";
 import { h, onResize } from "../ui/dom";
 import type { LiveLine, Shown } from "../wire/live.generated";
@@ -241,4 +242,4 @@ function render({ model, el }: Host): () => void {
   };
 }
 
-export default { render };
+export default { initialize: (host: { model: WidgetModel }) => keepState(host.model), render };
