@@ -21,7 +21,6 @@ from jaxviz.analysis.budgets import evenly
 from jaxviz.features.remat.forms import Form, Trade, Trial, by_work
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
-from jaxviz.features.remat.set_policy import as_policies_save
 from jaxviz.features.remat.tuning import DERIVED, EXACT, NEAR, TRIALS
 
 Room = Callable[[Trade], int]
@@ -145,7 +144,7 @@ def _fastest_around(
     best = _fastest_of_path(search, search.path(regions), room, limit, chunk)
     if chunk == 1:
         less = min(limit, _work(best))
-        trials = (search.trial(form) for form in as_policies_save(search, regions) if form.work < less)
+        trials = (search.trial(form) for form in search.as_policies_save(tuple(regions)) if form.work < less)
         best = _least(best, *(t for t in trials if room(t.trade) >= 0 and t.trade.work < less))
     if search.own_names:
         path = search.path(regions, search.own_names)

@@ -26,7 +26,7 @@ from jaxviz.features.remat.graph import Graph, Sizes, derive_like, distinct, nam
 from jaxviz.features.remat.offload import Offload
 from jaxviz.features.remat.pasted import lengths_of_chunks
 from jaxviz.features.remat.regions import Region, Spot, find_regions
-from jaxviz.features.remat.set_policy import trials_under_policies
+from jaxviz.features.remat.set_policy import as_policies_save, trials_under_policies
 from jaxviz.features.remat.tuning import ALTERNATIVES, NAMES, NEAR, SMALL, TRIALS, WORTH
 from jaxviz.features.residuals.saved_bytes import saved_values
 from jaxviz.higher_order import is_scan
@@ -417,6 +417,13 @@ class Search:
             sets = chain.from_iterable(combinations(names, k) for k in sizes)
             forms = [Form(regions, tuple((part, part.choice(some)) for part in parts)) for some in sets]
             self._forms[key] = sorted(forms, key=lambda form: (form.nbytes, form.work))
+        return self._forms[key]
+
+    def as_policies_save(self, regions: tuple[Region, ...]) -> list[Form]:
+        """The plans that save at some regions what JAX's policies would save there."""
+        key = regions, "policies"
+        if key not in self._forms:
+            self._forms[key] = as_policies_save(self, regions)
         return self._forms[key]
 
     def is_little(self, flops: int) -> bool:
