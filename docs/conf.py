@@ -40,6 +40,7 @@ exclude_patterns = [
     "index_page.py",
     "kernel_startup.py",
     "outputs.py",
+    "pictured.py",
     "public_names.py",
     "screenshots.py",
     "**/.ipynb_checkpoints",

@@ -140,7 +140,7 @@ class Late:
 
     Args:
       env: the memory of the values of its program, also of its results once they are computed.
-      number: its place among those that wait.
+      number: how many equations were visited before it, those that wait included.
     """
 
     equation: Equation
@@ -296,11 +296,12 @@ class Model:
         """The memory of a value, which is computed now if it waits for that."""
         if isinstance(atom, Literal) or atom not in env:
             env[atom] = self.new(atom, "constant", name="a number")
-        if isinstance(entry := env[atom], tuple):
+        entry = env[atom]
+        if isinstance(entry, tuple):
             late, v = entry
             self.catch_up([late])
-            entry = env[atom] = late.env[v]  # type: ignore[assignment]
-        return entry  # type: ignore[return-value]
+            entry = env[atom] = self.read(late.env, v)
+        return entry
 
     def held(self, env: Env, atom: Atom) -> ModelledBuffer | tuple[Late, Var]:
         """The memory of a value, or what it waits for."""

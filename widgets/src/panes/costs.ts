@@ -13,7 +13,15 @@ import {
   percent,
 } from "../base/format";
 import { sortedBy } from "../base/sorted";
-import { alikeAmong, CALLED, FIGURES, type Figure, type Figures, formatFigure } from "../model/figures";
+import {
+  ABOUT,
+  alikeAmong,
+  CALLED,
+  FIGURES,
+  type Figure,
+  type Figures,
+  formatFigure,
+} from "../model/figures";
 import { sumOf } from "../model/groups";
 import type { Model } from "../model/model";
 import { lineOf, overviewOf, type Scope, shortPlace } from "../model/overview";
@@ -35,16 +43,16 @@ const GROWS = 80;
 
 type SortKey = Figure | "work" | "what" | "each" | "least" | "line";
 
-const HEADS: [SortKey, string, string][] = [
-  ["work", "work", "work"],
+const HEADS: [SortKey, string, string, string?][] = [
+  ["work", "work", "work", "FLOPs of both passes"],
   ["what", "name", "what"],
-  ["forward", "flops", "forward"],
-  ["backward", "flops", "backward"],
-  ["recomputed", "again", "recomputed"],
-  ["moved", "nbytes", "moved"],
-  ["each", "flops", "per byte"],
-  ["least", "least", "at best"],
-  ["kept", "nbytes", "saved"],
+  ["forward", "flops", "forward", ABOUT.forward],
+  ["backward", "flops", "backward", ABOUT.backward],
+  ["recomputed", "again", "recomputed", ABOUT.recomputed],
+  ["moved", "nbytes", "moved", ABOUT.moved],
+  ["each", "flops", "per byte", "FLOPs for each byte moved"],
+  ["least", "least", "at best", "the least time that the device needs, computing or moving bytes"],
+  ["kept", "nbytes", "saved", ABOUT.kept],
   ["line", "line", "line"],
 ];
 

@@ -133,6 +133,7 @@ export class Rail {
     this.badge = badge(state);
     this.search = new SearchBox(state, loadFinder);
     const questions = questionsOf(state);
+    this.pick.append(h("option", { value: "", hidden: true }, "Stages")); // what is shown without a question
     for (const [key, text, title] of VIEWS) {
       const isThere = questions.includes(key);
       this.views.push(

@@ -30,7 +30,7 @@ export interface Selection {
 
 const EMPTY: ReadonlySet<number> = new Set();
 
-const bytesOf = (residuals: readonly Residual[]) => sumOf(residuals, (r) => r.nbytes);
+const savedBy = (residuals: readonly Residual[]) => sumOf(residuals, (r) => r.nbytes);
 
 export const NOTHING: Selection = {
   rows: EMPTY,
@@ -274,7 +274,7 @@ export class State {
     const kept = this.model.column("residual_kept");
     const saved = this.model.residuals.filter(({ index }) => kept[index]! >= 0);
     const largest = (of: readonly Residual[], keyOf: (r: Residual) => number): Residual[] =>
-      grouped(of, keyOf).reduce((most, same) => (bytesOf(same) > bytesOf(most) ? same : most), []);
+      grouped(of, keyOf).reduce((most, same) => (savedBy(same) > savedBy(most) ? same : most), []);
     const values = largest(
       largest(saved, ({ index }) => kept[index]!),
       ({ group }) => group,

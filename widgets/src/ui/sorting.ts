@@ -8,24 +8,28 @@ export class Heads<Key extends string> {
   descending = true;
 
   /**
-   * @param columns the class and heading of each column.
+   * @param columns the class and heading of each column, and what it means if the heading does not say so.
    * @param key the initial sort key, descending.
    * @param sizes the keys that sort in descending order first.
    */
   constructor(
-    private readonly columns: readonly (readonly [Key, name: string, text: string])[],
+    private readonly columns: readonly (readonly [Key, name: string, text: string, title?: string])[],
     public key: Key,
     sizes: readonly Key[],
     changed: () => void,
   ) {
-    this.cells = columns.map(([column, name, text]) => {
+    this.cells = columns.map(([column, name, text, title]) => {
       const sort = () => {
         this.descending = column === this.key ? !this.descending : sizes.includes(column);
         this.key = column;
         this.mark();
         changed();
       };
-      return h("th", { scope: "col", class: `jv-col-${name}` }, button(text, sort, { class: "jv-sort" }));
+      return h(
+        "th",
+        { scope: "col", class: `jv-col-${name}` },
+        button(text, sort, { class: "jv-sort", title }),
+      );
     });
     this.mark();
   }
