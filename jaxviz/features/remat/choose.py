@@ -74,10 +74,10 @@ class Bound:
 # --- the least work within a peak ------------------------------------------------------------------------------------
 
 
-def fastest(search: Search, room: Room) -> tuple[Trial | None, Bound | None]:
+def fastest(search: Search, room: Room, limit: float = inf) -> tuple[Trial | None, Bound | None]:
     """The plan with the fewest FLOPs that fits, and a bound for it; None if none was found, and where no bound is
-    known."""
-    best, bound = fastest_at_calls(search, room)
+    known. With a limit of FLOPs it gives up where it takes no fewer."""
+    best, bound = fastest_at_calls(search, room, limit)
     policy = min((t for t in search.under_policies if room(t.trade) >= 0), key=by_work, default=None)
     if policy is not None and policy.trade.work < _work(best):
         # Names at the place of the policy may be better.
@@ -86,7 +86,7 @@ def fastest(search: Search, room: Room) -> tuple[Trial | None, Bound | None]:
         best = policy if named is None or search.is_little(policy.trade.work - named.trade.work) else named
         bound = _least_work(search, [*search.sets, here], room)
     is_written = room(search.written) >= 0 and 0 < search.written.work <= _work(best)
-    if best is None or is_written:  # nothing is better than the checkpoints that are there
+    if (best is None and limit == inf) or is_written:  # nothing is better than the checkpoints that are there
         search.leanest()
         lower = _least(best, _lowered(search, room))
         if lower is not None and search.own_names:  # now it is known how much work is too much
@@ -96,18 +96,27 @@ def fastest(search: Search, room: Room) -> tuple[Trial | None, Bound | None]:
     return _least(best, search.measured_within(room)), bound
 
 
-def fastest_at_calls(search: Search, room: Room) -> tuple[Trial | None, Bound | None]:
+def fastest_at_calls(search: Search, room: Room, limit: float = inf) -> tuple[Trial | None, Bound | None]:
     """The same among plans with checkpoints around calls and bodies of scans."""
     for sets in (search.sets, search.nested):
         best: Trial | None = None
-        for regions in sets:
-            best = _least(best, _fastest_around(search, regions, room, _work(best)))
-        in_chunks = _fastest_in_chunks(search, sets, room, best)
+        least = {regions: _least_work_saving(search, regions, _room_for(search, regions, room)) for regions in sets}
+        for regions in sorted(sets, key=least.__getitem__):
+            less = min(limit, _work(best))
+            if least[regions] < less:
+                best = _least(best, _fastest_around(search, regions, room, less))
+        in_chunks = _fastest_in_chunks(search, sets, room, best, limit)
         if _work(in_chunks) < _work(best):
             return in_chunks, None
         if best is not None:
             return best, _least_work(search, sets, room)
     return None, None
+
+
+def _room_for(search: Search, regions: Sequence[Region], room: Room) -> float:
+    """The most bytes that may be saved around some regions if nothing else were in memory when the backward pass
+    begins."""
+    return room(Trade(search.outside(search.path(regions)[0]), 0, 0)) / (1 - NEAR)
 
 
 def _work(trial: Trial | None) -> float:
@@ -119,13 +128,13 @@ def _least(*trials: Trial | None) -> Trial | None:
 
 
 def _fastest_in_chunks(
-    search: Search, sets: Sequence[Sequence[Region]], room: Room, best: Trial | None
+    search: Search, sets: Sequence[Sequence[Region]], room: Room, best: Trial | None, limit: float
 ) -> Trial | None:
-    """A plan with a scan over chunks, if it takes less work than the best so far, or if there is none yet."""
+    """A plan with a scan over chunks, if it takes less work than the limit and the best so far, if there is one."""
     chunked: Trial | None = None
     for regions in sets:
         for k, chunk in enumerate(search.chunks_of(regions)):
-            least = _work(_least(best, chunked))
+            least = min(limit, _work(_least(best, chunked)))
             last = replace(search.path(regions)[-1], chunk=chunk)
             if least < inf and (k or search.trial(last).trade.work >= least):
                 break  # even the length that lowers the peak most would not suffice
@@ -185,15 +194,16 @@ def _fastest_of_path(search: Search, path: Sequence[Form], room: Room, limit: fl
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     over = (t for form in path[start + 1 :] if (t := search.tried(form)) is not None and room(t.trade) < 0)
-    return filled(search, search.trial(path[low]), next(over, None), room)
+    return filled(search, search.trial(path[low]), next(over, None), room, limit)
 
 
-def filled(search: Search, best: Trial, over: Trial | None, room: Room) -> Trial:
+def filled(search: Search, best: Trial, over: Trial | None, room: Room, limit: float = inf) -> Trial:
     """A plan that uses the bytes that another one leaves.
 
     Args:
       best: a plan that fits.
       over: one with fewer FLOPs that does not fit.
+      limit: the FLOPs that the plan has to stay below to be of use.
     """
     for _ in range(TRIALS):
         spare = room(best.trade)
@@ -202,7 +212,9 @@ def filled(search: Search, best: Trial, over: Trial | None, room: Room) -> Trial
             closer = more + room(over.trade)  # as if each saved byte added a byte to the peak
             spare = min(closer if spare < closer < more else max(spare, more // 2), more - 1)
         form = best.form.within(spare)
-        if form is None:
+        if form is None or form.work >= limit:
+            break
+        if best.trade.work < limit and best.trade.work - form.work < EXACT * search.plain_flops:
             break
         trial = search.trial(form)
         if room(trial.trade) >= 0 and trial.trade.work < best.trade.work:
@@ -257,11 +269,11 @@ def with_lowest_peak(search: Search, most_work: int) -> tuple[Trial | None, Boun
     if not affordable():
         return None, None
     peak = lambda: min(t.trade.peak_nbytes for t in affordable())
-    within = lambda peak: fastest(search, lambda t: peak - t.peak_nbytes)[0]
+    within = lambda peak, limit=inf: fastest(search, lambda t: peak - t.peak_nbytes, limit)[0]
     lowest = low = min(t.trade.peak_nbytes for t in search.plans)
     while (high := peak()) - low > max(NEAR * high, 1):
         middle = (low + high) // 2
-        within(middle)
+        within(middle, most_work + 1)
         if peak() > middle:
             low = middle
     best = within(lowest - 1) if peak() <= lowest else None
@@ -282,19 +294,22 @@ def _least_work(search: Search, sets: Sequence[Sequence[Region]], room: Room) ->
 def least_works(search: Search, sets: Sequence[Sequence[Region]], room: Room) -> list[float]:
     """Lower bounds for the work of a plan with checkpoints around each of some sets of regions in which one fits,
     assuming that it takes no less memory besides what it saves than the measured ones."""
-    least: list[float] = []
-    for regions in sets:
-        path = search.path(regions)
-        allowed = _most_saved(search, path, room)
-        parts = search.outer_parts(regions)
-        if allowed < path[0].nbytes:
-            continue
-        if len(parts) == len(parts[0].spots) == 1:
-            work = parts[0].least_work(allowed)
-            least += [work] if work is not None else []
-        else:  # interpolated between the choices that are optimal at some price
-            least.append(float(np.interp(allowed, [form.nbytes for form in path], [form.work for form in path])))
-    return least
+    allowed = [(regions, _most_saved(search, search.path(regions), room)) for regions in sets]
+    least = (_least_work_saving(search, regions, most) for regions, most in allowed)
+    return [work for work in least if work < inf]
+
+
+def _least_work_saving(search: Search, regions: Sequence[Region], most: float) -> float:
+    """A lower bound for the work around some regions if these many bytes may be saved; infinite if they are too few."""
+    path = search.path(regions)
+    parts = search.outer_parts(regions)
+    if most < path[0].nbytes:
+        return inf
+    if len(parts) == len(parts[0].spots) == 1:
+        work = parts[0].least_work(most)
+        return inf if work is None else work
+    # Interpolated between the choices that are optimal at some price.
+    return float(np.interp(most, [form.nbytes for form in path], [form.work for form in path]))
 
 
 def least_peak(search: Search, peak: int, most_work: int) -> int:

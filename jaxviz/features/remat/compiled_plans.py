@@ -52,11 +52,16 @@ class _Way:
 _WAYS = tuple(_Way(at_calls, in_branches) for at_calls in (False, True) for in_branches in (False, True))
 
 
+_Asked = tuple[int, bool]
+"""What the model was asked for: a plan within this many bytes, or with 0 the lowest peak; and whether at calls."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What was returned for a budget: the model's budget and the way that lead to the plan, and its compiled peak."""
+    """What was returned for a budget: all that the model was asked for until it gave the plan, since that depends on
+    what was measured before; the way, and the compiled peak."""
 
-    room: int
+    asked: tuple[_Asked, ...]
     way: _Way
     peak: int
 
@@ -76,6 +81,11 @@ class _Candidate:
     figures: CompiledFigures
     room: int
     way: _Way
+    asked: tuple[_Asked, ...]
+
+    @property
+    def answer(self) -> _Answer:
+        return _Answer(self.asked, self.way, self.peak)
 
     @property
     def peak(self) -> int:
@@ -109,8 +119,10 @@ def within_compiled(planning: Planning, budget: int, done: Callable[[], None]) -
         correction.again(answers[below])
     best = min((c for c in correction.fitting if c.peak >= lowest), key=lambda c: c.rank, default=None)
     if best is None:
+        lowest_one = min(correction.candidates, key=lambda c: c.peak)
+        answers.setdefault(lowest_one.peak, lowest_one.answer)  # the budget that the message names
         raise ValueError(correction.failure)
-    answers[budget] = _Answer(best.room, best.way, best.peak)
+    answers[budget] = best.answer
     return correction.plan(best)
 
 
@@ -123,7 +135,8 @@ class _Correction:
         self.budget = budget
         self.done = done
         self.written = self._figures(planning.as_written, False)
-        self.candidates = [_Candidate(planning.as_written, self.written, 0, _WAYS[0])]
+        self.candidates = [_Candidate(planning.as_written, self.written, 0, _WAYS[0], ())]
+        self.asked: list[_Asked] = []
         self._is_around_all = False
         """Whether a plan had a checkpoint around the whole function."""
 
@@ -133,8 +146,11 @@ class _Correction:
 
     def again(self, answer: _Answer) -> None:
         """Plans once more what was returned for another budget."""
-        if answer.room:
-            self._compiled(answer.room, answer.way)
+        for room, at_calls in answer.asked[:-1]:
+            with contextlib.suppress(ValueError):
+                _ = self.planning.within_memory(room, at_calls) if room else self.planning.lowest_peak(at_calls)
+        for room, _ in answer.asked[-1:]:
+            self._compiled(room, answer.way)
 
     def correct(self) -> None:
         """Compiles plans until one fits, in one way after the other; in the end those with the lowest peak of the
@@ -146,7 +162,11 @@ class _Correction:
 
     def _leanest(self, way: _Way) -> None:
         with contextlib.suppress(ValueError):
-            self._compiled(self.planning.lowest_peak(way.at_calls), way)
+            self._compiled(self._lowest_peak(way), way)
+
+    def _lowest_peak(self, way: _Way) -> int:
+        self.asked.append((0, way.at_calls))
+        return self.planning.lowest_peak(way.at_calls)
 
     def _correct(self, way: _Way) -> None:
         """Compiles plans for several budgets of the model, each corrected by what the ones before came to."""
@@ -156,11 +176,9 @@ class _Correction:
         while room is not None and room not in peaks and len(peaks) < _ROUNDS:
             is_last = len(peaks) == _ROUNDS - 1 and min(peaks.values()) > self.budget
             try:
-                candidate = self._compiled(
-                    self.planning.lowest_peak(way.at_calls) if is_last else min(room, written), way
-                )
+                candidate = self._compiled(self._lowest_peak(way) if is_last else min(room, written), way)
             except ValueError:
-                room = self.planning.lowest_peak(way.at_calls)
+                room = self._lowest_peak(way)
                 if room in peaks:
                     return
                 candidate = self._compiled(room, way)
@@ -200,12 +218,13 @@ class _Correction:
         Raises:
           ValueError: the model has no such plan.
         """
+        self.asked.append((room, way.at_calls))
         plan = self.planning.within_memory(room, way.at_calls)
         is_around_all = self._search.root in plan.regions
         self._is_around_all |= is_around_all
         if way.in_branches and (is_around_all or not self._search.is_unrolled(plan.regions)):
             return None
-        candidate = _Candidate(plan, self._figures(plan, way.in_branches), room, way)
+        candidate = _Candidate(plan, self._figures(plan, way.in_branches), room, way, tuple(self.asked))
         self.candidates.append(candidate)
         return candidate
 
