@@ -87,7 +87,11 @@ export class Folding {
       key: `${line} ${title}`,
       make: (view) => {
         const onclick = () => view.dispatch({ effects: this.fold([line], isFolded) });
-        return h("span", { class: "jv-arrow", title, "aria-hidden": true, onclick }, isFolded ? "▸" : "▾");
+        return h(
+          "span",
+          { class: "jv-arrow jv-dim", title, "aria-hidden": true, onclick },
+          isFolded ? "▸" : "▾",
+        );
       },
     };
   }
@@ -139,6 +143,6 @@ class Placeholder extends WidgetType {
     const onclick = () => view.dispatch({ effects: this.folding.fold([this.line], true) });
     const text = this.say(this.line);
     const title = `Unfold: ${text}`;
-    return button(`▸ ${text}`, onclick, { class: "jv-fold", title, tabindex: -1 });
+    return button(`▸ ${text}`, onclick, { class: "jv-fold jv-dim", title, tabindex: -1 });
   }
 }

@@ -33,10 +33,10 @@ export class RoleChips {
           h("span", { class: `jv-chip-colour jv-role-${role}`, "aria-hidden": true }),
           role,
           " ",
-          h("span", { class: "jv-count" }, formatCount(n)),
+          h("span", { class: "jv-count jv-dim" }, formatCount(n)),
         ],
         () => state.mute(role),
-        { class: "jv-chip", "data-testid": `role-${role}` },
+        { class: "jv-chip jv-small jv-inline", "data-testid": `role-${role}` },
       );
       this.chips.set(role, chip);
       this.element.append(chip);
@@ -64,5 +64,5 @@ export class RoleChips {
 }
 
 export function toolButton(id: string, word: string, title: string, run: () => void): HTMLButtonElement {
-  return button(word, run, { class: "jv-tool", title, "data-testid": id });
+  return button(word, run, { class: "jv-tool jv-dim jv-small", title, "data-testid": id });
 }

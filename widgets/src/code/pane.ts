@@ -30,7 +30,7 @@ export class CodePane {
   private readonly variables: Variables;
   private readonly copies: Copies;
   private readonly chips: RoleChips;
-  private readonly body = h("div", { class: "jv-code-body" });
+  private readonly body = h("div", { class: "jv-code-body jv-scroll" });
   private readonly told = h("span", { class: "jv-told", role: "status" });
   /** Null if the stage could not be derived. */
   readonly listing: Listing | null;
@@ -77,7 +77,7 @@ export class CodePane {
     this.element = h(
       "section",
       {
-        class: "jv-pane jv-code",
+        class: "jv-pane jv-column jv-code",
         "aria-label": version ? `${version}: ${title}` : title,
         "data-testid": `code-${side}`,
         "data-stage": key,
@@ -85,9 +85,9 @@ export class CodePane {
       },
       h(
         "div",
-        { class: "jv-pane-head", title },
+        { class: "jv-pane-head jv-ruled jv-fixed jv-baseline", title },
         h("strong", {}, label),
-        version !== "" && h("span", { class: "jv-version" }, version),
+        version !== "" && h("span", { class: "jv-tag jv-dim" }, version),
         h("span", { class: "jv-dim" }, isShown ? total : ""),
         h("span", { class: "jv-dim jv-cut jv-about" }, about),
         this.chips.element,

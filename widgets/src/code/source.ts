@@ -50,7 +50,7 @@ export class SourcePane {
       this.source.scroller.prepend(
         h(
           "p",
-          { class: "jv-banner", "data-testid": "path-banner" },
+          { class: "jv-banner jv-ruled", "data-testid": "path-banner" },
           "One path: Python branched on values, and this program holds for the branch it took at each mark.",
         ),
       );
@@ -141,6 +141,7 @@ export class SourcePane {
         h(
           "select",
           {
+            class: "jv-field",
             "aria-label": "figure beside each line",
             "data-testid": "line-figure",
             "data-lm-suppress-shortcuts": "true",
@@ -159,7 +160,7 @@ export class SourcePane {
       h(
         "span",
         {
-          class: `jv-amount is-${figure}`,
+          class: `jv-amount jv-fixed is-${figure}`,
           title: `${formatFigure(figure, total[figure])}: ${ABOUT[figure]}`,
         },
         CALLED[figure],
@@ -167,8 +168,8 @@ export class SourcePane {
       );
     return h(
       "div",
-      { class: "jv-amount-heads", "data-testid": "figure-heads" },
-      h("span", { class: "jv-amounts" }, ...this.figures.map(head)),
+      { class: "jv-amount-heads jv-ruled", "data-testid": "figure-heads" },
+      h("span", { class: "jv-amounts jv-fixed" }, ...this.figures.map(head)),
     );
   }
 
@@ -191,12 +192,12 @@ function cells(shown: readonly Figure[], figures: Figures, most: Figures): HTMLE
     const share = Math.max(4, Math.round((100 * n) / most[figure]));
     return h(
       "span",
-      { class: `jv-amount is-${figure}` },
+      { class: `jv-amount jv-fixed is-${figure}` },
       n > 0 && h("span", { class: "jv-bar", style: `width:${share}%` }),
-      n > 0 && h("span", { class: "jv-amount-text" }, alignedFigure(figure, n)),
+      n > 0 && h("span", { class: "jv-amount-text", "data-word": CALLED[figure] }, alignedFigure(figure, n)),
     );
   };
-  return h("span", { class: "jv-amounts" }, ...shown.map(cell));
+  return h("span", { class: "jv-amounts jv-fixed" }, ...shown.map(cell));
 }
 
 /** The outcomes of a branch on a traced value on this line: `was True`, `was True ×3`. */
@@ -205,6 +206,10 @@ function branchMarks(branches: BranchPoint[]): HTMLElement[] {
   for (const { value } of branches) times.set(value, (times.get(value) ?? 0) + 1);
   const title = `Python read a ${branches[0]?.kind} here, and this program is what followed`;
   return [...times].map(([value, n]) =>
-    h("span", { class: "jv-mark", title, "data-testid": "branch" }, `was ${value}${n > 1 ? ` ×${n}` : ""}`),
+    h(
+      "span",
+      { class: "jv-tag jv-mark", title, "data-testid": "branch" },
+      `was ${value}${n > 1 ? ` ×${n}` : ""}`,
+    ),
   );
 }

@@ -72,13 +72,13 @@ export class SourceView {
     for (const { file, i } of files) {
       if (!isOne) this.scroller.append(h("div", { class: "jv-file", title: file.path }, file.label));
       file.excerpts.forEach(({ first, lines }, n) => {
-        if (n > 0) this.scroller.append(h("div", { class: "jv-gap", "aria-hidden": true }, "⋯"));
+        if (n > 0) this.scroller.append(h("div", { class: "jv-gap jv-dim", "aria-hidden": true }, "⋯"));
         this.scroller.append(...lines.map((text, k) => this.line(i, first + k, text)));
       });
     }
-    if (files.length === 0) this.scroller.append(h("p", { class: "jv-message" }, none));
+    if (files.length === 0) this.scroller.append(h("p", { class: "jv-message jv-dim" }, none));
     this.element = section(
-      { class: "jv-pane jv-source", "aria-label": "source", "data-testid": id },
+      { class: "jv-pane jv-column jv-source", "aria-label": "source", "data-testid": id },
       [
         h("strong", { title: isOne ? files[0]!.file.path : "" }, isOne ? files[0]!.file.label : "source"),
         typeof about === "string" ? h("span", { class: "jv-dim jv-cut" }, about) : about,
@@ -227,11 +227,11 @@ export class SourceView {
         },
       },
       gutter,
-      h("span", { class: "jv-number" }, String(line)),
+      h("span", { class: "jv-number jv-dim jv-fixed" }, String(line)),
       this.options.under &&
         h(
           "span",
-          { class: `jv-unfold${hasUnder ? "" : " is-none"}`, "aria-hidden": true },
+          { class: `jv-unfold jv-dim jv-fixed${hasUnder ? "" : " is-none"}`, "aria-hidden": true },
           hasUnder ? "▸" : "",
         ),
       code,

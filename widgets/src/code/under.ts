@@ -103,10 +103,10 @@ export class UnderLine {
         this.cells({ ...NONE, kept }),
         h(
           "span",
-          { class: "jv-under-times" },
+          { class: "jv-under-times jv-dim jv-fixed" },
           residuals.length > 1 ? `${formatCount(residuals.length)} ×` : "",
         ),
-        h("span", { class: "jv-under-letter" }),
+        h("span", { class: "jv-under-letter jv-fixed" }),
         h("span", {}, BESIDES[kind] ?? "computed in the branches of a cond"),
       );
     });
@@ -144,8 +144,12 @@ export class UnderLine {
         onblur: leave,
       },
       this.cells(figures),
-      h("span", { class: "jv-under-times" }, times),
-      h("span", { class: `jv-under-letter jv-role-${role}`, "aria-hidden": true }, ROLE_LETTERS[role] ?? ""),
+      h("span", { class: "jv-under-times jv-dim jv-fixed" }, times),
+      h(
+        "span",
+        { class: `jv-under-letter jv-fixed jv-role-${role}`, "aria-hidden": true },
+        ROLE_LETTERS[role] ?? "",
+      ),
       h("code", {}, ...lineParts(this.state, equationLine(model, first))),
     );
     this.rows.push({ element, rows });

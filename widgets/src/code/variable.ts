@@ -23,7 +23,7 @@ export function variableCard(state: State, v: number, program = -1): HTMLElement
     { class: "jv-hover", "data-testid": "variable" },
     h(
       "div",
-      { class: "jv-hover-head" },
+      { class: "jv-hover-head jv-baseline" },
       h("strong", { class: hueClass(state, v) }, name),
       h("code", {}, type),
       h("span", { class: "jv-dim" }, model.sizeText(v)),
@@ -47,7 +47,7 @@ export function variableCard(state: State, v: number, program = -1): HTMLElement
         h("span", { class: "jv-dim" }, ` ${model.placeText(place)}`),
       ),
     source === "" && place !== null && h("div", { class: "jv-dim" }, model.placeText(place)),
-    h("div", { class: "jv-hover-uses" }, usesText(state, v, program)),
+    h("div", { class: "jv-hover-uses jv-dim" }, usesText(state, v, program)),
     uses.length > 0 &&
       h(
         "ul",

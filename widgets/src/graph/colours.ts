@@ -15,7 +15,10 @@ export type By = "role" | "cost" | "bytes";
 
 export class Colours implements Colouring {
   by: By = "role";
-  readonly legend = h("div", { class: "jv-graph-legend", "data-testid": "graph-legend" });
+  readonly legend = h("div", {
+    class: "jv-graph-legend jv-fixed jv-wraps jv-row",
+    "data-testid": "graph-legend",
+  });
   private scene: Scene | null = null;
   private shares: Float32Array | null = null;
   private most = 0;

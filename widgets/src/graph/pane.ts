@@ -73,7 +73,7 @@ export class GraphPane {
   private readonly found: Search;
   private readonly map = new MiniMap();
   readonly canvas = h("canvas", { class: "jv-graph-canvas", "aria-hidden": "true" });
-  private readonly wait = h("p", { class: "jv-graph-wait", role: "status" });
+  private readonly wait = h("p", { class: "jv-graph-wait jv-dim", role: "status" });
   private readonly pointer: Pointer;
   private readonly between: Between;
   private readonly body: HTMLElement;
@@ -117,7 +117,7 @@ export class GraphPane {
     this.element = h(
       "section",
       {
-        class: "jv-pane jv-code jv-graph",
+        class: "jv-pane jv-column jv-code jv-graph",
         "aria-label": `graph of ${label}`,
         "data-testid": `graph-${side}`,
         "data-stage": key,
@@ -125,7 +125,7 @@ export class GraphPane {
       },
       h(
         "div",
-        { class: "jv-pane-head", title },
+        { class: "jv-pane-head jv-ruled jv-fixed jv-baseline", title },
         h("strong", {}, label),
         h("span", { class: "jv-dim jv-cut" }, total),
         ...headButtons(state, side),

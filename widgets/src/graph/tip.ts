@@ -51,7 +51,7 @@ export function boxTip(
         ),
       ),
     params.length > 0 &&
-      h("div", { class: "jv-graph-params" }, ...params.slice(0, MANY).map((p) => h("code", {}, p))),
+      h("div", { class: "jv-graph-params jv-column" }, ...params.slice(0, MANY).map((p) => h("code", {}, p))),
     h(
       "div",
       { class: "jv-dim" },

@@ -39,7 +39,7 @@ function choice<T extends string>(
   const select = h(
     "select",
     {
-      class: "jv-graph-by",
+      class: "jv-field jv-graph-by jv-fixed",
       title,
       "aria-label": title.toLowerCase(),
       "data-testid": id,
@@ -53,7 +53,10 @@ function choice<T extends string>(
 export class Tools {
   readonly element: HTMLElement;
   private readonly input: HTMLInputElement;
-  private readonly count = h("output", { class: "jv-dim jv-graph-count", "data-testid": "graph-hits" });
+  private readonly count = h("output", {
+    class: "jv-dim jv-graph-count jv-small jv-fixed",
+    "data-testid": "graph-hits",
+  });
   private readonly focusButton: HTMLButtonElement;
   private typing: ReturnType<typeof setTimeout> | undefined;
   private searched = "";
@@ -61,7 +64,7 @@ export class Tools {
   constructor(private readonly actions: Actions) {
     this.input = h("input", {
       type: "search",
-      class: "jv-graph-search",
+      class: "jv-field jv-graph-search",
       placeholder: "search",
       title: SYNTAX,
       "aria-label": "search the graph",
@@ -83,11 +86,16 @@ export class Tools {
       (value) => actions.layOutBy(value),
     );
     const tool = (text: string, title: string, onclick: () => void, id: string) =>
-      button(text, onclick, { class: "jv-graph-tool", title, "aria-label": title, "data-testid": id });
+      button(text, onclick, {
+        class: "jv-graph-tool jv-fixed",
+        title,
+        "aria-label": title,
+        "data-testid": id,
+      });
     this.focusButton = tool(FOCUS[""][0], FOCUS[""][1], () => actions.focus(), "graph-focus");
     this.element = h(
       "div",
-      { class: "jv-graph-tools", role: "toolbar", "aria-label": "graph" },
+      { class: "jv-graph-tools jv-ruled jv-fixed jv-row", role: "toolbar", "aria-label": "graph" },
       this.input,
       this.count,
       h("span", { class: "jv-space" }),

@@ -171,7 +171,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     ],
     ...[cards, source, inspector],
   ];
-  const main = h("div", { class: "jv-main" });
+  const main = h("div", { class: "jv-main jv-fills" });
   main.append(
     player.element,
     ...panes.map((pane) => pane.element),

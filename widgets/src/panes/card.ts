@@ -51,13 +51,18 @@ class Card {
       h(
         "div",
         { class: "jv-rule-part jv-rule-source", "data-testid": "step-source" },
-        h("div", { class: "jv-rule-head" }, h("h5", {}, this.where(sources)), this.within(source)),
+        h(
+          "div",
+          { class: "jv-rule-head jv-wraps jv-baseline" },
+          h("h5", {}, this.where(sources)),
+          this.within(source),
+        ),
         ...sources.map((row) => this.equation(row)),
         this.line(source),
       ),
       h(
         "div",
-        { class: "jv-rule-name" },
+        { class: "jv-rule-name jv-baseline" },
         h("span", { "aria-hidden": "true" }, "↓"),
         h("strong", { "data-testid": "rule-title" }, rule.title || "adds no equation"),
       ),
@@ -113,7 +118,11 @@ class Card {
         ...rows.map((row) =>
           h(
             "div",
-            { class: `jv-rule-row jv-role-${model.role(row)}`, "data-testid": "rule-row", "data-row": row },
+            {
+              class: `jv-rule-row jv-baseline jv-role-${model.role(row)}`,
+              "data-testid": "rule-row",
+              "data-row": row,
+            },
             this.equation(row),
             h("span", { class: "jv-rule-role" }, this.role(row)),
           ),

@@ -10,7 +10,11 @@ import type { Effects } from "../ui/pane";
 const CARDS = 3;
 
 export class CardsPane {
-  readonly element = h("div", { class: "jv-cards", role: "list", "aria-label": "largest values saved" });
+  readonly element = h("div", {
+    class: "jv-cards jv-fixed",
+    role: "list",
+    "aria-label": "largest values saved",
+  });
 
   constructor(private readonly state: State) {}
 
@@ -29,7 +33,7 @@ export class CardsPane {
     const times = kept.times > 1 ? `${formatCount(kept.times)} × ${values}` : values;
     const advice = this.state.advised?.cards[kept.index] ?? "";
     const name = button(h("code", {}, kept.label), () => this.state.openResiduals(kept.residuals), {
-      class: "jv-card-name",
+      class: "jv-card-name jv-bare jv-cut",
       title: `${kept.label}\nShow it in the equations, forward beside backward`,
       "data-testid": "card-open",
     });
@@ -45,7 +49,7 @@ export class CardsPane {
       name,
       h(
         "div",
-        { class: "jv-card-size" },
+        { class: "jv-card-size jv-dim" },
         h("strong", {}, `${formatBytes(kept.nbytes)}, ${share}`),
         ` of what is saved: ${times}, at ${model.placeText(kept.place)}`,
       ),

@@ -21,12 +21,12 @@ export class ChangesPane {
       onchange: () => state.compare(this.toggle.checked),
     });
     this.element = section(
-      { class: "jv-pane jv-changes", "aria-label": "changes", "data-testid": "changes" },
+      { class: "jv-pane jv-column jv-changes", "aria-label": "changes", "data-testid": "changes" },
       [
         h("strong", {}, "changes"),
         h(
           "label",
-          { class: "jv-check", title: "the previous version on the left (C)" },
+          { class: "jv-check jv-inline", title: "the previous version on the left (C)" },
           this.toggle,
           "side by side",
         ),
@@ -42,7 +42,7 @@ export class ChangesPane {
         figures(changes),
         h(
           "div",
-          { class: "jv-changes-tables" },
+          { class: "jv-changes-tables jv-wraps" },
           equations(changes, {
             show: (key) => this.show(key),
             next: (key, isAfter) => this.next(key, isAfter),
@@ -84,15 +84,20 @@ export class ChangesPane {
 function figures({ figures }: Changes): HTMLElement {
   return h(
     "div",
-    { class: "jv-figures" },
+    { class: "jv-figures jv-wraps" },
     ...figures
       .filter((figure) => figure.at(-1) !== "equations")
       .map(([name, before, after, change, share]) =>
         h(
           "div",
-          { class: "jv-figure", "data-testid": "figure", title: `${name}: ${change}` },
+          { class: "jv-figure jv-column", "data-testid": "figure", title: `${name}: ${change}` },
           h("span", { class: "jv-dim" }, `${name}, ${change === "same" ? "in both" : `was ${before}`}`),
-          h("strong", {}, after, change !== "same" && h("span", { class: "jv-change" }, share || change)),
+          h(
+            "strong",
+            {},
+            after,
+            change !== "same" && h("span", { class: "jv-tag jv-change" }, share || change),
+          ),
         ),
       ),
   );
@@ -123,7 +128,7 @@ function equations({ functions, figures, stages }: Changes, { show, next }: Step
       n === 0
         ? h("span", { class: "jv-dim" }, "–")
         : button(text, () => next(key, isAfter), {
-            class: "jv-step-through",
+            class: "jv-step-through jv-digits",
             title,
             "aria-label": `${text}: ${title}`,
             "data-testid": `next-${isAfter ? "added" : "removed"}-${key}`,
@@ -144,7 +149,7 @@ function equations({ functions, figures, stages }: Changes, { show, next }: Step
           const key = keyOf(name);
           const open = {
             type: "button",
-            class: "jv-open",
+            class: "jv-open jv-bare",
             title: "show this stage",
             onclick: () => show(key),
           };
@@ -167,7 +172,7 @@ function tableHead(texts: readonly string[], span: (text: string) => number = ()
 }
 
 function residuals({ residuals }: Changes): HTMLElement {
-  if (residuals.length === 0) return h("p", { class: "jv-message" }, "Both save the same values.");
+  if (residuals.length === 0) return h("p", { class: "jv-message jv-dim" }, "Both save the same values.");
   return h(
     "table",
     { class: "jv-table" },

@@ -51,7 +51,7 @@ const LETTERS: Record<string, string> = { forward: "F", backward: "B", both: "FB
 
 export class CompiledPane {
   readonly element: HTMLElement;
-  private readonly body = h("div", { class: "jv-code-body" });
+  private readonly body = h("div", { class: "jv-code-body jv-scroll" });
   private readonly switches = h("span", {
     class: "jv-tabs jv-which",
     role: "group",
@@ -87,7 +87,7 @@ export class CompiledPane {
   ) {
     this.element = section(
       {
-        class: "jv-pane jv-code jv-compiled",
+        class: "jv-pane jv-column jv-code jv-compiled",
         "aria-label": "the compiled program",
         "data-testid": `code-${side}`,
         "data-stage": "compiled",
@@ -227,7 +227,7 @@ export class CompiledPane {
     return [
       h(
         "p",
-        { class: "jv-compiled-block" },
+        { class: "jv-compiled-block jv-ruled jv-fixed jv-wraps jv-baseline" },
         ...said.flatMap((each) => marked(each)),
         button(text, act, { "data-testid": isBlock ? "compile-all" : "compile-block" }),
       ),
@@ -281,7 +281,7 @@ export class CompiledPane {
 
   private fillWithText(which: "hlo" | "stablehlo", compiled: Compiled): void {
     const text = compiled[which];
-    const notes = compiled.notes.map((note) => h("p", { class: "jv-note" }, ...marked(note)));
+    const notes = compiled.notes.map((note) => h("p", { class: "jv-note jv-ruled" }, ...marked(note)));
     if (text === null) {
       this.about.textContent = "";
       this.missing.hidden = true;

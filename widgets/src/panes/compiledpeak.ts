@@ -32,14 +32,14 @@ export class CompiledPeakView {
     this.element = h(
       "div",
       { class: "jv-compiled-peak", "data-testid": "compiled-memory", tabindex: 0 },
-      h("p", { class: "jv-note" }, ...marked(peak.summary)),
+      h("p", { class: "jv-note jv-ruled" }, ...marked(peak.summary)),
       plot,
       this.legend(totals, modelled),
       this.table(),
       ...(exchanges === null
         ? []
-        : [h("p", { class: "jv-note" }, ...marked(exchanges.summary)), this.exchanged(exchanges)]),
-      ...peak.notes.map((note) => h("p", { class: "jv-note" }, ...marked(note))),
+        : [h("p", { class: "jv-note jv-ruled" }, ...marked(exchanges.summary)), this.exchanged(exchanges)]),
+      ...peak.notes.map((note) => h("p", { class: "jv-note jv-ruled" }, ...marked(note))),
     );
     this.stop = onResize(plot, (width, height, pixels) => {
       const chart = new Chart(totals, width, height, pixels, {
@@ -71,13 +71,13 @@ export class CompiledPeakView {
     const kinds = this.peak.kinds.flatMap((kind, k) => {
       const bytes = at < 0 ? 0 : totals.kinds[k]![at]!;
       return bytes > 0
-        ? [h("span", { class: `jv-of-${kind}` }, h("i"), `${NAMES[kind]} ${formatBytes(bytes)}`)]
+        ? [h("span", { class: `jv-swatch jv-of-${kind}` }, `${NAMES[kind]} ${formatBytes(bytes)}`)]
         : [];
     });
     const line =
       modelled === null
         ? []
-        : [h("span", { class: "jv-of-model" }, h("i"), `model: peak ${formatBytes(peakOf(modelled))}`)];
+        : [h("span", { class: "jv-swatch jv-of-model" }, `model: peak ${formatBytes(peakOf(modelled))}`)];
     return h("div", { class: "jv-peak-legend" }, ...kinds.reverse(), ...line);
   }
 
@@ -86,7 +86,7 @@ export class CompiledPeakView {
     const rows = held.map(([kind, drawn, what, type, nbytes, line, why]) =>
       this.row(
         this.rowsOf(line),
-        h("td", { class: `jv-peak-kind jv-of-${drawn}` }, h("i"), kind),
+        h("td", { class: `jv-swatch jv-of-${drawn}` }, kind),
         h("td", { class: "jv-col-nbytes" }, formatBytes(nbytes)),
         h("td", { class: "jv-col-name" }, h("code", {}, what)),
         h("td", {}, type),

@@ -105,7 +105,7 @@ export class CostsPane {
     this.by = h(
       "select",
       {
-        class: "jv-filter-kind",
+        class: "jv-field jv-filter-kind",
         "aria-label": "rank by",
         "data-testid": "costs-by",
         "data-lm-suppress-shortcuts": "true",
@@ -130,7 +130,7 @@ export class CostsPane {
       "data-testid": "to-roofline",
     });
     this.element = section(
-      { class: "jv-pane jv-costs", "aria-label": "costs", "data-testid": "costs" },
+      { class: "jv-pane jv-column jv-costs", "aria-label": "costs", "data-testid": "costs" },
       [h("strong", {}, "work and bytes"), this.by, this.total, this.toChart],
       this.scroller,
       this.unknown,

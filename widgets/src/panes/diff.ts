@@ -86,7 +86,7 @@ export class DiffPane {
       h("table", { class: "jv-diff-table" }, h("thead", {}, h("tr", {}, ...head)), this.body),
     );
     this.element = section(
-      { class: "jv-pane jv-diff", "aria-label": "versions", "data-testid": "diff" },
+      { class: "jv-pane jv-column jv-diff", "aria-label": "versions", "data-testid": "diff" },
       [this.choices, this.figures],
       this.scroller,
     );
@@ -146,7 +146,7 @@ export class DiffPane {
   /** Shows a message instead of rows. */
   private say(text: string): void {
     this.sides = [];
-    const cell = h("td", { colspan: 2, class: "jv-message", role: "status" }, text);
+    const cell = h("td", { colspan: 2, class: "jv-message jv-dim", role: "status" }, text);
     this.body.replaceChildren(h("tr", {}, cell));
   }
 
@@ -161,7 +161,7 @@ export class DiffPane {
   private fillChoices(): void {
     const choice = (key: string, ...label: (Node | string)[]) =>
       button(label, () => this.show(key), {
-        class: "jv-button jv-choice",
+        class: "jv-button jv-choice jv-small",
         "aria-pressed": String(key === this.shown),
         "data-testid": `diff-${key}`,
       });
@@ -302,13 +302,13 @@ export class DiffPane {
     const element = h(
       "div",
       { "data-testid": "diff-line", ...attributes },
-      h("span", { class: "jv-diff-sign" }, isPlain(side) ? "" : sign),
-      line > 0 && h("span", { class: "jv-number" }, String(line)),
+      h("span", { class: "jv-diff-sign jv-fixed" }, isPlain(side) ? "" : sign),
+      line > 0 && h("span", { class: "jv-number jv-dim jv-fixed" }, String(line)),
       h("code", {}, ...side.content()),
       amount > 0 &&
         h(
           "span",
-          { class: `jv-amount is-${this.figure}${differs ? " is-other" : ""}` },
+          { class: `jv-amount jv-fixed is-${this.figure}${differs ? " is-other" : ""}` },
           formatFigure(this.figure, amount),
         ),
     );
@@ -339,7 +339,7 @@ export class DiffPane {
     for (const { element, side } of this.sides) {
       const { state, row, file, line } = side;
       const lit = row >= 0 ? litAs(state.selection, row) : (lines.get(state)!.get(`${file}:${line}`) ?? "");
-      element.className = `jv-diff-line ${isPlain(side) ? "is-plain" : lit}`;
+      element.className = `jv-diff-line jv-baseline ${isPlain(side) ? "is-plain" : lit}`;
     }
   }
 }

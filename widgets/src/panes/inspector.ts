@@ -26,7 +26,7 @@ export class InspectorPane {
   constructor(private readonly own: State) {
     this.state = own;
     this.element = section(
-      { class: "jv-pane jv-inspector", "aria-label": "inspector", "data-testid": "inspector" },
+      { class: "jv-pane jv-column jv-inspector", "aria-label": "inspector", "data-testid": "inspector" },
       [h("strong", {}, "inspector"), this.whose],
       this.body,
     );
@@ -70,7 +70,7 @@ export class InspectorPane {
   private invitation(): HTMLElement {
     return h(
       "div",
-      { class: "jv-message" },
+      { class: "jv-message jv-dim" },
       h("p", {}, "Select an equation, a residual or a source line. Every pane then highlights:"),
       h(
         "ul",
@@ -245,7 +245,7 @@ export class InspectorPane {
         {},
         button(
           [
-            h("span", { class: "jv-link-stage" }, model.view.stages[stage]!.label),
+            h("span", { class: "jv-link-stage jv-dim" }, model.view.stages[stage]!.label),
             h("code", {}, model.summary(row)),
           ],
           go,

@@ -58,7 +58,10 @@ export class MemoryPane {
   private readonly head = h("span", { class: "jv-dim jv-cut", title: ABOUT, "data-testid": "memory-head" });
   private readonly when = h("caption", {});
   private readonly amounts = new Map<MemoryKind | "total", HTMLElement>();
-  private readonly legend = h("table", { class: "jv-memory-legend", "data-testid": "memory-legend" });
+  private readonly legend = h("table", {
+    class: "jv-memory-legend jv-digits",
+    "data-testid": "memory-legend",
+  });
   private readonly areas = svg("g");
   private readonly lit = svg("g");
   private readonly cursor = svg("rect", { class: "jv-cursor" });
@@ -96,11 +99,10 @@ export class MemoryPane {
       cursor: () => this.at,
       moveTo: (step) => this.moveTo(step),
     });
-    this.element = section({ class: "jv-pane jv-memory", "aria-label": "memory", "data-testid": "memory" }, [
-      h("strong", {}, "memory"),
-      this.head,
-      this.time.bar,
-    ]);
+    this.element = section(
+      { class: "jv-pane jv-column jv-memory", "aria-label": "memory", "data-testid": "memory" },
+      [h("strong", {}, "memory"), this.head, this.time.bar],
+    );
   }
 
   readonly effects: Effects = [
@@ -118,7 +120,7 @@ export class MemoryPane {
     this.waiting = null;
     if (reason) {
       const text = "The memory of its gradient is not modelled. ";
-      this.element.append(h("p", { class: "jv-message" }, text, ...marked(reason)));
+      this.element.append(h("p", { class: "jv-message jv-dim" }, text, ...marked(reason)));
       return;
     }
     if (!has_memory) {
@@ -126,7 +128,7 @@ export class MemoryPane {
       this.element.append(this.waiting.element);
       return;
     }
-    const side = h("div", { class: "jv-memory-side" }, this.legend);
+    const side = h("div", { class: "jv-memory-side jv-fixed" }, this.legend);
     this.element.append(h("div", { class: "jv-memory-body" }, this.plot, side));
     this.stop = onResize(this.plot, (...size) => this.resize(size));
   }
@@ -259,11 +261,16 @@ export class MemoryPane {
     const row = (key: MemoryKind | "total", swatch: string, label: string) => {
       const amount = h("td", {});
       this.amounts.set(key, amount);
-      return h("tr", { class: swatch }, h("th", { scope: "row" }, label), amount);
+      return h("tr", { class: swatch }, h("th", { scope: "row", class: "jv-swatch" }, label), amount);
     };
     const kinds = STACKED.filter((_, k) => totals.kinds[k]!.some((bytes) => bytes > 0)).reverse();
     const of = (name: string, text: string, how = "") =>
-      h("tr", { class: `jv-before ${how}` }, h("th", { scope: "row" }, name), h("td", {}, text));
+      h(
+        "tr",
+        { class: `jv-before ${how}` },
+        h("th", { scope: "row", class: "jv-swatch" }, name),
+        h("td", {}, text),
+      );
     this.legend.replaceChildren(
       this.when,
       ...kinds.map((kind) => row(kind, `jv-of-${kind}`, PLURALS[kind])),
@@ -382,7 +389,7 @@ export class MemoryPane {
       h(
         "tr",
         { class: what },
-        h("th", { scope: "row", class: "jv-cut" }, name),
+        h("th", { scope: "row", class: "jv-cut jv-swatch" }, name),
         h("td", { class: "jv-dim jv-cut" }, type),
         h("td", {}, formatBytes(nbytes)),
       );

@@ -66,13 +66,17 @@ export class MotionPane {
   private readonly time: TimeControl;
   private shelves: { shelf: Shelf; element: HTMLElement; fill: HTMLElement; size: HTMLElement }[] = [];
   private readonly stops: (() => void)[] = [];
-  private readonly now = h("div", { class: "jv-mo-now", "data-testid": "motion-now" });
+  private readonly now = h("div", { class: "jv-mo-now jv-fixed jv-column", "data-testid": "motion-now" });
   private readonly said = h("p", {
-    class: "jv-mo-said",
+    class: "jv-mo-said jv-fixed",
     "aria-live": "polite",
     "data-testid": "motion-said",
   });
-  private readonly rack = h("div", { class: "jv-mo-rack", role: "group", "aria-label": "what is in memory" });
+  private readonly rack = h("div", {
+    class: "jv-mo-rack jv-fills",
+    role: "group",
+    "aria-label": "what is in memory",
+  });
   private readonly areas = svg("g");
   private readonly marks = svg("g");
   private readonly plot = h(
@@ -81,8 +85,8 @@ export class MotionPane {
     svg("svg", { "aria-hidden": "true" }, this.areas, this.marks),
   );
   private readonly air = h("div", { class: "jv-mo-air", "aria-hidden": true });
-  private readonly body = h("div", { class: "jv-mo-body" });
-  private readonly count = h("output", { class: "jv-step-count", "data-testid": "motion-count" });
+  private readonly body = h("div", { class: "jv-mo-body jv-fills jv-column" });
+  private readonly count = h("output", { class: "jv-step-count jv-digits", "data-testid": "motion-count" });
   private readonly slider = h("input", {
     type: "range",
     class: "jv-slider",
@@ -93,13 +97,13 @@ export class MotionPane {
   });
   private readonly speed = h(
     "select",
-    { class: "jv-speed", "aria-label": "speed", title: "Speed" },
+    { class: "jv-field jv-speed", "aria-label": "speed", title: "Speed" },
     ...SPEEDS.map((s) => h("option", { value: s, selected: s === 1 }, `${s}×`)),
   );
   private readonly pace = h(
     "select",
     {
-      class: "jv-speed",
+      class: "jv-field jv-speed",
       "aria-label": "play",
       title: "What is played as one",
       "data-testid": "motion-pace",
@@ -117,10 +121,15 @@ export class MotionPane {
     const stop = (by: 1 | -1) => () => this.jump(this.stopFrom(by));
     this.element = h(
       "section",
-      { class: "jv-motion", "aria-label": "the gradient in motion", "data-testid": "motion", tabindex: -1 },
+      {
+        class: "jv-motion jv-fills jv-column",
+        "aria-label": "the gradient in motion",
+        "data-testid": "motion",
+        tabindex: -1,
+      },
       h(
         "div",
-        { class: "jv-play-bar" },
+        { class: "jv-play-bar jv-ruled jv-head-bar jv-wraps" },
         h(
           "span",
           { class: "jv-play-keys" },
@@ -192,8 +201,8 @@ export class MotionPane {
       return;
     }
     this.body.replaceChildren(
-      h("div", { class: "jv-mo-scene" }, this.now, this.said, this.rack, this.air),
-      h("div", { class: "jv-mo-axis" }, this.time.bar),
+      h("div", { class: "jv-mo-scene jv-column" }, this.now, this.said, this.rack, this.air),
+      h("div", { class: "jv-mo-axis jv-fixed" }, this.time.bar),
       this.plot,
     );
     this.motion = motionOf(this.state.model);
@@ -251,14 +260,16 @@ export class MotionPane {
 
   private shelfOf(shelf: Shelf, width: number): (typeof this.shelves)[number] {
     const fill = h("span", { class: "jv-mo-fill" });
-    const size = h("span", { class: "jv-mo-size" });
+    const size = h("span", { class: "jv-mo-size jv-digits" });
     const isCode = shelf.kind === "kept" && shelf.place !== null;
     const lines = wrapped(shelf.label, (width - 18) / LETTER, this.isLow ? LINES_LOW : LINES);
     const label = h(isCode ? "code" : "span", { class: "jv-mo-label" }, lines.join("\n"));
     const open = () =>
       shelf.residuals.length > 0 ? this.state.openResiduals(shelf.residuals) : this.state.arrange("cost");
-    const at = h("span", { class: "jv-mo-at-line" }, shelf.place ? `line ${shelf.place.line}` : "");
-    const element = button([h("span", { class: "jv-mo-bin" }, fill), size, label, at], open, {
+    const at = h("span", { class: "jv-mo-at-line jv-dim" }, shelf.place ? `line ${shelf.place.line}` : "");
+    const hue = shelf.kind === "temporary" || shelf.kind === "cotangent" ? shelf.kind : "residual";
+    const bin = h("span", { class: `jv-mo-bin jv-of-${hue}` }, fill);
+    const element = button([bin, size, label, at], open, {
       class: `jv-mo-shelf is-${shelf.kind}`,
       title: [
         shelf.label,
@@ -394,10 +405,10 @@ export class MotionPane {
     const runs = n > 1 ? plural(n, "equation") : [h("code", {}, primitive), rule && ` · ${rule}`];
     const title = this.title(row, place ? lineOf(model, place) : "");
     const letters = (this.width - BESIDE) / LARGE_LETTER;
-    this.now.className = `jv-mo-now ${isAgain ? "is-again" : isBackward ? "is-backward" : "is-forward"}`;
+    this.now.className = `jv-mo-now jv-fixed jv-column ${isAgain ? "is-again" : isBackward ? "is-backward" : "is-forward"}`;
     this.now.replaceChildren(
-      h("span", { class: "jv-mo-pass" }, pass + inside),
-      h("code", { class: "jv-mo-line", title }, this.width > 0 ? fitted(title, letters) : title),
+      h("span", { class: "jv-mo-pass jv-dim" }, pass + inside),
+      h("code", { class: "jv-mo-line jv-cut", title }, this.width > 0 ? fitted(title, letters) : title),
       h(
         "span",
         { class: "jv-dim" },

@@ -67,17 +67,17 @@ export class OverviewPane {
   private at = -1;
   private isGone = false;
   private readonly stops: (() => void)[] = [];
-  private readonly picture = h("div", { class: "jv-ov-picture" });
+  private readonly picture = h("div", { class: "jv-ov-picture jv-column" });
   private readonly flame = h("div", { class: "jv-ov-flame jv-time", role: "group", "data-testid": "scopes" });
-  private readonly said = h("p", { class: "jv-ov-said", "data-testid": "overview-said" });
+  private readonly said = h("p", { class: "jv-ov-said jv-cut", "data-testid": "overview-said" });
   private readonly bands: Band[] = [];
   private readonly memory = h("div", { class: "jv-ov-plot jv-ov-memory jv-time" });
   private readonly turn = h("div", { class: "jv-ov-turn" });
   private readonly interval = h("div", { class: "jv-ov-interval", hidden: true });
   private readonly cursor = h("div", { class: "jv-ov-cursor", hidden: true });
   private readonly over = h("div", { class: "jv-ov-lines" }, this.turn, this.interval, this.cursor);
-  private readonly bar = h("div", { class: "jv-ov-bar" });
-  private readonly legend = h("div", { class: "jv-ov-legend" });
+  private readonly bar = h("div", { class: "jv-ov-bar jv-fixed" });
+  private readonly legend = h("div", { class: "jv-ov-legend jv-small jv-digits jv-column" });
   private readonly when = h("span", { class: "jv-cut" });
   /** The bytes in the legend: of each step, and where they are shown. */
   private figures: { of: Float64Array; element: HTMLElement }[] = [];
@@ -90,9 +90,9 @@ export class OverviewPane {
     this.overview = overviewOf(state.model);
     this.element = h(
       "section",
-      { class: "jv-overview", "aria-label": "overview", "data-testid": "overview" },
+      { class: "jv-overview jv-fills jv-column", "aria-label": "overview", "data-testid": "overview" },
       this.picture,
-      h("div", { class: "jv-ov-below" }, this.said, this.bar),
+      h("div", { class: "jv-ov-below jv-fixed jv-row" }, this.said, this.bar),
     );
     this.picture.addEventListener("pointermove", (event) => this.follow(event));
     this.picture.addEventListener("pointerleave", () => this.moveTo(-1));
@@ -193,7 +193,7 @@ export class OverviewPane {
   private whatRuns(): HTMLElement {
     const choice = (measure: Measure, word: string, title: string) =>
       button(word, () => this.weigh(measure), {
-        class: "jv-button jv-choice",
+        class: "jv-button jv-choice jv-small",
         title,
         "aria-pressed": String(measure === this.measure),
         "data-testid": `by-${measure}`,
@@ -201,7 +201,7 @@ export class OverviewPane {
       });
     return h(
       "div",
-      { class: "jv-ov-axis" },
+      { class: "jv-ov-axis jv-dim jv-wraps" },
       h("span", {}, "what runs; widths are "),
       h(
         "span",
@@ -244,7 +244,7 @@ export class OverviewPane {
       );
     }
     if (rows.length === 0)
-      rows.push(h("p", { class: "jv-message" }, "Only arguments are saved for the backward pass."));
+      rows.push(h("p", { class: "jv-message jv-dim" }, "Only arguments are saved for the backward pass."));
     return rows;
   }
 
@@ -265,11 +265,11 @@ export class OverviewPane {
     const parts = [name, size];
     const open = () => (kept ? this.state.openResiduals(kept.residuals) : this.state.arrange("kept"));
     const left = button(parts, open, {
-      class: "jv-ov-kept",
+      class: "jv-ov-kept jv-bare jv-column",
       title: kept ? `${label}\n${kept.reason}` : "The table of residuals has all of them",
       "data-testid": "kept-row",
     });
-    const plot = h("div", { class: "jv-ov-plot jv-ov-band jv-time", onclick: open });
+    const plot = h("div", { class: "jv-ov-plot jv-ov-band jv-row jv-time", onclick: open });
     const row = this.row("", left, plot);
     this.onPointed(row, left, kept?.place ?? null, () => (kept ? lifeOf(kept, alive) : null));
     this.bands.push({ kept, name, size, plot, row, alive });
@@ -369,7 +369,10 @@ export class OverviewPane {
       const text = [`${name}, ${cost}`, name].find((t) => t.length * 7 * axis.letter < to - from) ?? "";
       return h(
         "div",
-        { class: "jv-ov-pass", style: `left:${from.toFixed(1)}px;width:${(to - from).toFixed(1)}px` },
+        {
+          class: "jv-ov-pass jv-dim jv-small",
+          style: `left:${from.toFixed(1)}px;width:${(to - from).toFixed(1)}px`,
+        },
         text,
       );
     };
@@ -393,7 +396,7 @@ export class OverviewPane {
     const title = this.overview.titleOf(scope);
     const pass = scope.isBackward ? "backward" : "forward";
     const element = button(name, () => this.openScope(scope), {
-      class: `jv-scope is-${pass} is-${scope.kind}`,
+      class: `jv-scope jv-bare is-${pass} is-${scope.kind}`,
       style: styleOf(box, this.width),
       tabindex: isFirst ? 0 : -1,
       "aria-label": `${title}, ${pass}, ${this.amount(scope[this.measure])}`,
@@ -438,7 +441,7 @@ export class OverviewPane {
     legend.replaceChildren(
       row(totals.total, "jv-ov-when", h("strong"), this.when),
       ...kinds.map((k) =>
-        row(totals.kinds[k]!, `jv-ov-kind jv-of-${STACKED[k]}`, h("span"), NAMES[STACKED[k]!]),
+        row(totals.kinds[k]!, `jv-ov-kind jv-swatch jv-of-${STACKED[k]}`, h("span"), NAMES[STACKED[k]!]),
       ),
     );
     this.tellMemory(-1);

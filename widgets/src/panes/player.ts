@@ -22,10 +22,10 @@ export class PlayerPane {
   private readonly transforms: Transform[];
   private readonly rules = new Map<Transform, Rules>();
   private readonly tabs: HTMLButtonElement[];
-  private readonly before = h("div", { class: "jv-play-side" });
-  private readonly after = h("div", { class: "jv-play-side" });
+  private readonly before = h("div", { class: "jv-play-side jv-fills jv-column" });
+  private readonly after = h("div", { class: "jv-play-side jv-fills jv-column" });
   private readonly card = h("section", {
-    class: "jv-pane jv-rule jv-scroll",
+    class: "jv-pane jv-column jv-rule jv-scroll",
     "aria-label": "rule",
     "data-testid": "rule",
     tabindex: 0,
@@ -43,11 +43,11 @@ export class PlayerPane {
     "data-testid": "step-slider",
     oninput: () => this.go(Number(this.slider.value) - 1),
   });
-  private readonly count = h("output", { class: "jv-step-count", "data-testid": "step-count" });
+  private readonly count = h("output", { class: "jv-step-count jv-digits", "data-testid": "step-count" });
   private readonly speed = h(
     "select",
     {
-      class: "jv-speed",
+      class: "jv-field jv-speed",
       "aria-label": "speed",
       title: "Speed",
       onchange: () => this.isPlaying && this.play(),
@@ -103,7 +103,7 @@ export class PlayerPane {
     this.element = h(
       "section",
       {
-        class: "jv-player",
+        class: "jv-player jv-fills jv-column",
         "aria-label": "rewrite player",
         "data-testid": "player",
         tabindex: -1,
@@ -111,16 +111,16 @@ export class PlayerPane {
       },
       h(
         "div",
-        { class: "jv-play-bar" },
+        { class: "jv-play-bar jv-ruled jv-head-bar jv-wraps" },
         h("span", { class: "jv-play-tabs", role: "group", "aria-label": "transform" }, ...this.tabs),
         h("span", { class: "jv-play-keys" }, first, back, play, on, last),
         this.slider,
         this.count,
         this.speed,
-        h("label", { class: "jv-only" }, this.only, "only steps that add equations"),
+        h("label", { class: "jv-only jv-inline" }, this.only, "only steps that add equations"),
         close,
       ),
-      h("div", { class: "jv-play-row" }, this.before, this.card, this.after),
+      h("div", { class: "jv-play-row jv-fills" }, this.before, this.card, this.after),
       this.said,
     );
     // In the capture phase: these keys have other meanings in the panes and the explorer.

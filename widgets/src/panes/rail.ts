@@ -65,7 +65,7 @@ export class Rail {
     "data-lm-suppress-shortcuts": "true",
   });
   private readonly headline = h("span", { class: "jv-headline", "data-testid": "headline" });
-  private readonly advice = h("span", { class: "jv-head-advice" });
+  private readonly advice = h("span", { class: "jv-head-advice jv-cut" });
   private readonly stagebar: HTMLElement;
   private readonly buttons: HTMLButtonElement[] = [];
   private readonly beside: HTMLButtonElement[] = [];
@@ -88,7 +88,7 @@ export class Rail {
     const shown = [...view.stages, COMPILED];
     const stages = shown.map((stage, i) => {
       const n = stage.equations[1] - stage.equations[0];
-      const count = h("span", { class: "jv-count" }, stage.error ? "!" : formatCount(n));
+      const count = h("span", { class: "jv-count jv-dim" }, stage.error ? "!" : formatCount(n));
       const own = button(
         [stage.label, stage !== COMPILED && count],
         (event: MouseEvent) => state.showStages([i], event.shiftKey),
@@ -99,14 +99,14 @@ export class Rail {
         },
       );
       const split = button("◫", () => state.toggleBeside(i), {
-        class: "jv-beside",
+        class: "jv-beside jv-dim",
         title: `${stage.label} in a second pane (Shift + ${i + 1})`,
         "aria-label": `show ${stage.label} beside`,
         "data-testid": `beside-${stage.key}`,
       });
       this.buttons.push(own);
       this.beside.push(split);
-      return h("span", { class: "jv-stage-group" }, own, split);
+      return h("span", { class: "jv-stage-group jv-inline" }, own, split);
     });
     this.pair = button("compare jvp with linearize", () => state.compareWithJvp(), {
       title: "JVP beside forward and linear, the two programs of linearize (L)",
@@ -159,8 +159,8 @@ export class Rail {
     const plain = view.title.replaceAll("`", "").replace(/^./, (letter) => letter.toUpperCase());
     this.stagebar = h(
       "div",
-      { class: "jv-stagebar" },
-      h("nav", { class: "jv-stages", "aria-label": "stages" }, ...stages),
+      { class: "jv-head-bar jv-wraps jv-stagebar" },
+      h("nav", { class: "jv-stages jv-row", "aria-label": "stages" }, ...stages),
       this.pair,
       this.play,
       this.link,
@@ -183,14 +183,22 @@ export class Rail {
         h("strong", { class: "jv-title jv-cut", title: plain }, plain),
         this.headline,
         this.advice,
-        h("span", { class: "jv-rail-end" }, devices(state), this.badge, this.search.element, help, full),
+        h(
+          "span",
+          { class: "jv-rail-end jv-row" },
+          devices(state),
+          this.badge,
+          this.search.element,
+          help,
+          full,
+        ),
       ),
       h(
         "div",
-        { class: "jv-views" },
+        { class: "jv-head-bar jv-wraps jv-views" },
         h(
           "nav",
-          { class: `jv-questions${state.other ? " has-versions" : ""}`, "aria-label": "views" },
+          { class: `jv-questions jv-wraps${state.other ? " has-versions" : ""}`, "aria-label": "views" },
           ...this.views,
         ),
         h(
@@ -200,7 +208,7 @@ export class Rail {
           this.pick,
           step(1, "›", "The next question"),
         ),
-        h("span", { class: "jv-rail-end" }, ...this.extras.map(([, each]) => each)),
+        h("span", { class: "jv-rail-end jv-row" }, ...this.extras.map(([, each]) => each)),
       ),
       this.stagebar,
     );
@@ -256,7 +264,11 @@ export class Rail {
     const advised = this.state.advised;
     const said = (text: string, name: string) =>
       text !== "" &&
-      h("span", { class: `jv-head-part jv-head-${name}`, title: text.replaceAll("`", "") }, ...loud(text));
+      h(
+        "span",
+        { class: `jv-head-part jv-dim jv-cut jv-head-${name}`, title: text.replaceAll("`", "") },
+        ...loud(text),
+      );
     const figures = [
       said(keeps, "keeps"),
       this.state.hasMemory ? said(peak, "peak") : said("computing the peak…", "waits"),
@@ -274,7 +286,7 @@ export class Rail {
         : advised.setting === ""
           ? h("span", { class: "jv-dim" }, ...marked(advised.sentence))
           : button(marked(advised.sentence), () => this.state.arrange("what-if"), {
-              class: "jv-advice",
+              class: "jv-advice jv-bare",
               title: "What if: switch these checkpoints",
               "data-testid": "advice",
             }),
@@ -323,7 +335,11 @@ function devices(state: State): HTMLElement {
   const [first] = devices;
   if (first === undefined) return h("span", {});
   const text = devices.length === 1 ? first : `${devices.length} × ${first.split(":")[0]}`;
-  return h("span", { class: "jv-devices", title: `runs on ${placement}`, "data-testid": "devices" }, text);
+  return h(
+    "span",
+    { class: "jv-devices jv-dim", title: `runs on ${placement}`, "data-testid": "devices" },
+    text,
+  );
 }
 
 const WAITING: Record<Progress["state"], string> = {
@@ -344,7 +360,11 @@ function badge(state: State): HTMLElement {
     const { progress } = waited;
     // A page saved before the answer arrived has no kernel to ask.
     const isAsked = waited === state.rest || progress.state !== "none";
-    return h("span", { class: "jv-badge jv-badge-waits" }, isAsked ? WAITING[progress.state] : "");
+    return h(
+      "span",
+      { class: "jv-badge jv-small jv-badge-waits jv-dim" },
+      isAsked ? WAITING[progress.state] : "",
+    );
   }
   const mark = { agrees: "✓", differs: "≠", unknown: "?" }[check.status];
   const compared = { agrees: "as in JAX", differs: "not as in JAX", unknown: "not compared" }[check.status];
@@ -357,10 +377,10 @@ function badge(state: State): HTMLElement {
     h("span", { class: "jv-short", "aria-hidden": "true" }, short),
   );
   if (check.differences.length === 0)
-    return h("span", { class: `jv-badge jv-badge-${check.status}`, "data-testid": "badge" }, label);
+    return h("span", { class: `jv-badge jv-small jv-badge-${check.status}`, "data-testid": "badge" }, label);
   return h(
     "details",
-    { class: `jv-badge jv-badge-${check.status}`, "data-testid": "badge" },
+    { class: `jv-badge jv-small jv-badge-${check.status}`, "data-testid": "badge" },
     h("summary", {}, label),
     h("ul", { class: "jv-popup" }, ...check.differences.map((d) => h("li", {}, d))),
   );

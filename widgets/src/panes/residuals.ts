@@ -79,7 +79,7 @@ export class ResidualsPane {
     const { residuals, view } = state.model;
     this.filter = filterOf(state.model);
     this.box = h("input", {
-      class: "jv-filter",
+      class: "jv-field jv-filter",
       type: "search",
       placeholder: "filter",
       spellcheck: false,
@@ -98,7 +98,7 @@ export class ResidualsPane {
     this.kind = h(
       "select",
       {
-        class: "jv-filter-kind",
+        class: "jv-field jv-filter-kind",
         title: "Kind to show",
         "aria-label": "kind of residual",
         "data-testid": "filter-kind",
@@ -121,7 +121,7 @@ export class ResidualsPane {
       h("span", {}, "backward"),
     );
     this.reset = button("As written", () => state.switches.choose(null), {
-      class: "jv-button jv-reset",
+      class: "jv-button jv-reset jv-fixed",
       title: "set all switches as the function is written",
       "data-testid": "residual-reset",
     });
@@ -143,11 +143,11 @@ export class ResidualsPane {
     const empty = residuals.length === 0 && view.notes.length === 0;
     const nothing = "No residuals: the function is linear in the differentiated arguments.";
     this.scroller.append(
-      empty ? h("p", { class: "jv-message" }, nothing) : residuals.length > 0 ? table : "",
+      empty ? h("p", { class: "jv-message jv-dim" }, nothing) : residuals.length > 0 ? table : "",
       this.notes,
     );
     this.element = section(
-      { class: "jv-pane jv-residuals", "aria-label": "residuals", "data-testid": "residuals" },
+      { class: "jv-pane jv-column jv-residuals", "aria-label": "residuals", "data-testid": "residuals" },
       [
         h("strong", {}, "saved for the backward pass"),
         residuals.length > 0 && this.box,
@@ -157,7 +157,7 @@ export class ResidualsPane {
       ],
       this.said,
       this.scroller,
-      h("div", { class: "jv-pair" }, h("strong", {}, "The equations"), back, on, this.paired),
+      h("div", { class: "jv-pair jv-head-bar" }, h("strong", {}, "The equations"), back, on, this.paired),
     );
     this.table = new Rows(this.scroller, this.body, (i) => {
       const { key } = this.shown[i]!;
@@ -194,7 +194,7 @@ export class ResidualsPane {
   private fillNotes(): void {
     const { notes } = this.state.model.view;
     this.notes.replaceChildren(
-      ...notes.map((note) => h("p", { class: "jv-message jv-note" }, ...marked(note))),
+      ...notes.map((note) => h("p", { class: "jv-message jv-dim jv-note jv-ruled" }, ...marked(note))),
     );
   }
 
@@ -498,7 +498,7 @@ export class ResidualsPane {
       button([], flip, {
         role: "switch",
         tabindex: -1,
-        class: "jv-switch",
+        class: "jv-switch jv-inline",
         "aria-checked": checked,
         "aria-label":
           row.members.length > 1 ? `save all ${row.members.length} of ${r.label}` : `save ${r.name}`,
@@ -577,7 +577,7 @@ function perDevice(r: Residual): HTMLElement | false {
 
 /** Unusual properties of a residual. */
 function tags(r: Residual): HTMLElement[] {
-  const tag = (text: string, title: string) => h("span", { class: "jv-tag", title }, text);
+  const tag = (text: string, title: string) => h("span", { class: "jv-tag jv-dim", title }, text);
   const made = [];
   if (r.kind !== "intermediate") made.push(tag(r.kind, "kind of residual"));
   if (r.dummy)

@@ -24,7 +24,7 @@ const LETTER = 7;
 const LONGEST = 34;
 
 export class RooflineChart {
-  readonly element = h("div", { class: "jv-plot jv-roofline", "data-testid": "roofline" });
+  readonly element = h("div", { class: "jv-plot jv-roofline jv-column", "data-testid": "roofline" });
   private readonly said = h("div", { class: "jv-roofline-said", "data-testid": "roofline-said" });
   private readonly plot = h("div", { class: "jv-roofline-plot" });
   private readonly stop: () => void;

@@ -23,7 +23,7 @@ export class SearchBox {
   readonly element: HTMLElement;
   private readonly box: HTMLInputElement;
   private readonly list: HTMLElement;
-  private readonly note = h("p", { class: "jv-message" });
+  private readonly note = h("p", { class: "jv-message jv-dim" });
   private readonly popup: HTMLElement;
   private readonly said = h("span", { class: "jv-told is-quiet", role: "status" });
   private found: AllFound | null = null;
@@ -44,7 +44,7 @@ export class SearchBox {
     this.list = h("div", { id, role: "listbox", "aria-label": "found" });
     this.popup = h("div", { class: "jv-found", hidden: true }, this.list, this.note);
     this.box = h("input", {
-      class: "jv-filter jv-search",
+      class: "jv-field jv-filter jv-search",
       type: "search",
       placeholder: "search",
       spellcheck: false,
@@ -181,7 +181,7 @@ export class SearchBox {
     const element = h(
       "div",
       {
-        class: "jv-found-row",
+        class: "jv-found-row jv-baseline",
         role: "option",
         id: `${this.list.id}-${this.options.length}`,
         "aria-selected": "false",

@@ -68,7 +68,7 @@ export function effectCells(
     if (name !== "peak") return cell(name, head, figure);
     const share = isKnown && most > 0 ? Math.min(100, (100 * next[0]) / most) : 0;
     const bar = h("span", { class: "jv-effect-bar", style: `--share: ${share.toFixed(1)}%` });
-    return cell(name, head, h("span", { class: "jv-lead" }, `${lead}: `), bar, figure);
+    return cell(name, head, h("span", { class: "jv-lead jv-dim" }, `${lead}: `), bar, figure);
   });
   const flops = isKnown ? next[2] - now[2] : 0;
   const more = h("span", { class: sign(flops) }, isKnown ? moreWork(flops, work) : said);

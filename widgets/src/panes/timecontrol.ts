@@ -49,7 +49,10 @@ interface Gesture {
 
 export class TimeControl {
   readonly bar: HTMLElement;
-  private readonly said = h("output", { class: "jv-time-said jv-cut", "data-testid": "time-said" });
+  private readonly said = h("output", {
+    class: "jv-time-said jv-dim jv-digits jv-cut",
+    "data-testid": "time-said",
+  });
   private readonly out: readonly HTMLButtonElement[];
   private readonly select: HTMLButtonElement;
   private readonly pointers = new Map<number, number>();
@@ -79,7 +82,7 @@ export class TimeControl {
     ];
     this.bar = h(
       "div",
-      { class: "jv-time-bar", role: "group", "aria-label": "time" },
+      { class: "jv-time-bar jv-row", role: "group", "aria-label": "time" },
       this.said,
       this.select,
       this.out[0]!,

@@ -48,7 +48,7 @@ export class WhatIfPane {
 
   constructor(private readonly state: State) {
     this.element = section(
-      { class: "jv-pane jv-whatif", "aria-label": "what if", "data-testid": "what-if" },
+      { class: "jv-pane jv-column jv-whatif", "aria-label": "what if", "data-testid": "what-if" },
       [h("strong", {}, "what if"), this.about],
       this.content,
     );
@@ -97,7 +97,7 @@ export class WhatIfPane {
     this.stopWaiting();
     if (settings === null) {
       this.board = null;
-      this.content.replaceChildren(h("p", { class: "jv-message", role: "status" }, error));
+      this.content.replaceChildren(h("p", { class: "jv-message jv-dim", role: "status" }, error));
       return;
     }
     if (this.board?.settings !== settings) {
@@ -122,7 +122,7 @@ class Board {
   private shown: { tr: HTMLElement; rows: readonly number[] }[] = [];
   private keys: string[] = [];
   private readonly head = h("div", {
-    class: "jv-figures",
+    class: "jv-figures jv-wraps",
     "aria-live": "polite",
     "data-testid": "what-if-figures",
   });
@@ -197,12 +197,12 @@ class Board {
     const { nothing, copy, compile, undo, redo, reset } = this.tools;
     this.element = h(
       "div",
-      { class: "jv-board" },
+      { class: "jv-board jv-column" },
       h(
         "div",
-        { class: "jv-board-head" },
+        { class: "jv-board-head jv-ruled jv-wraps jv-row" },
         this.head,
-        h("div", { class: "jv-controls" }, nothing, copy, compile, undo, redo, reset),
+        h("div", { class: "jv-controls jv-wraps jv-row" }, nothing, copy, compile, undo, redo, reset),
         this.said,
       ),
       this.scroller,
@@ -328,7 +328,7 @@ class Board {
     const figure = (name: string, [value, before]: [string, string], id: string) =>
       h(
         "div",
-        { class: "jv-figure" },
+        { class: "jv-figure jv-column" },
         h("span", { class: "jv-dim" }, name, before && `, was ${before}`),
         h("strong", { "data-testid": id }, value),
       );
@@ -395,7 +395,7 @@ class Board {
       },
       {
         role: "switch",
-        class: "jv-switch",
+        class: "jv-switch jv-inline",
         "aria-checked": isOn,
         "aria-label": label,
         "aria-disabled": isDead ? "true" : undefined,
@@ -574,7 +574,7 @@ class Board {
         switches.set(values, isOn ? "saved" : "offloaded");
       },
       {
-        class: "jv-host",
+        class: "jv-host jv-dim",
         "aria-pressed": isOn ? "true" : offloaded > 0 ? "mixed" : "false",
         "aria-label": `offload ${what} to the host`,
         title: `${isOn ? "save on the device" : "offload to the host's memory"}: ${changes}`,

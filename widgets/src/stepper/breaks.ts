@@ -30,7 +30,7 @@ export class Breaks {
     this.kind = h(
       "select",
       {
-        class: "jv-input",
+        class: "jv-field jv-input",
         "aria-label": "kind of breakpoint",
         "data-testid": "break-kind",
         onchange: () => this.fit(),
@@ -39,7 +39,7 @@ export class Breaks {
     );
     this.text = h("input", {
       type: "text",
-      class: "jv-input",
+      class: "jv-field jv-input",
       "aria-label": "where to stop",
       "data-testid": "break-text",
       spellcheck: "false",
@@ -51,13 +51,13 @@ export class Breaks {
     this.add = button("Add", () => this.submit(), { "data-testid": "break-add" });
     this.form = h(
       "div",
-      { class: "jv-breaks-form", role: "group", "aria-label": "new breakpoint" },
+      { class: "jv-breaks-form jv-fixed", role: "group", "aria-label": "new breakpoint" },
       this.kind,
       this.text,
       this.add,
     );
     this.element = section(
-      { class: "jv-pane jv-breaks", "aria-label": "breakpoints" },
+      { class: "jv-pane jv-column jv-breaks jv-fixed", "aria-label": "breakpoints" },
       [h("strong", {}, "breakpoints")],
       this.list,
       this.form,
@@ -83,9 +83,9 @@ export class Breaks {
         h(
           "li",
           { class: b.isHit ? "is-hit" : "", "data-testid": "breakpoint" },
-          h("span", { class: "jv-break-place is-set", "aria-hidden": "true" }),
+          h("span", { class: "jv-break-place jv-fixed is-set", "aria-hidden": "true" }),
           h("code", { class: "jv-cut", title: b.text }, b.text),
-          b.isHit && h("span", { class: "jv-tag" }, "hit"),
+          b.isHit && h("span", { class: "jv-tag jv-dim" }, "hit"),
           button("×", () => this.remove(i), {
             class: "jv-close",
             title: "Remove",

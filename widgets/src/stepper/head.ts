@@ -134,7 +134,7 @@ export class Rail {
     }
     this.total = before - 1;
     this.stages = stages.map(({ name }, i) =>
-      button([name, h("span", { class: "jv-count" })], () => state.show({ stage: name, way: [] }), {
+      button([name, h("span", { class: "jv-count jv-dim" })], () => state.show({ stage: name, way: [] }), {
         class: "jv-stage",
         style: `flex-grow:${Math.max(sizes[i]!, this.total / 6)}`,
         title: `Show the ${name} program`,
@@ -157,7 +157,7 @@ export class Rail {
     });
     this.element = h(
       "div",
-      { class: "jv-step-rail" },
+      { class: "jv-step-rail jv-column" },
       h("div", { class: "jv-step-stages", role: "group", "aria-label": "stages" }, ...this.stages),
       h("div", { class: "jv-step-time" }, this.slider, mark && this.markElement(mark)),
     );
@@ -198,7 +198,7 @@ export class Bar {
   readonly element: HTMLElement;
   private readonly buttons: HTMLButtonElement[];
   private readonly status = h("span", { class: "jv-status jv-cut", "data-testid": "step-status" });
-  private readonly busy = h("span", { class: "jv-busy", "data-testid": "busy" });
+  private readonly busy = h("span", { class: "jv-busy jv-dim jv-digits", "data-testid": "busy" });
   private readonly stop: HTMLButtonElement;
   /** Runs while a request is pending. */
   private clock: ReturnType<typeof setInterval> | undefined;
@@ -220,7 +220,7 @@ export class Bar {
     this.stop = button("Stop", () => session.interrupt(), { hidden: true });
     this.element = h(
       "div",
-      { class: "jv-step-bar", role: "toolbar", "aria-label": "moves" },
+      { class: "jv-step-bar jv-ruled jv-head-bar jv-wraps", role: "toolbar", "aria-label": "moves" },
       ...this.buttons,
       this.status,
       this.busy,
@@ -266,7 +266,7 @@ export class Bar {
 /** The enclosing programs, as links, and the iteration of each loop, as a field. */
 export class Crumbs {
   readonly element = h("nav", {
-    class: "jv-crumbs",
+    class: "jv-crumbs jv-wraps jv-row",
     "aria-label": "enclosing programs",
     "data-testid": "crumbs",
   });
@@ -301,7 +301,7 @@ export class Crumbs {
       const branch = /^branches\[(\d+)\]$/.exec(body)?.[1];
       const text = `${row.p}${name ? ` ${name}` : ""}${branch === undefined ? "" : ` branch ${branch}`}`;
       const way = shown.way.slice(0, depth + 1);
-      parts.push(h("span", { class: "jv-crumb-sep", "aria-hidden": "true" }, "›"));
+      parts.push(h("span", { class: "jv-crumb-sep jv-dim", "aria-hidden": "true" }, "›"));
       parts.push(
         this.crumb(text, { stage: shown.stage, way }, depth === levels.length - 1, `equation ${index}`),
       );
@@ -363,7 +363,7 @@ export class Crumbs {
         : null;
     return h(
       "span",
-      { class: "jv-iteration" },
+      { class: "jv-iteration jv-digits jv-inline" },
       "iteration ",
       box,
       length === null ? "" : ` of ${formatCount(length)}`,
@@ -380,7 +380,7 @@ export class Crumbs {
     this.box = box;
     return h(
       "span",
-      { class: "jv-iteration is-ahead" },
+      { class: "jv-iteration jv-digits jv-inline is-ahead" },
       `next, a ${primitive}${length === null ? "" : ` of ${formatCount(length)}`}: into iteration `,
       box,
       button("go", () => this.toIteration(-1, Number(box.value)), { "data-testid": "go-iteration" }),
@@ -395,7 +395,7 @@ export class Crumbs {
   ): HTMLInputElement {
     const box: HTMLInputElement = h("input", {
       type: "number",
-      class: "jv-input jv-iteration-box",
+      class: "jv-field jv-input jv-iteration-box",
       min: 0,
       ...(length === null ? {} : { max: length - 1 }),
       value: at,

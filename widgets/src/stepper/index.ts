@@ -84,7 +84,7 @@ function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textV
   const there = button("Step there", () => ask("there"), { "data-testid": "step-there" });
   const marked = h(
     "p",
-    { class: "jv-marked", "data-testid": "marked", hidden: mark === null },
+    { class: "jv-marked jv-fixed jv-wraps jv-row", "data-testid": "marked", hidden: mark === null },
     h("span", { class: "jv-birth", "aria-hidden": "true" }),
     mark?.text ?? "",
     there,
@@ -101,19 +101,19 @@ function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textV
     }
   });
 
-  const left = h("div", { class: "jv-step-left" }, source.element, breaks.element);
+  const left = h("div", { class: "jv-step-left jv-column jv-fills" }, source.element, breaks.element);
   const middle = h(
     "section",
-    { class: "jv-pane jv-code jv-step-jaxpr", "aria-label": "jaxpr", "data-testid": "step-jaxpr" },
-    h("div", { class: "jv-pane-head jv-step-crumbs" }, crumbs.element),
+    { class: "jv-pane jv-column jv-code jv-step-jaxpr", "aria-label": "jaxpr", "data-testid": "step-jaxpr" },
+    h("div", { class: "jv-pane-head jv-ruled jv-fixed jv-baseline jv-step-crumbs" }, crumbs.element),
     listing.element,
   );
   const right = h("div", { class: "jv-step-right" });
   right.append(middle, splitter(right, "column", "--jv-step-values"), values.element);
-  const columns = h("div", { class: "jv-step-columns" });
+  const columns = h("div", { class: "jv-step-columns jv-fills" });
   columns.append(left, splitter(columns, "column", "--jv-step-rest"), right);
   root.replaceChildren(
-    h("div", { class: "jv-step-head" }, heading(state.programs.title), rail.element),
+    h("div", { class: "jv-step-head jv-head-bar" }, heading(state.programs.title), rail.element),
     marked,
     bar.element,
     failure,

@@ -29,7 +29,7 @@ const branchOf = (body: string): string | undefined => /^branches\[(\d+)\]$/.exe
 const isName = (name: string): boolean => /^[a-z]+$/.test(name);
 
 export class Listing {
-  readonly element = h("div", { class: "jv-code-body" });
+  readonly element = h("div", { class: "jv-code-body jv-scroll" });
   private text: Text | null = null;
   /** The inputs, a line for each equation, and the results. */
   private lines: readonly LineText[] = [];
@@ -132,7 +132,7 @@ export class Listing {
     const isSet = index >= 0 && this.state.breakAtRow(index) >= 0;
     const place = () =>
       h("span", {
-        class: `jv-break-place${isSet ? " is-set" : ""}`,
+        class: `jv-break-place jv-fixed${isSet ? " is-set" : ""}`,
         title: isSet ? "Remove the breakpoint (P)" : "Stop before this equation (P)",
         "data-act": "break",
         onclick: () => this.actions.toggleBreak(index),
@@ -142,10 +142,10 @@ export class Listing {
       make: () =>
         h(
           "span",
-          { class: "jv-eq-gutter" },
-          index < 0 ? h("span", { class: "jv-break-place" }) : place(),
-          h("span", { class: "jv-eq-mark" }, mark),
-          h("span", { class: "jv-eq-number" }, index < 0 ? "" : String(index)),
+          { class: "jv-eq-gutter jv-fixed jv-inline" },
+          index < 0 ? h("span", { class: "jv-break-place jv-fixed" }) : place(),
+          h("span", { class: "jv-eq-mark jv-dim" }, mark),
+          h("span", { class: "jv-eq-number jv-dim jv-fixed" }, index < 0 ? "" : String(index)),
         ),
     };
   }

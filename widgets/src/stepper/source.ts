@@ -97,35 +97,41 @@ export class Source {
   }
 
   private line(file: number, line: number, canStop: boolean) {
-    const cell = (what: string) => h("span", { class: `jv-amount is-${what}` });
-    const norms = { value: cell("value"), cotangent: cell("cotangent") };
-    const born = h("span", { class: "jv-mark is-bad", hidden: true, "data-testid": "born" });
-    const amounts = h("span", { class: "jv-amounts is-none" }, norms.value, norms.cotangent);
+    const cell = (what: string, word = what) =>
+      h("span", { class: `jv-amount jv-fixed is-${what}`, "data-word": word });
+    const norms = { value: cell("value", "norm"), cotangent: cell("cotangent") };
+    const born = h("span", { class: "jv-tag jv-mark is-bad", hidden: true, "data-testid": "born" });
+    const amounts = h("span", { class: "jv-amounts jv-fixed is-none" }, norms.value, norms.cotangent);
     this.norms.set(`${file}:${line}`, { ...norms, amounts, born });
-    const gutter = h("span", { class: "jv-step-gutter" }, this.gutter(file, line, canStop), amounts);
+    const gutter = h(
+      "span",
+      { class: "jv-step-gutter jv-fixed jv-baseline" },
+      this.gutter(file, line, canStop),
+      amounts,
+    );
     return { gutter, behind: [born] };
   }
 
   private gutter(file: number, line: number, canStop: boolean): HTMLElement {
     const place = h("span", {
-      class: `jv-break-place${canStop ? "" : " is-none"}`,
+      class: `jv-break-place jv-fixed${canStop ? "" : " is-none"}`,
       ...(canStop ? { title: `Stop at line ${line} (P)`, "data-testid": "line-gutter" } : {}),
     });
-    const mark = h("span", { class: "jv-eq-mark" });
+    const mark = h("span", { class: "jv-eq-mark jv-dim" });
     this.gutters.set(`${file}:${line}`, { place, mark });
-    return h("span", { class: "jv-eq-gutter" }, place, mark);
+    return h("span", { class: "jv-eq-gutter jv-fixed jv-inline" }, place, mark);
   }
 }
 
 /** The column headings. */
 function heads(): HTMLElement {
   const head = (what: string) =>
-    h("span", { class: `jv-amount is-${what}` }, "norm of", h("strong", {}, what));
+    h("span", { class: `jv-amount jv-fixed is-${what}` }, "norm of", h("strong", {}, what));
   return h(
     "div",
-    { class: "jv-amount-heads", "data-testid": "norm-heads" },
-    h("span", { class: "jv-eq-gutter" }),
-    h("span", { class: "jv-amounts" }, head("value"), head("cotangent")),
+    { class: "jv-amount-heads jv-ruled", "data-testid": "norm-heads" },
+    h("span", { class: "jv-eq-gutter jv-fixed jv-inline" }),
+    h("span", { class: "jv-amounts jv-fixed" }, head("value"), head("cotangent")),
   );
 }
 

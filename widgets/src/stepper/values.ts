@@ -104,7 +104,7 @@ function figures(told: SummaryCard): HTMLElement {
   const list = (items: readonly (readonly [string, string, string])[], name: string) =>
     h(
       "dl",
-      { class: `jv-figures ${name}` },
+      { class: `jv-figures jv-wraps ${name}` },
       ...items.map(([what, text, how]) => h("div", { class: how }, h("dt", {}, what), h("dd", {}, text))),
     );
   return h("div", {}, pairs.length > 0 && list(pairs, ""), counted.length > 0 && list(counted, "jv-counts"));
@@ -114,7 +114,7 @@ function figures(told: SummaryCard): HTMLElement {
 function scaleOf({ low, high, of }: Shades, hasBad: boolean): HTMLElement {
   return h(
     "figcaption",
-    { class: "jv-scale", title: `${of}, from dark to light` },
+    { class: "jv-scale jv-dim jv-digits", title: `${of}, from dark to light` },
     h(
       "div",
       {},
@@ -137,7 +137,7 @@ function toldElement(told: SummaryCard): HTMLElement {
     text && h("pre", { class: "jv-numbers", tabindex: text.includes("\n") ? 0 : undefined }, text),
     h(
       "div",
-      { class: "jv-told-row" },
+      { class: "jv-told-row jv-wraps" },
       bars &&
         h(
           "figure",
@@ -185,7 +185,7 @@ export class Values {
     this.names.id = `jv-names-${Math.random().toString(36).slice(2)}`;
     this.box = h("input", {
       type: "text",
-      class: "jv-input",
+      class: "jv-field jv-input",
       placeholder: "a value: h, h[7]",
       "aria-label": "value by name, such as h, or h[7] in iteration 7",
       "data-testid": "look-name",
@@ -200,7 +200,7 @@ export class Values {
       },
     });
     this.element = section(
-      { class: "jv-pane jv-values", "aria-label": "values", "data-testid": "values" },
+      { class: "jv-pane jv-column jv-values", "aria-label": "values", "data-testid": "values" },
       [h("strong", {}, "value"), h("span", { class: "jv-space" }), this.box, this.names],
       this.told,
       this.body,
@@ -221,10 +221,14 @@ export class Values {
     const scrolled = this.body.scrollTop;
     this.body.replaceChildren(
       ...this.group("looked at", looked, [], "looked"),
-      ...(recomputed ? [h("p", { class: "jv-tag is-again", "data-testid": "recomputed" }, recomputed)] : []),
+      ...(recomputed
+        ? [h("p", { class: "jv-tag jv-dim is-again", "data-testid": "recomputed" }, recomputed)]
+        : []),
       ...this.group(title, results, more[0], "results"),
       ...this.group(operands.length === 1 ? "operand" : "operands", operands, more[1], "operands"),
-      ...(results.length + looked.length === 0 ? [h("p", { class: "jv-message" }, "No values here.")] : []),
+      ...(results.length + looked.length === 0
+        ? [h("p", { class: "jv-message jv-dim" }, "No values here.")]
+        : []),
     );
     this.body.scrollTop = looked.length > 0 ? scrolled : 0;
     const names = [...program.inputs, ...program.rows.slice(0, 400).flatMap((row) => row.o)].map(
@@ -281,8 +285,8 @@ export class Values {
         ),
         value && h("code", { class: "jv-type" }, value.type),
         bytes && h("span", { class: "jv-dim" }, bytes),
-        of && h("span", { class: "jv-tag is-cotangent" }, `cotangent of ${of}`),
-        isLooked && h("span", { class: "jv-tag" }, stage),
+        of && h("span", { class: "jv-tag jv-dim is-cotangent" }, `cotangent of ${of}`),
+        isLooked && h("span", { class: "jv-tag jv-dim" }, stage),
         label && h("span", { class: "jv-dim jv-cut", title: label }, label),
         h("span", { class: "jv-space" }),
         isLooked &&

@@ -66,7 +66,7 @@ export function showSheet(
       onclose: close,
       onkeydown: (event: KeyboardEvent) => event.key !== "Escape" && event.stopPropagation(),
     },
-    h("div", { class: "jv-help-head" }, ...head),
+    h("div", { class: "jv-help-head jv-ruled jv-fixed jv-row" }, ...head),
     area,
   );
   for (const other of root.querySelectorAll<HTMLDialogElement>(`[data-testid=${id}]`)) other.close();

@@ -111,7 +111,7 @@ export function foldButton(
   fold: (event: Event) => void,
 ): HTMLButtonElement {
   return button(isOpen ? "▾" : "▸", fold, {
-    class: "jv-fold",
+    class: "jv-fold jv-dim",
     tabindex: -1,
     "aria-expanded": String(isOpen),
     "aria-label": what,
@@ -121,7 +121,12 @@ export function foldButton(
 
 /** A pane: a section with a header. */
 export function section(attributes: Attributes, head: readonly Child[], ...body: Child[]): HTMLElement {
-  return h("section", attributes, h("div", { class: "jv-pane-head" }, ...head), ...body);
+  return h(
+    "section",
+    attributes,
+    h("div", { class: "jv-pane-head jv-ruled jv-fixed jv-baseline" }, ...head),
+    ...body,
+  );
 }
 
 /** Follows the pointer from pointerdown on an element until it is released, anywhere. */

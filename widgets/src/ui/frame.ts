@@ -96,7 +96,7 @@ function notebookOf(element: HTMLElement): Element | null {
 
 /** A message in place of the content. */
 export function note(text: string, id?: string): HTMLElement {
-  return h("p", { class: "jv-message", role: "status", "data-testid": id }, text);
+  return h("p", { class: "jv-message jv-dim", role: "status", "data-testid": id }, text);
 }
 
 /** A section of the help: a title, and the meanings of words or signs, each shown with a class. */
@@ -114,7 +114,7 @@ interface Help {
 /** The help sheet, filled when it is first opened; and a function to open and close it. */
 export function helpSheet(id: string, load: () => Promise<Help>) {
   const body = h("div", {
-    class: "jv-help-body",
+    class: "jv-help-body jv-scroll",
     tabindex: "0",
     role: "region",
     "aria-label": "what is shown, and keys",
@@ -124,7 +124,7 @@ export function helpSheet(id: string, load: () => Promise<Help>) {
     { class: "jv-help", "aria-label": "help", "data-testid": id },
     h(
       "div",
-      { class: "jv-help-head" },
+      { class: "jv-help-head jv-ruled jv-fixed jv-row" },
       h("strong", {}, "Help"),
       button("Close", () => sheet.close()),
     ),

@@ -31,14 +31,14 @@ export function markSide(element: HTMLElement, { side, shown }: State, own: Side
 export function headButtons(state: State, side: Side): HTMLElement[] {
   const form = (name: "code" | "graph") =>
     button(name, () => state.showAs(side, name), {
-      class: "jv-form",
+      class: "jv-form jv-dim jv-small",
       title: `Show as ${name} (G)`,
       "aria-pressed": String(state.form[side] === name),
       "data-testid": `as-${name}-${side}`,
     });
   const forms = h(
     "span",
-    { class: "jv-forms", role: "group", "aria-label": "show as" },
+    { class: "jv-forms jv-fixed", role: "group", "aria-label": "show as" },
     form("code"),
     form("graph"),
   );
@@ -61,7 +61,7 @@ export function closeButton(state: State): HTMLElement {
 export function message(title: string, text: string, id?: string): HTMLElement {
   return h(
     "div",
-    { class: "jv-message", role: id && "status", "data-testid": id },
+    { class: "jv-message jv-dim", role: id && "status", "data-testid": id },
     title && h("strong", {}, title),
     h("p", {}, ...marked(text)),
   );

@@ -51,7 +51,7 @@ export interface When {
   isLarge?: boolean;
 }
 
-const guard = (name: string) => h("div", { class: `jv-guard jv-at-${name}` });
+const guard = (name: string) => h("div", { class: `jv-guard jv-fills jv-column jv-at-${name}` });
 
 /** Creates a pane. If that fails, the error is shown in its place, and the other panes are unaffected. */
 export function guarded(name: string, make: () => Pane, when?: When, element = guard(name)): Pane {
@@ -136,8 +136,8 @@ export function later(
     if (isAsked) return;
     isAsked = true;
     const timer = setTimeout(() => {
-      const said = h("p", { class: "jv-message", role: "status" }, "Loading…");
-      element.append(h("section", { class: "jv-pane" }, said));
+      const said = h("p", { class: "jv-message jv-dim", role: "status" }, "Loading…");
+      element.append(h("section", { class: "jv-pane jv-column" }, said));
     }, AT_ONCE);
     load(() => !isGone).then(
       (make) => {
@@ -177,9 +177,9 @@ export function later(
 
 function failure(name: string, error: unknown): HTMLElement {
   return section(
-    { class: "jv-pane", role: "alert", "data-testid": `failed-${name}` },
+    { class: "jv-pane jv-column", role: "alert", "data-testid": `failed-${name}` },
     [h("strong", {}, name)],
-    h("p", { class: "jv-message" }, `This pane failed: ${reasonOf(error)}`),
+    h("p", { class: "jv-message jv-dim" }, `This pane failed: ${reasonOf(error)}`),
   );
 }
 
