@@ -20,6 +20,7 @@ from jaxviz.features.cost.parts import repeats, run_by
 from jaxviz.higher_order import is_choice, is_loop
 from jaxviz.ir import compat
 from jaxviz.ir.origin import definition, owners
+from jaxviz.ir.own_code import owner
 from jaxviz.ir.primitives import plain
 from jaxviz.ir.syntax import Equation, Program
 
@@ -195,9 +196,9 @@ class Boxes:
         """The frames that led to an equation, and the functions and scopes around it."""
         own = _frames(e)
         path = [*self._path_to(e)]
-        at = definition(program.debug_info)
         begins = 0
         if call:
+            at = definition(program.debug_info)
             # A jitted function is traced once, and its equations have the frames of its first call.
             is_start = lambda code: at is not None and (code.co_filename, code.co_firstlineno) == (at.file, at.line)
             begins = next((i for i, (code, _) in enumerate(own) if is_start(code)), min(len(call), len(own)))
@@ -291,6 +292,8 @@ def _calls_of(leaves: Sequence[_Leaf], outer: int) -> list[Sequence[FunctionCall
     # What JAX transposes has the frames of what it transposes, in another order.
     in_order = [leaf for leaf in leaves if not compat.is_transposed(leaf.equation.source)]
     found_for = calls_of([leaf.stack for leaf in in_order], [_is_sure(leaf.equation) for leaf in in_order], outer)
+    if len(in_order) == len(leaves):  # the usual case: hashing stacks takes time
+        return [*found_for]
     calls = dict(zip(in_order, found_for, strict=True))
     last: dict[tuple[Frame, ...], Sequence[FunctionCall]] = {}
     of_leaves: list[Sequence[FunctionCall]] = []
@@ -318,10 +321,7 @@ def _are_certain(nodes: Iterable[_Section]) -> bool:
 
 def _frames(e: Equation) -> list[Frame]:
     """The frames that led to an equation, outermost first, without those that called jaxviz."""
-    frames = compat.frames_of(e.source)
-    whose = owners([code for code, _ in frames])
-    end = whose.index("jaxviz") if "jaxviz" in whose else len(frames)
-    return frames[:end][::-1]
+    return [*takewhile(lambda frame: owner(frame[0].co_filename) != "jaxviz", compat.frames_of(e.source))][::-1]
 
 
 def _name(code: object) -> str:
