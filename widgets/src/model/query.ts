@@ -128,7 +128,12 @@ function glob(value: string): RegExp {
 function nameTest(model: Model, name: string): Test {
   const names = model.column("variable_name");
   const wanted = model.view.strings.indexOf(name);
-  return wanted < 0 ? () => false : (row) => model.outputs(row).some((v) => names[v] === wanted);
+  if (wanted < 0) return () => false;
+  const [offsets, outputs] = [model.column("equation_outputs"), model.column("output_vars")];
+  return (row) => {
+    for (let i = offsets[row]!; i < offsets[row + 1]!; i++) if (names[outputs[i]!] === wanted) return true;
+    return false;
+  };
 }
 
 function lineTest(model: Model, value: string): Test {

@@ -35,6 +35,7 @@ export class SearchBox {
   private at = -1;
 
   private finder: Finder | null = null;
+  private isLoading = false;
 
   constructor(
     private readonly state: State,
@@ -85,6 +86,8 @@ export class SearchBox {
   private search(): void {
     const { finder } = this;
     if (finder === null) {
+      if (this.isLoading) return;
+      this.isLoading = true;
       const begin = (loaded: Finder) => {
         this.finder = loaded;
         if (!this.isUsed) return;
@@ -95,6 +98,7 @@ export class SearchBox {
       this.load()
         .then(begin, fail)
         .finally(() => {
+          this.isLoading = false;
           this.early = null;
         });
       return;
