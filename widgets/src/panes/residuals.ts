@@ -201,10 +201,11 @@ export class ResidualsPane {
   private refill(): void {
     this.fillNotes();
     this.filter = filterOf(this.state.model);
-    const top = this.scroller.scrollTop;
+    const { scrollTop } = this.scroller;
     this.sort();
-    this.search();
-    this.scroller.scrollTop = top;
+    this.find();
+    // Setting it has the browser lay out the page.
+    if (scrollTop > 0) this.scroller.scrollTop = scrollTop;
   }
 
   private showSwitches(): void {
@@ -341,13 +342,17 @@ export class ResidualsPane {
   }
 
   private search(): void {
+    this.find();
+    this.scroller.scrollTop = 0;
+  }
+
+  private find(): void {
     this.state.filterBy(this.box.value);
     const passes = this.filter(this.box.value, this.kind.value);
     this.found = passes === null ? this.order : this.order.filter(passes);
     this.element.classList.toggle("is-filtered", passes !== null);
     this.sumUp();
     this.fill();
-    this.scroller.scrollTop = 0;
   }
 
   /** Updates the summary of the residuals shown, or of the current switches. */
