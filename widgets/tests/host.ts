@@ -1,5 +1,6 @@
 /** A widget model as provided by hosts of anywidget, and panes as the explorer shows them. */
 
+import { atOnce } from "../src/base/slices";
 import { following, type Pane } from "../src/ui/pane";
 
 type Listener = (content: never, buffers: never) => void;
@@ -48,10 +49,11 @@ export async function zipped(block: DataView<ArrayBuffer> | string): Promise<Dat
 
 /** A pane that follows the state until it is destroyed. */
 export function followed<P extends Pane>(pane: P): P {
-  const stop = following(pane);
+  const stops: (() => void)[] = [];
+  atOnce(following(pane, stops));
   const destroy = pane.destroy?.bind(pane);
   pane.destroy = () => {
-    stop();
+    for (const stop of stops) stop();
     destroy?.();
   };
   return pane;

@@ -27,10 +27,12 @@ export class Folding {
   /**
    * @param lines the last line that folds under each line, or -1.
    * @param say a short summary of what is folded under a line.
+   * @param atFirst whether a foldable line is folded at first.
    */
   constructor(
     private readonly lines: readonly { readonly foldTo: number }[],
     private readonly say: (line: number) => string,
+    atFirst: (line: number) => boolean = () => false,
   ) {
     this.parents = new Int32Array(lines.length).fill(-1);
     lines.forEach((_, i) => {
@@ -39,7 +41,10 @@ export class Folding {
       this.parents[i] = above;
     });
     this.field = StateField.define<Folds>({
-      create: () => ({ lines: new Set(), shown: Decoration.none }),
+      create: ({ doc }) => {
+        const none = { lines: new Set<number>(), shown: Decoration.none };
+        return this.changed(none, { lines: this.all.filter(atFirst), open: false }, doc);
+      },
       update: (folds, { docChanged, effects, newDoc }) =>
         effects.reduce(
           (now, e) => (e.is(this.change) ? this.changed(now, e.value, newDoc) : now),

@@ -22,6 +22,9 @@ const TOLD = 2500;
 /** Listings with more lines than this start with their nested programs folded. */
 const MANY_LINES = 80;
 
+/** More lines than this take long to lay out. */
+const LARGE = 2_000;
+
 export class CodePane {
   readonly element: HTMLElement;
   private readonly lines: Lines;
@@ -54,7 +57,13 @@ export class CodePane {
     const tell = (text: string) => this.tell(text);
     this.lines = lines;
     this.isDescribed = state.isWhole;
-    this.folding = new Folding(lines.all, (i) => foldText(state.model, lines.all, i));
+    // Long lists of inputs start folded; nested programs only if the equations fill more than a screen.
+    const isLong = lines.all.length > MANY_LINES;
+    this.folding = new Folding(
+      lines.all,
+      (i) => foldText(state.model, lines.all, i),
+      (i) => isLong || lines.all[i]!.kind !== "equation",
+    );
     this.variables = new Variables(state, lines, () => this.view, tell, root);
     this.copies = new Copies(state, lines, stages, tell, root);
     this.chips = new RoleChips(state, lines.ofRow.keys());
@@ -97,14 +106,21 @@ export class CodePane {
       this.body,
       this.told,
     );
-    this.foldAtFirst();
     if (state.muted.size > 0) this.hideRoles();
+  }
+
+  get isLarge(): boolean {
+    return this.lines.all.length > LARGE;
   }
 
   readonly effects: Effects = [
     () => markSide(this.element, this.state, this.side),
     () => this.chips.update(),
-    [() => shownOf(this.state), () => this.text.relight()],
+    // Not while a view hides it, which then lays out the page twice.
+    [
+      () => [this.state.showsStages, shownOf(this.state)],
+      () => this.state.showsStages && this.text.relight(),
+    ],
     [() => this.state.isWhole, () => this.describeInputs()],
     [() => [this.state.muted, this.state.player, this.state.selection], () => this.hideRoles()],
     () => this.markColours(),
@@ -247,14 +263,6 @@ export class CodePane {
       if (first >= 0) return first;
     }
     return -1;
-  }
-
-  /** Long lists of inputs start folded; nested programs only if the equations fill more than a screen. */
-  private foldAtFirst(): void {
-    const { all } = this.lines;
-    const isLong = all.length > MANY_LINES;
-    const folded = this.folding.all.filter((i) => isLong || all[i]!.kind !== "equation");
-    if (folded.length > 0) this.view.dispatch({ effects: this.folding.fold(folded, false) });
   }
 
   /** Folds or unfolds all nested programs and long lists of inputs. */

@@ -1,7 +1,7 @@
 /** Panes: an error in one pane does not affect the others. */
 
 import { batch, effect, on } from "../base/signals";
-import { turn } from "../base/slices";
+import { atOnce, inSlices, type Sliced, turn } from "../base/slices";
 import { h, section } from "./dom";
 
 /** A text whose lines show equations. */
@@ -23,6 +23,8 @@ export type Effects = readonly ((() => void) | readonly [read: () => unknown, ac
 export interface Pane {
   readonly element: HTMLElement;
   readonly effects?: Effects;
+  /** Whether these take long enough to need tasks of their own. */
+  readonly isLarge?: boolean;
   destroy?(): void;
   /** Focuses the most useful element of the pane. */
   focus?(): void;
@@ -32,22 +34,24 @@ export interface Pane {
   readonly listing?: Listing | null;
 }
 
-/** Runs the effects of a pane; returns a function to stop. */
-export function following({ effects = [] }: Pane, attempt = (action: () => void) => action()): () => void {
-  const stops = effects.map((each) => {
+/** Runs the effects of a pane, one after the other; adds functions to stop. */
+export function* following(
+  { effects = [] }: Pane,
+  stops: (() => void)[],
+  attempt = (action: () => void) => action(),
+): Sliced<void> {
+  for (const each of effects) {
     const action = typeof each === "function" ? each : on(...each);
-    return effect(() => attempt(action));
-  });
-  return () => {
-    for (const stop of stops) stop();
-  };
+    stops.push(effect(() => attempt(action)));
+    yield;
+  }
 }
 
 /** When to create a pane lazily: when it is first visible, or when it is focused. */
 export interface When {
   /** Reads signals. */
   isSeen(): boolean;
-  /** Whether creating it takes long enough to need its own task. */
+  /** Whether creating it takes long enough to need tasks of its own. */
   isLarge?: boolean;
 }
 
@@ -58,7 +62,10 @@ export function guarded(name: string, make: () => Pane, when?: When, element = g
   let pane: Pane | null = null;
   let isMade = false;
   let isGone = false;
-  let stop = () => {};
+  const stops: (() => void)[] = [];
+  const stop = () => {
+    for (const each of stops.splice(0)) each();
+  };
   const attempt = (action: () => void) => {
     try {
       action();
@@ -81,7 +88,10 @@ export function guarded(name: string, make: () => Pane, when?: When, element = g
       attempt(() => {
         pane = make();
         element.replaceChildren(pane.element);
-        stop = following(pane, attempt);
+        const made = pane;
+        const starting = following(made, stops, attempt);
+        if (when?.isLarge || made.isLarge) void inSlices(starting, () => pane === made);
+        else atOnce(starting);
       }),
     );
   };
