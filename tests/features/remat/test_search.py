@@ -7,6 +7,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 import jaxviz
+from benchmarks.remat_programs import SMALL
 from jaxviz.derivation import derive
 from jaxviz.features.remat.offload import read_offload
 from jaxviz.features.remat.search import Search
@@ -70,6 +71,13 @@ def test_work_is_within_its_bound(f, share):
     plan = jaxviz.plan_remat(f, WEIGHTS, BIG, work=share)
     assert plan.flops <= share * jaxviz.cost(f, WEIGHTS, BIG).total.flops
     assert plan.peak_nbytes <= plan.before.peak_nbytes
+
+
+@pytest.mark.slow
+def test_sets_of_regions_that_cannot_help_are_not_measured():
+    case = SMALL["MoE transformer, scanned"]()
+    plan = jaxviz.plan_remat(case.plain, *case.args, work="5%")
+    assert len(plan._search.trials) <= 50  # 84 if all sets are searched for each peak
 
 
 def test_a_bound_that_only_a_higher_peak_meets_is_refused():
