@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import ipywidgets
 from playwright.sync_api import Page
 
-from jaxviz.features.explorer.widget import Explorer
+from jaxviz.page.bundle import Bundled
 
 POLICY = (
     "default-src 'none'; script-src 'nonce-host' blob:; style-src 'unsafe-inline'; connect-src 'none'; img-src 'none'; "
@@ -108,11 +108,11 @@ _ON: WeakKeyDictionary[Page, AnywidgetHost] = WeakKeyDictionary()
 
 
 class AnywidgetHost:
-    """An explorer on such a page, connected to its Python side.
+    """A widget on such a page, connected to its Python side.
 
     Args:
       page: the page to show it on.
-      explorer: the explorer to show.
+      explorer: the explorer, or stepper, to show.
       folder: a folder for the page.
       binary: the form of binary data, one of `BINARY`.
       html, body: attributes of these elements, which notebooks set according to their theme.
@@ -124,7 +124,7 @@ class AnywidgetHost:
     def __init__(
         self,
         page: Page,
-        explorer: Explorer,
+        explorer: Bundled,
         folder: Path,
         binary: str = "DataView",
         html: str = "",

@@ -181,6 +181,20 @@ def test_it_is_wide_where_its_container_is_as_wide_as_its_contents(tab, tmp_path
     assert root.bounding_box()["width"] == 400
 
 
+def test_a_stepper_is_as_wide_there_and_its_stages_are_seen_on_a_phone(tab, tmp_path):
+    stepper = jaxviz.step(loss, jnp.ones((9, 9)), jnp.ones((50, 9))).widget()
+    AnywidgetHost(tab.page, stepper, tmp_path, style="#cells { display: flex }")
+    host = AnywidgetHost(tab.page, stepper, tmp_path, style="#cells { display: flex }")
+    root = tab.page.get_by_test_id("stepper")
+    host.wait("move-next")
+    assert root.bounding_box()["width"] > 1000
+    tab.page.set_viewport_size({"width": 390, "height": 760})
+    for stage in root.locator(".jv-stage").all():
+        box = stage.bounding_box()
+        assert box["x"] + box["width"] <= 382
+        assert stage.evaluate("(e) => e.scrollWidth <= e.clientWidth")
+
+
 def test_it_fits_in_400_pixels(tab, tmp_path, explorer):
     tab.page.set_viewport_size({"width": 416, "height": 900})
     shown(tab, explorer, tmp_path)

@@ -113,14 +113,18 @@ function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textV
   const columns = h("div", { class: "jv-step-columns jv-fills" });
   columns.append(left, splitter(columns, "column", "--jv-step-rest"), right);
   root.replaceChildren(
-    h("div", { class: "jv-step-head jv-head-bar" }, heading(state.programs.title), rail.element),
-    marked,
-    bar.element,
-    failure,
-    notice,
-    columns,
-    said,
-    keys.sheet,
+    h(
+      "div",
+      { class: "jv-step-all jv-column jv-fills" },
+      h("div", { class: "jv-step-head jv-head-bar" }, heading(state.programs.title), rail.element),
+      marked,
+      bar.element,
+      failure,
+      notice,
+      columns,
+      said,
+      keys.sheet,
+    ),
   );
 
   /** Reports on the run and the kernel. */
