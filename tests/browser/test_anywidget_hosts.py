@@ -183,7 +183,6 @@ def test_it_is_wide_where_its_container_is_as_wide_as_its_contents(tab, tmp_path
 
 def test_a_stepper_is_as_wide_there_and_its_stages_are_seen_on_a_phone(tab, tmp_path):
     stepper = jaxviz.step(loss, jnp.ones((9, 9)), jnp.ones((50, 9))).widget()
-    AnywidgetHost(tab.page, stepper, tmp_path, style="#cells { display: flex }")
     host = AnywidgetHost(tab.page, stepper, tmp_path, style="#cells { display: flex }")
     root = tab.page.get_by_test_id("stepper")
     host.wait("move-next")

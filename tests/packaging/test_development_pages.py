@@ -11,6 +11,7 @@ import yaml
 from short_runs import short
 
 import jaxviz
+from benchmarks.remat_programs import CASES
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / ".pre-commit-config.yaml"
@@ -29,6 +30,16 @@ def test_the_citation_and_the_changes_are_of_this_version():
 
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 700
+
+
+@pytest.mark.slow
+def test_the_readme_shows_the_plan_that_is_found():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"    (plan for the gradient .*?) …; (a checkpoint .*?)\n\n", text, re.S)
+    case = CASES["transformer, scanned"]()
+    found = " ".join(jaxviz.plan_remat(case.plain, *case.args).summary.split())
+    for part in shown.groups():
+        assert " ".join(part.split()) in found
 
 
 def test_what_contributing_names_is_there():
