@@ -80,7 +80,6 @@ def test_points_arrive_while_the_cell_runs(saves_no_state, in_lab):
     page.evaluate(SHUT_DOWN)
 
     for _ in range(2):  # what is saved once without the kernel that made it is still there
-        in_lab.close()
-        in_lab.open(in_lab.path.name, own_kernel=True)
-        expect(page.locator("[data-name=loss][data-kind=value]")).to_have_text(last, timeout=60_000)
+        in_lab.reopen(loss)
+        expect(loss).to_have_text(last)
         expect(page.get_by_test_id("live-status")).to_have_text("over")

@@ -126,10 +126,8 @@ def test_an_explorer_or_its_picture_is_seen_again_whatever_is_set(saves_no_state
     before = widgets(save(page, folder / "live.ipynb"))
     assert sorted(m["model_name"] for m in before.values()) == ["AnyModel", "LayoutModel", "WidgetModel"]
     page.evaluate(SHUT_DOWN)
-    in_lab.close()
 
-    in_lab.open("live.ipynb", own_kernel=True)
-    expect(page.get_by_test_id("scope").first).to_be_visible(timeout=60_000)
+    in_lab.reopen(page.get_by_test_id("scope").first)
     page.wait_for_function(f"() => ({STILL})().filter((is) => is === 'explorer').length === 2")
     assert page.evaluate(STILL)[1:] == ["picture", *live, "picture", *live]
     assert widgets(save(page, folder / "live.ipynb")).keys() == before.keys()
