@@ -36,7 +36,7 @@ _RUN = """async ([index, ...selectors]) => {
     return times;
 }"""
 
-_OVERVIEW = "[data-testid=overview] :is(svg, .jv-waiting)"
+_OVERVIEW = "[data-testid=kept-row]"
 _WHOLE = "[data-testid=overview-memory] svg"
 _CHECKED = "[data-testid=badge]"
 

@@ -152,7 +152,7 @@ BUDGETS = {
     "features/cost": 1_080,
     "features/debugger": 4_010,
     "features/draw": 1_520,
-    "features/explorer": 4_205,
+    "features/explorer": 4_260,
     "features/lint": 1_360,
     "features/memory": 1_145,
     "features/nans": 2_710,

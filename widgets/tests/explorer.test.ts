@@ -974,6 +974,45 @@ test("data omitted at first arrives without changing the selection", async () =>
   layOut(0, 0);
 });
 
+/** The shared view's bytes without its programs. */
+function outline(): DataView {
+  const { columns, stages } = headerOf(bytes());
+  const isThere = (name: string) => /^(kept|location|line)_/.test(name);
+  return withHeader({
+    ...{ has_groups: false, has_memory: false, is_whole: false, check: null, notes: [] },
+    stages: stages.map((stage: object) => ({ ...stage, programs: [0, 0], equations: [0, 0] })),
+    columns: Object.fromEntries(
+      Object.entries<unknown[]>(columns).map(([name, [code, ...more]]) => [
+        name,
+        isThere(name) ? [code, ...more] : [code, 0, 0],
+      ]),
+    ),
+  });
+}
+
+test("the overview begins before the programs are there; what is opened then is shown once they are", () => {
+  layOut(800, 300);
+  const { model, find, el } = show({ payload: outline(), overview: true });
+  const kept = () => find("kept-row").map((row) => row.textContent);
+  const begun = kept();
+  expect(begun.length).toBeGreaterThan(0);
+  expect(find("overview")[0]!.textContent).toContain("Computing the work and the memory over time");
+  expect(model.sent).toEqual(["fill"]);
+  find("kept-row")[0]!.click();
+  const [explorer] = find("explorer");
+  expect(explorer!.className).toContain("is-outline");
+  expect(el.querySelector(".jv-main > .jv-waiting")!.textContent).toContain("Deriving the programs");
+  expect(find("residual-row")).toHaveLength(0);
+  model.set("payload", bytes());
+  expect(explorer!.className).not.toContain("is-outline");
+  expect(el.querySelector(".jv-main > .jv-waiting")).toBeNull();
+  const chosen = () => find("residual-row").filter((row) => row.classList.contains("is-selected"));
+  expect(chosen().length).toBeGreaterThan(0);
+  find("view-overview")[0]!.click();
+  expect(kept()).toEqual(begun);
+  layOut(0, 0);
+});
+
 test("the texts of residuals are replaced by the complete ones", () => {
   layOut(800, 300);
   const part = { has_groups: false, has_memory: false, is_whole: false };

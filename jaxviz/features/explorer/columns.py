@@ -14,7 +14,7 @@ from jaxviz.analysis.checkpoints import report_checkpoints
 from jaxviz.analysis.devices import placement_of
 from jaxviz.analysis.grouping import alike, outliers
 from jaxviz.derivation import STAGES, Derivation
-from jaxviz.features.explorer.lines import add_lines
+from jaxviz.features.explorer.lines import add_lines, add_saved_lines
 from jaxviz.features.explorer.numbers import Numbers
 from jaxviz.features.explorer.overview import add_kept, add_scopes, said_of_peak
 from jaxviz.features.explorer.rows import Rows
@@ -64,7 +64,7 @@ def compared_with_jax(derivation: Derivation) -> CheckResult:
 
 
 class ViewMaker:
-    """Creates the view of a derivation, at once or in four steps, each with more: what is visible first, then the
+    """Creates the view of a derivation, at once or in four steps, each with more: the programs and residuals, then the
     groups of equations, then the memory, then the details. It does not include the comparison with JAX."""
 
     def __init__(self, derivation: Derivation, source: bool = True):
@@ -78,6 +78,26 @@ class ViewMaker:
         self.numbers = Numbers(self.columns, self.source)
         self.string = self.numbers.string
         self.rows = Rows(self.columns, self.numbers)
+
+    def outline(self) -> View:
+        """What the overview begins with: the values that are saved, by expression and by line, and the headline.
+
+        It needs the residuals, and none of the other programs; nothing of it is part of the views that follow.
+        """
+        columns: dict[str, Any] = {name: [] for name in COLUMNS}
+        numbers = Numbers(columns, self.source)
+        with collector_paused(), deep_stack:
+            residuals = self.derivation.residuals
+            headline = add_kept(columns, numbers, residuals)
+            columns["residual_kept"] = []  # these have rows in the programs
+            add_saved_lines(columns, numbers, residuals.items)
+            return View(
+                stages=tuple(Stage(key, *_TITLES[key], (0, 0), (0, 0), "") for key in STAGES),
+                strings=tuple(numbers.string.number),
+                columns={name: _array(values) for name, values in columns.items()},
+                headline=headline,
+                **self._about(numbers),
+            )
 
     @cached_property
     def first(self) -> View:
@@ -138,26 +158,32 @@ class ViewMaker:
         stages = tuple(self.add_stage(i, key) for i, key in enumerate(STAGES))
         self.rows.finish(_decisions(self.derivation))
         headline = self.add_residuals(stages)
+        return View(
+            stages=stages,
+            strings=tuple(self.string.number),
+            columns=self.arrays(),
+            headline=headline,
+            **self._about(self.numbers),
+        )
+
+    def _about(self, numbers: Numbers) -> dict[str, Any]:
+        """What is known of the function itself, for a view that is not complete."""
         branches = tuple(
-            BranchPoint(self.numbers.sources.number(b.location), b.location.line, b.kind, str(b.value))
+            BranchPoint(numbers.sources.number(b.location), b.location.line, b.kind, str(b.value))
             for b in self.derivation.primal.branches
             if b.location is not None
         )
         placement = placement_of(self.derivation)
-        return View(
-            title=self.derivation.title,
-            stages=stages,
-            strings=tuple(self.string.number),
-            columns=self.arrays(),
-            files=self.numbers.sources.files(),
-            branches=branches,
-            devices=placement.devices,
-            placement=str(placement),
-            headline=headline,
-            has_groups=False,
-            has_memory=False,
-            is_whole=False,
-        )
+        return {
+            "title": self.derivation.title,
+            "files": numbers.sources.files(),
+            "branches": branches,
+            "devices": placement.devices,
+            "placement": str(placement),
+            "has_groups": False,
+            "has_memory": False,
+            "is_whole": False,
+        }
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The columns, each converted to an array once."""

@@ -45,20 +45,38 @@ def add_lines(
         which = (at >= 0) if only is None else (at >= 0) & only[here]
         return np.bincount(at[which], figure[here][which], len(columns["location_file"]))
 
+    kept = _saved(columns, numbers, residuals)
+    columns["equation_runs"] = runs
+    _add_by_line(
+        columns,
+        kept=kept,
+        forward=summed(work, passes[0]),
+        backward=summed(work, passes[1]),
+        recomputed=summed(work, rows_of["backward"], role == _RECOMPUTED),
+        moved=summed(moved, passes[0]) + summed(moved, passes[1]),
+    )
+
+
+def add_saved_lines(columns: dict[str, Any], numbers: Numbers, residuals: Sequence[Residual]) -> None:
+    """Adds the bytes that the gradient saves by line, where no program is known, and no work."""
+    kept = _saved(columns, numbers, residuals)
+    none = np.zeros_like(kept)
+    _add_by_line(columns, kept=kept, forward=none, backward=none, recomputed=none, moved=none)
+
+
+def _saved(columns: dict[str, Any], numbers: Numbers, residuals: Sequence[Residual]) -> np.ndarray:
+    """The bytes that the gradient saves by location."""
     saved = [r for r in residuals if r.is_saved]
     at = np.array([numbers.location(r.location) for r in saved], np.int64)
-    by_location = (
-        np.bincount(at, [r.nbytes for r in saved], len(columns["location_file"])),
-        *(summed(work, here) for here in passes),
-        summed(work, rows_of["backward"], role == _RECOMPUTED),
-        summed(moved, passes[0]) + summed(moved, passes[1]),
-    )
+    return np.bincount(at, [r.nbytes for r in saved], len(columns["location_file"]))
+
+
+def _add_by_line(columns: dict[str, Any], **by_location: np.ndarray) -> None:
     places = list(zip(columns["location_file"], columns["location_line"], strict=True))
     number = {place: i for i, place in enumerate(dict.fromkeys(places))}
     line_of = np.array([number[place] for place in places], np.int64)
-    columns["equation_runs"] = runs
     columns["line_file"], columns["line_number"] = ([place[k] for place in number] for k in range(2))
-    for name, sums in zip(("kept", "forward", "backward", "recomputed", "moved"), by_location, strict=True):
+    for name, sums in by_location.items():
         columns[f"line_{name}"] = np.bincount(line_of, sums, len(number))
 
 

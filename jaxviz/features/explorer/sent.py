@@ -38,6 +38,14 @@ def first_payload(maker: ViewMaker) -> tuple[bytes, View | None]:
     return pack(encode(shown)), None if shown.is_whole else shown
 
 
+def outline_payload(maker: ViewMaker) -> bytes:
+    """What the overview begins with, before the programs are derived; nothing if there is no gradient."""
+    try:
+        return pack(encode(fit_to_show(maker.outline())))
+    except Exception:  # the view that follows says why
+        return b""
+
+
 def added_payload(view: View, sent: View) -> tuple[bytes, View]:
     """What a view adds to the one that was sent, as a message, and that view."""
     shown = fit_to_show(view)

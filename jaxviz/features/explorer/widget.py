@@ -28,6 +28,7 @@ from jaxviz.features.explorer.sent import (
     as_json,
     code_of,
     first_payload,
+    outline_payload,
     saved_compiled,
     saved_switches,
     speed_of,
@@ -120,17 +121,15 @@ class Explorer(Bundled):
 
     from_page = frozenset("stage beside selected filter height overview motion compared switches".split())
 
-    _is_told = False
-    """Whether the page is sending what it shows."""
-    _is_block = False
-    """Whether only one block is compiled."""
+    _is_told = False  # whether the page is sending what it shows
+    _is_block = False  # whether only one block is compiled
+    _is_outline = False  # whether the payload is only what the overview begins with
     _still_ids: dict[str, str] | None = None
     """The ids by which the cell's outputs other than the widget are found, by MIME type."""
 
     def __init__(self, derivation: Derivation, comparison: Comparison | None = None, **traits: Any):
         self.derivation = derivation
-        self._sent: View | None = None
-        """What was sent, if more follows."""
+        self._sent: View | None = None  # what was sent, if more follows
         self._comparison = comparison
         self._n_asked = 0
         super().__init__(**traits)
@@ -151,11 +150,6 @@ class Explorer(Bundled):
         view = fit_to_show(self._maker.complete)
         del self._maker  # it holds data that is no longer needed
         return view
-
-    @property
-    def _complete(self) -> View | None:
-        """The view, or everything but the comparison with JAX, if it has been computed."""
-        return vars(self).get("view") or vars(self).get("_whole")
 
     @cached_property
     def _switches(self) -> Switches:
@@ -334,7 +328,8 @@ class Explorer(Bundled):
     @collector_paused()
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         self._fill()
-        return self._with_text(summary(self._complete or fit_to_show(replace(self._maker.first, strings=()))), **kwargs)
+        known = vars(self).get("view") or vars(self).get("_whole")
+        return self._with_text(summary(known or fit_to_show(replace(self._maker.first, strings=()))), **kwargs)
 
     # Otherwise the collector would visit everything created before the page has any of it.
     @collector_paused()
@@ -351,8 +346,8 @@ class Explorer(Bundled):
         if not has_kernel:
             return
         if is_later:
-            self._work("fill", Explorer._fill)
-            if not self.payload:  # it was stopped
+            self._work("fill", _WORK["fill"])
+            if not self.payload or self._is_outline:  # it was stopped
                 return
         # Meanwhile the browser draws the widget, and would request the rest next.
         self._work("rest", Explorer._fill_rest)
@@ -377,19 +372,25 @@ class Explorer(Bundled):
                 data, metadata = outputs.get(kind, ({"text/plain": ""}, {}))
                 display(data, metadata=metadata, raw=True, display_id=number, update=not is_new)
 
-    def _fill(self) -> None:
-        if self.payload or self.failure:
+    def _fill(self, begins: bool = False) -> None:
+        """The programs; a page that waits for them begins with what the overview says first."""
+        if (self.payload and not self._is_outline) or self.failure:
             return
         try:
             if self._comparison is not None and not self.changes:
                 self.before = pack(encode(fit_to_show(view_of(self._comparison.before))))
                 self.changes = as_json(changes_of(self._comparison))
-            if self._complete is not None:
-                self.payload = pack(encode(self._complete))
+            if "_whole" in vars(self):
+                self.payload = pack(encode(vars(self).get("view", self._whole)))
             else:
+                if begins and not self.payload and self.overview and self._comparison is None:
+                    self._is_outline = True
+                    self.payload = outline_payload(self._maker)
                 self.payload, self._sent = first_payload(self._maker)
+            self._is_outline = False
         except Exception as error:
-            self.failure = first_line(error)
+            with self.hold_sync():
+                self.payload, self.failure = b"", first_line(error)
             raise
 
     def complete(self) -> None:
@@ -416,7 +417,6 @@ class Explorer(Bundled):
         self._sent = None
 
     def _fill_check(self) -> None:
-        """The comparison with JAX."""
         self._fill_rest()
         if not self.check and self.view.check is not None:
             self.check = as_json(asdict(self.view.check))
@@ -460,7 +460,6 @@ class Explorer(Bundled):
             self.tried = self._tried()
 
     def _fill_advice(self) -> None:
-        """The advice on the peak."""
         if self.advice:
             return
         try:
@@ -473,7 +472,6 @@ class Explorer(Bundled):
             self.advice = as_json(PeakAdvice(sentence="", setting="", cards=[], error=first_line(error)))
 
     def _fill_speed(self) -> None:
-        """The speed of the device."""
         self.speed = self.speed or speed_of(self.derivation)
 
     def _fill_compiled(self) -> None:
@@ -507,7 +505,6 @@ class Explorer(Bundled):
             self.compiled, self.lowered, self._is_block = message, "", True
 
     def _answer(self, widget: Any, content: Any, buffers: Any) -> None:
-        """Handles requests of the browser."""
         if isinstance(content, str) and content in _WORK:
             self._work(content, _WORK[content])
         elif is_switch_request(content):
@@ -583,7 +580,7 @@ _ANSWERS = (
 """The traits with what the page requests of one version."""
 
 _WORK: dict[str, Callable[[Explorer], None]] = {
-    "fill": Explorer._fill,
+    "fill": lambda explorer: explorer._fill(begins=True),
     "advice": Explorer._fill_advice,
     "speed": Explorer._fill_speed,
     "rest": Explorer._fill_rest,

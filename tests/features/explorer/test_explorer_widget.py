@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -297,6 +298,68 @@ def test_a_bundle_that_was_closed_is_made_anew(explorer):
     other = jaxviz.explore(explorer.derivation)
     assert other._code is not explorer._code
     assert other._code.code
+
+
+def payloads_of(explorer):
+    """Everything that is sent as the payload while the page waits for it."""
+    sent = []
+    explorer.observe(lambda change: sent.append(change["new"]), "payload")
+    explorer._handle_custom_msg("fill", [])
+    return sent
+
+
+def by_line(view):
+    files = [file.path for file in view.files]
+    columns = (view.columns[f"line_{name}"].tolist() for name in ("file", "number", "kept"))
+    return {(files[file], line): kept for file, line, kept in zip(*columns, strict=True) if kept}
+
+
+def test_a_page_that_waits_is_first_sent_what_the_overview_begins_with(explorer):
+    outline, whole = map(decode, payloads_of(explorer))
+    assert (outline.n_equations, outline.has_groups, outline.has_memory, outline.is_whole) == (0, False, False, False)
+    assert [stage.key for stage in outline.stages] == [stage.key for stage in whole.stages]
+    assert (outline.title, outline.placement) == (whole.title, whole.placement)
+    assert outline.headline == replace(whole.headline, peak="")
+    assert by_line(outline) == by_line(whole) != {}
+    for name in ("label", "reason"):
+        texts = [[view.strings[i] for i in view.columns[f"kept_{name}"]] for view in (outline, whole)]
+        assert texts[0] == texts[1] != []
+    for name in ("nbytes", "times", "values"):
+        np.testing.assert_array_equal(outline.columns[f"kept_{name}"], whole.columns[f"kept_{name}"])
+    assert whole.n_equations > 0
+    assert payloads_of(explorer) == []
+
+
+def test_there_is_no_outline_without_an_overview_or_a_gradient():
+    seen = jaxviz.explore(loss, jnp.ones((3, 3)), jnp.ones((2, 3)))
+    seen.overview = False
+    assert len(payloads_of(seen)) == 1
+    called = lambda x: jax.pure_callback(np.sin, x, x)
+    (whole,) = map(decode, payloads_of(jaxviz.explore(called, jnp.ones(3))))
+    assert whole.stage("linear").error
+    assert whole.n_equations > 0
+
+
+def test_a_failure_after_the_outline_is_shown(explorer, monkeypatch):
+    def failing(maker):
+        raise ValueError("no such rule")
+
+    monkeypatch.setattr(module, "first_payload", failing)
+    with pytest.raises(ValueError, match="no such rule"):
+        explorer._answer(explorer, "fill", [])
+    assert (explorer.payload, explorer.failure) == (b"", "ValueError: no such rule")
+
+
+def test_what_was_stopped_after_the_outline_can_be_asked_for_again(explorer, monkeypatch):
+    def stopped(maker):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "first_payload", stopped)
+        (outline,) = payloads_of(explorer)
+    assert explorer.payload == outline
+    (whole,) = map(decode, payloads_of(explorer))
+    assert whole.n_equations > 0
 
 
 def test_of_a_large_program_the_rest_comes_when_it_is_asked_for(explorer, monkeypatch):

@@ -29,6 +29,7 @@ import {
 import { Matches } from "../model/changes";
 import { exchangesIn } from "../model/exchanges";
 import type { Model } from "../model/model";
+import { overviewOf } from "../model/overview";
 import type { Switches } from "../model/switches";
 import type { Work } from "../model/work";
 import { CardsPane } from "../panes/cards";
@@ -47,6 +48,7 @@ import { addSheet } from "../ui/sheet";
 import { splitter } from "../ui/splitter";
 import { Waiting } from "../ui/waiting";
 import type { Changes } from "../wire/explorer.generated";
+import { hasPrograms } from "../wire/schema";
 import { isLarge, Parts } from "./parts";
 import { Presenting } from "./presenting";
 import { modelIn } from "./reading";
@@ -180,6 +182,10 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   );
   residuals.element.after(codes);
   root.replaceChildren(rail.element, main, keys.sheet);
+  const isOutline = !hasPrograms(state.model.view);
+  const outline = isOutline ? new Waiting(state.rest, "Deriving the programs…") : null;
+  if (outline) main.append(outline.element);
+  root.classList.toggle("is-outline", isOutline);
 
   const act = (event: KeyboardEvent) => {
     const step = (by: 1 | -1) => code.get(state.side)?.pane.step?.(by) ?? false;
@@ -253,12 +259,13 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   ];
   // Request these while there is a kernel, so that the notebook has them when it is opened without one.
   const [first, end] = state.model.view.stages[0]?.equations ?? [0, 0];
-  if (end - first <= AT_ONCE) state.switches.ask();
+  if (!isOutline && end - first <= AT_ONCE) state.switches.ask();
   return () => {
     unkey();
     unsize();
     unlink();
     for (const stop of [unsync, ...stops]) stop();
+    outline?.destroy();
     state.switches.destroy();
     presenting.destroy();
     full.destroy();
@@ -443,12 +450,13 @@ function renderExplorer(host: Host): () => void {
       state.complete();
       return;
     }
+    const [opened, hadFocus] = [state?.opened ?? -1, root.contains(focused(root))];
     clear();
     addSheet(el, sheet); // by now it may be in a shadow tree
     state = new State(
       own!,
       switchesOf(model),
-      restOf(model),
+      hasPrograms(own!.view) ? restOf(model) : derived,
       adviceOf(model),
       checkOf(model),
       speedOf(model),
@@ -457,6 +465,10 @@ function renderExplorer(host: Host): () => void {
     shown = [payload, earlier];
     const made = state;
     unmount = batch(() => mount(root, model, made));
+    // What was clicked before the programs were there.
+    const kept = overviewOf(own!).kept[opened];
+    if (kept) state.openKept(kept);
+    if (hadFocus) root.focus({ preventScroll: true });
     if (!own!.view.is_whole) state.rest.ask();
   };
   let turn = 0;

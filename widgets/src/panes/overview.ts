@@ -20,8 +20,7 @@ import { peakOf, type Timeline, type Totals, totalsOf } from "../model/timeline"
 import type { State } from "../state/state";
 import { button, h, onResize, svg } from "../ui/dom";
 import { marked } from "../ui/marked";
-import type { Effects } from "../ui/pane";
-import { reasonOf } from "../ui/pane";
+import { type Effects, reasonOf } from "../ui/pane";
 import { Waiting } from "../ui/waiting";
 import { PLURALS, STACKED } from "../wire/schema";
 import { areas, type Band, band, DrawnAxis, nameBands, namesOf, styleOf, USUAL } from "./overviewdraw";
@@ -52,6 +51,8 @@ export class OverviewPane {
   private overview: Overview;
   private measure: Measure = "flops";
   private size: Size = SIZES[0];
+  /** The least number of levels of boxes for which there is room. */
+  private depths = 1;
   private width = 0;
   /** The height of the memory curve, which fills the remaining space. */
   private height = 84;
@@ -137,24 +138,27 @@ export class OverviewPane {
     this.waiting?.destroy();
     this.waiting = null;
     this.say(null);
-    if (!view.has_memory) {
+    if (view.has_memory) {
+      this.timeline = timeline;
+      this.totals = totalsOf(timeline);
+      if (this.overview.sum("flops") === 0) this.measure = "equations";
+      this.place();
+    } else {
       this.waiting = new Waiting(this.state.rest, "Computing the work and the memory over time…");
-      this.picture.replaceChildren(this.waiting.element, this.flame);
-      return;
+      this.flame.replaceChildren(this.waiting.element);
+      // Room for all levels, so that what is below stays where it is.
+      this.depths = this.size.depths;
+      this.flame.style.setProperty("--depths", String(this.depths));
     }
-    this.timeline = timeline;
-    this.totals = totalsOf(timeline);
-    if (this.overview.sum("flops") === 0) this.measure = "equations";
-    this.place();
     this.picture.replaceChildren(
       this.row("jv-ov-runs", this.whatRuns(), this.flame),
       this.row("jv-ov-heading", h("span", {}, "saved for the backward pass"), h("div")),
       ...this.keptRows(),
       this.row("jv-ov-over", this.legend, this.memoryPlot()),
-      this.over,
+      ...(view.has_memory ? [this.over] : []),
     );
     this.fillLegend();
-    void this.control();
+    if (view.has_memory) void this.control();
   }
 
   private place(): void {
@@ -228,20 +232,18 @@ export class OverviewPane {
 
   private keptRows(): HTMLElement[] {
     const { kept } = this.overview;
-    const timeline = this.timeline!;
+    const alive = (k: Kept) => (this.timeline ? aliveOf(k, this.timeline) : new Float64Array());
     this.bands.length = 0;
     const most = this.size.rows;
     const shown = kept.slice(0, kept.length > most ? most - 1 : most);
     const rows = shown.map((k) =>
-      this.keptRow(k, k.label, aboutKept(k, this.state.model), k.nbytes, aliveOf(k, timeline)),
+      this.keptRow(k, k.label, aboutKept(k, this.state.model), k.nbytes, alive(k)),
     );
     const rest = kept.slice(shown.length);
     if (rest.length > 0) {
       const all = { ...rest[0]!, residuals: rest.flatMap((k) => k.residuals) };
       const nbytes = rest.reduce((sum, k) => sum + k.nbytes, 0);
-      rows.push(
-        this.keptRow(null, `${plural(rest.length, "other expression")}`, "", nbytes, aliveOf(all, timeline)),
-      );
+      rows.push(this.keptRow(null, `${plural(rest.length, "other expression")}`, "", nbytes, alive(all)));
     }
     if (rows.length === 0)
       rows.push(h("p", { class: "jv-message jv-dim" }, "Only arguments are saved for the backward pass."));
@@ -263,7 +265,7 @@ export class OverviewPane {
       about && h("span", { class: "jv-ov-about" }, ` · ${about}`),
     );
     const parts = [name, size];
-    const open = () => (kept ? this.state.openResiduals(kept.residuals) : this.state.arrange("kept"));
+    const open = () => (kept ? this.state.openKept(kept) : this.state.arrange("kept"));
     const left = button(parts, open, {
       class: "jv-ov-kept jv-bare jv-column",
       title: kept ? `${label}\n${kept.reason}` : "The table of residuals has all of them",
@@ -323,7 +325,7 @@ export class OverviewPane {
 
   private draw(): void {
     if (this.width === 0 || !this.totals || !this.overview.isDrawn) {
-      this.flame.replaceChildren();
+      if (!this.waiting) this.flame.replaceChildren();
       return;
     }
     const { letter } = this;
@@ -360,7 +362,7 @@ export class OverviewPane {
       .map((box) => ({ ...box, from: axis.clipped(box.from), to: axis.clipped(box.to) }))
       .filter(({ from, to, depth }) => depth < this.size.depths && (to - from) * this.width >= SEEN)
       .sort((a, b) => a.from - b.from || a.depth - b.depth);
-    const depths = 1 + Math.max(0, ...drawn.map(({ depth }) => depth));
+    const depths = Math.max(this.depths, 1 + Math.max(0, ...drawn.map(({ depth }) => depth)));
     const focused = this.boxes.find(({ element }) => element.matches(":focus"))?.box.scope.index;
     const names = namesOf(drawn, this.overview, axis);
     this.boxes = drawn.map((box, i) => ({ box, element: this.scopeBox(box, names.inside[i]!, i === 0) }));

@@ -5,6 +5,7 @@ import type { Matches } from "../model/changes";
 import { ownExchanges } from "../model/exchanges";
 import { grouped, sumOf } from "../model/groups";
 import type { Model } from "../model/model";
+import type { Kept } from "../model/overview";
 import type { Player } from "../model/player";
 import type { Place, Residual } from "../model/records";
 import { TimeView } from "../model/span";
@@ -121,6 +122,8 @@ export class State {
   /** What devices exchange, by row. */
   exchanges: ReadonlyMap<number, readonly string[]>;
   /** What the model has of the data that a large view omits at first. */
+  /** The saved expression that was opened last, by its number, or -1. */
+  opened = -1;
   hasGroups: boolean;
   hasMemory: boolean;
   isWhole: boolean;
@@ -289,6 +292,12 @@ export class State {
     if (isOpen) extras.add(extra);
     else extras.delete(extra);
     this.extras = extras;
+  }
+
+  /** Shows where the values of an expression are saved and read, now and when more of the view arrives. */
+  openKept({ index, residuals }: Kept): void {
+    this.opened = index;
+    this.openResiduals(residuals);
   }
 
   /** Shows where some residuals are saved and read: forward beside backward. */

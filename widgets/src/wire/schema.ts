@@ -75,3 +75,7 @@ export function fromJson(values: Omit<View, "columns"> & { columns: Record<strin
     columns[name as ColumnName] = Float64Array.from(column);
   return { ...values, columns };
 }
+
+/** Whether a view has the programs, and not only what the overview begins with. */
+export const hasPrograms = ({ columns, is_whole }: View): boolean =>
+  is_whole || columns.equation_program.length > 0;
