@@ -95,17 +95,17 @@ def test_a_large_program_is_displayed_before_it_is_derived(shown, monkeypatch):
 
 def test_deriving_a_large_program_can_be_stopped_and_started_again(explorer, shown, monkeypatch):
     monkeypatch.setattr(module, "_SOON", 3)
-    fill = module.Explorer._fill
 
-    def stops(self):
+    def stops(maker):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module.Explorer, "_fill", stops)
-    explorer._ipython_display_()
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "first_payload", stops)
+        explorer._ipython_display_()
     assert len(shown) == 1
-    monkeypatch.setattr(module.Explorer, "_fill", fill)
+    outline = explorer.payload
     explorer.complete()
-    assert explorer.payload
+    assert len(explorer.payload) > len(outline)
 
 
 def test_work_that_is_stopped_leaves_the_widget_alone(explorer, shown, monkeypatch):
