@@ -106,7 +106,10 @@ class _CallTrace:
         self._outer = outer
         self._of_code: dict[int, tuple[Flow, set[int]]] = {}
         self._places: dict[tuple[int, int], _Place] = {}
-        self._stacks = [tuple(self._place(*frame) for frame in stack) for stack in stacks]
+        # Equal layers have equal stacks, and those of equal frames are given as one object.
+        made = {id(stack): stack for stack in stacks}
+        places = {number: tuple(self._place(*frame) for frame in stack) for number, stack in made.items()}
+        self._stacks = [places[id(stack)] for stack in stacks]
         self._are_sure = are_sure
         self._doubted: set[int] = set()
         """The codes, by identity, of which no instruction is sure, since that would contradict the trace."""
@@ -148,9 +151,13 @@ class _CallTrace:
             self._find_sure()
             calls: list[list[FunctionCall]] = []
             has_learned = False
+            known: dict[tuple[int, int], list[int]] = {}
             for before, stack in pairwise([(), *self._stacks]):
-                moved = self._moved(before, stack)
-                has_learned |= not moved and self._learn(before, stack)
+                pair = id(before), id(stack)
+                moved = known[pair] if pair in known else known.setdefault(pair, self._moved(before, stack))
+                if not moved and self._learn(before, stack):
+                    has_learned = True
+                    known.clear()
                 same = calls[-1][: moved[0] + 1 if moved else self._outer] if calls else []
                 for call in same[moved[-1] + 1 :] if moved else ():
                     call.is_certain = False

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import groupby
 from typing import TypeVar
 
@@ -126,6 +127,7 @@ def repetitions(equations: Sequence[Equation], holders: Sequence[int]) -> list[i
     return numbers
 
 
+@lru_cache(maxsize=65536)
 def pattern(path: str) -> str:
     """A path, or a sentence with paths, without the numbers of layers, so that it is the same for each:
     `params['layers'][#]['w1']`.

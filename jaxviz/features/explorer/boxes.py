@@ -156,8 +156,14 @@ class Boxes:
         content: list[_Leaf] = []
         place = len(self._in_place)
         self._in_place.append(content)
+        # Repeated layers have the same frames.
+        known: dict[Hashable, tuple[Sequence[Frame], _Names]] = {}
         for e in program.equations:
-            stack, named = self._led_to(e, program, call, names)
+            frames, path = compat.frames_of(e.source), tuple(self._path_to(e))
+            same = tuple([(id(code), at) for code, at in frames]), path
+            if same not in known:
+                known[same] = _led_to(_of_function(frames), path, program, call, names)
+            stack, named = known[same]
             inside = []
             for body in run_by(e):
                 self._any_place.setdefault(e, self._places.setdefault((place, e), len(self._in_place)))
@@ -189,32 +195,6 @@ class Boxes:
             if holder is None and leaf.keys and leaf.keys[0][0] == self.function:
                 leaf.keys = leaf.keys[1:]
         return leaves
-
-    def _led_to(
-        self, e: Equation, program: Program, call: Sequence[Frame], outer: _Names
-    ) -> tuple[Sequence[Frame], _Names]:
-        """The frames that led to an equation, and the functions and scopes around it."""
-        own = _frames(e)
-        path = [*self._path_to(e)]
-        begins = 0
-        if call:
-            at = definition(program.debug_info)
-            # A jitted function is traced once, and its equations have the frames of its first call.
-            is_start = lambda code: at is not None and (code.co_filename, code.co_firstlineno) == (at.file, at.line)
-            begins = next((i for i, (code, _) in enumerate(own) if is_start(code)), min(len(call), len(own)))
-        functions = []
-        whose = owners([code for code, _ in reversed(own)])[::-1]
-        for i, (code, _) in enumerate(own):
-            if path and whose[i] in ("user", "library") and _name(code) == path[0]:
-                name = path.pop(0)
-                # What a generator does, it does between what reads its values.
-                functions += [] if is_resumed(code) else [(i, name)]
-        scopes = [n.name for n in outer if n.is_scope]
-        path = path[len(scopes) :] if path[: len(scopes)] == scopes else path
-        shift = len(call) - begins
-        stack = (*call, *own[begins:])
-        named = [_Named(i + shift, name, False) for i, name in functions if i >= begins or not call]
-        return stack, (*outer, *named, *(_Named(len(stack), name, True) for name in path))
 
     def _nodes(self, leaves: Sequence[_Leaf], depth: int) -> list[_Section]:
         """The parts of the equations of a function or scope, in order."""
@@ -319,9 +299,42 @@ def _are_certain(nodes: Iterable[_Section]) -> bool:
     return all(node.call is None or node.call.is_certain for node in nodes)
 
 
-def _frames(e: Equation) -> list[Frame]:
+def _of_function(frames: Sequence[Frame]) -> list[Frame]:
     """The frames that led to an equation, outermost first, without those that called jaxviz."""
-    return [*takewhile(lambda frame: owner(frame[0].co_filename) != "jaxviz", compat.frames_of(e.source))][::-1]
+    return [*takewhile(lambda frame: owner(frame[0].co_filename) != "jaxviz", frames)][::-1]
+
+
+def _led_to(
+    own: Sequence[Frame], path: Sequence[str], program: Program, call: Sequence[Frame], outer: _Names
+) -> tuple[Sequence[Frame], _Names]:
+    """The frames that led to an equation, and the functions and scopes around it.
+
+    Args:
+      own: the frames of the equation.
+      path: the functions and scopes that lead to it.
+      program: the program that contains it.
+      call, outer: the frames, and the functions and scopes, of what runs the program.
+    """
+    begins = 0
+    if call:
+        at = definition(program.debug_info)
+        # A jitted function is traced once, and its equations have the frames of its first call.
+        is_start = lambda code: at is not None and (code.co_filename, code.co_firstlineno) == (at.file, at.line)
+        begins = next((i for i, (code, _) in enumerate(own) if is_start(code)), min(len(call), len(own)))
+    functions = []
+    rest = [*path]
+    whose = owners([code for code, _ in reversed(own)])[::-1]
+    for i, (code, _) in enumerate(own):
+        if rest and whose[i] in ("user", "library") and _name(code) == rest[0]:
+            name = rest.pop(0)
+            # What a generator does, it does between what reads its values.
+            functions += [] if is_resumed(code) else [(i, name)]
+    scopes = [n.name for n in outer if n.is_scope]
+    rest = rest[len(scopes) :] if rest[: len(scopes)] == scopes else rest
+    shift = len(call) - begins
+    stack = (*call, *own[begins:])
+    named = [_Named(i + shift, name, False) for i, name in functions if i >= begins or not call]
+    return stack, (*outer, *named, *(_Named(len(stack), name, True) for name in rest))
 
 
 def _name(code: object) -> str:

@@ -146,7 +146,7 @@ def _one_use(linear: Sequence[Reader], backward: Sequence[Reader]) -> tuple[Read
     """A reader in the linear and one in the backward program that belong to one operation's derivative."""
     use = lambda reader: (primal_equation(_with_rule(reader)), _computes_again(reader))
     transposed = {use(reader): reader for reader in reversed(backward)}
-    pairs = ((reader, transposed[use(reader)]) for reader in linear if use(reader) in transposed)
+    pairs = ((reader, found) for reader in linear if (found := transposed.get(use(reader))))
     return next(pairs, (backward[0], backward[0]))
 
 
