@@ -34,21 +34,6 @@ const styles = {
   },
 };
 
-/** The pixels of text that CodeMirror renders above and below the viewport in total, for which it has no option. */
-const MARGIN = { theirs: "1000 /* VP.Margin */", ours: "400" };
-
-/** A jump to another position renders that much text again; CodeMirror's value is four times the height of a pane. */
-const margins = {
-  name: "margins",
-  setup({ onLoad }) {
-    onLoad({ filter: /@codemirror.view.dist.index\.js$/ }, ({ path }) => {
-      const source = readFileSync(path, "utf8");
-      if (!source.includes(MARGIN.theirs)) throw new Error(`${path} has no ${MARGIN.theirs} any more`);
-      return { contents: source.replaceAll(MARGIN.theirs, MARGIN.ours) };
-    });
-  },
-};
-
 const folder = "src/host/parts";
 const MAIN = "src/main/index.ts";
 /** There must be one copy of this: it knows which effect is running. */
@@ -121,7 +106,7 @@ const options = {
   outdir: "../jaxviz/static",
   format: "esm",
   target: "es2022",
-  plugins: [styles, margins],
+  plugins: [styles],
   define: { LAYOUT_WORKER: JSON.stringify(await workerSource()) },
 };
 
