@@ -1010,6 +1010,9 @@ test("the overview begins before the programs are there; what is opened then is 
   expect(chosen().length).toBeGreaterThan(0);
   find("view-overview")[0]!.click();
   expect(kept()).toEqual(begun);
+  const other = show({ payload: outline(), overview: true }, "view-cost");
+  other.model.set("payload", bytes());
+  expect(other.find("explorer")[0]!.className).toContain("is-cost");
   layOut(0, 0);
 });
 

@@ -450,7 +450,8 @@ function renderExplorer(host: Host): () => void {
       state.complete();
       return;
     }
-    const [opened, hadFocus] = [state?.opened ?? -1, root.contains(focused(root))];
+    const outline = state && !hasPrograms(state.model.view) ? state : null;
+    const hadFocus = root.contains(focused(root));
     clear();
     addSheet(el, sheet); // by now it may be in a shadow tree
     state = new State(
@@ -465,9 +466,10 @@ function renderExplorer(host: Host): () => void {
     shown = [payload, earlier];
     const made = state;
     unmount = batch(() => mount(root, model, made));
-    // What was clicked before the programs were there.
-    const kept = overviewOf(own!).kept[opened];
-    if (kept) state.openKept(kept);
+    // What was asked before the programs were there.
+    const kept = overviewOf(own!).kept[outline?.opened ?? -1];
+    if (outline && outline.view !== state.view) state.arrange(outline.view);
+    if (kept && state.view === "kept") state.openKept(kept);
     if (hadFocus) root.focus({ preventScroll: true });
     if (!own!.view.is_whole) state.rest.ask();
   };
