@@ -163,6 +163,10 @@ class Explorer(Bundled):
         return one_block
 
     @property
+    def _n_equations(self) -> int:
+        return sum(1 for _ in self.derivation.primal.walk())
+
+    @property
     def equation(self) -> Equation | None:
         """The selected equation, or None."""
         if not self.selected:
@@ -337,7 +341,7 @@ class Explorer(Bundled):
         """The widget, and then, if there is a notebook to save, the outputs that replace it without a kernel."""
         has_kernel = getattr(get_ipython(), "kernel", None) is not None
         # The page of a large program says meanwhile that it is being derived.
-        n = sum(1 for _ in self.derivation.primal.walk())
+        n = self._n_equations
         is_later = has_kernel and not self.payload and n > _SOON
         about = f"Explorer of the {self.derivation.title}, {n:,} equations"
         shown = self._with_text(printable(about, 200), **kwargs) if is_later else self._repr_mimebundle_(**kwargs)
@@ -383,7 +387,7 @@ class Explorer(Bundled):
             if "_whole" in vars(self):
                 self.payload = pack(encode(vars(self).get("view", self._whole)))
             else:
-                if begins and not self.payload and self.overview and self._comparison is None:
+                if begins and not (self.payload or self.before) and self.overview and self._n_equations > _SOON:
                     self._is_outline = True
                     self.payload = outline_payload(self._maker)
                 self.payload, self._sent = first_payload(self._maker)
@@ -495,7 +499,6 @@ class Explorer(Bundled):
             self.compiled, self.lowered, self.line = message, "", line
 
     def _fill_block(self) -> None:
-        """The same for the function with one of several equal blocks."""
         no_blocks = {"error": "there are no identical blocks"}
         try:
             message = as_json(self._one_block.compiled() if self._one_block is not None else no_blocks)

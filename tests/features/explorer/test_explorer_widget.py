@@ -300,8 +300,14 @@ def test_a_bundle_that_was_closed_is_made_anew(explorer):
     assert other._code.code
 
 
-def payloads_of(explorer):
-    """Everything that is sent as the payload while the page waits for it."""
+@pytest.fixture
+def payloads_of(monkeypatch):
+    """Everything that is sent as the payload of a large function while the page waits for it."""
+    monkeypatch.setattr(module, "_SOON", 0)
+    return sent_as_payload
+
+
+def sent_as_payload(explorer):
     sent = []
     explorer.observe(lambda change: sent.append(change["new"]), "payload")
     explorer._handle_custom_msg("fill", [])
@@ -314,7 +320,7 @@ def by_line(view):
     return {(files[file], line): kept for file, line, kept in zip(*columns, strict=True) if kept}
 
 
-def test_a_page_that_waits_is_first_sent_what_the_overview_begins_with(explorer):
+def test_a_page_that_waits_is_first_sent_what_the_overview_begins_with(explorer, payloads_of):
     outline, whole = map(decode, payloads_of(explorer))
     assert (outline.n_equations, outline.has_groups, outline.has_memory, outline.is_whole) == (0, False, False, False)
     assert [stage.key for stage in outline.stages] == [stage.key for stage in whole.stages]
@@ -330,7 +336,12 @@ def test_a_page_that_waits_is_first_sent_what_the_overview_begins_with(explorer)
     assert payloads_of(explorer) == []
 
 
-def test_there_is_no_outline_without_an_overview_or_a_gradient():
+def test_a_small_function_is_sent_at_once(explorer):
+    (whole,) = map(decode, sent_as_payload(explorer))
+    assert whole.n_equations > 0
+
+
+def test_there_is_no_outline_without_an_overview_or_a_gradient(payloads_of):
     seen = jaxviz.explore(loss, jnp.ones((3, 3)), jnp.ones((2, 3)))
     seen.overview = False
     assert len(payloads_of(seen)) == 1
@@ -344,13 +355,14 @@ def test_a_failure_after_the_outline_is_shown(explorer, monkeypatch):
     def failing(maker):
         raise ValueError("no such rule")
 
+    monkeypatch.setattr(module, "_SOON", 0)
     monkeypatch.setattr(module, "first_payload", failing)
     with pytest.raises(ValueError, match="no such rule"):
         explorer._answer(explorer, "fill", [])
     assert (explorer.payload, explorer.failure) == (b"", "ValueError: no such rule")
 
 
-def test_what_was_stopped_after_the_outline_can_be_asked_for_again(explorer, monkeypatch):
+def test_what_was_stopped_after_the_outline_can_be_asked_for_again(explorer, payloads_of, monkeypatch):
     def stopped(maker):
         raise KeyboardInterrupt
 
