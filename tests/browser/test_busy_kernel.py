@@ -191,6 +191,40 @@ def test_long_work_says_how_far_it_is_and_can_be_stopped(in_lab):
     expect(explorer.get_by_test_id("text-hlo")).to_be_visible(timeout=30_000)
 
 
+BEGINS = """
+import time
+from jaxviz.features.explorer import widget
+
+def later(maker, first=widget.first_payload):
+    time.sleep(3)
+    return first(maker)
+
+widget.first_payload = later
+
+def long(w, x):
+    for _ in range(2100):
+        x = jnp.sin(x)
+    return loss(w, x)
+
+e = jaxviz.explore(long, *args)
+e.overview = True
+"""
+
+
+def test_what_is_saved_is_there_before_the_programs_and_stays_where_it_is(in_lab):
+    page = run(in_lab, BEGINS, "e", own_kernel=True, waits=False)
+    kept, explorer = page.get_by_test_id("kept-row"), page.get_by_test_id("explorer")
+    expect(kept.first).to_be_visible(timeout=60_000)
+    expect(explorer).to_have_class(re.compile("is-outline"))
+    boxes = lambda: [row.bounding_box() for row in (*kept.all(), explorer.get_by_test_id("source"))]
+    begun, texts = boxes(), kept.all_text_contents()
+    in_lab.screenshot("outline")
+    expect(page.locator("[data-testid=overview-memory] svg")).to_be_visible(timeout=60_000)
+    expect(explorer).not_to_have_class(re.compile("is-outline"))
+    assert (boxes(), kept.all_text_contents()) == (begun, texts)
+    in_lab.screenshot("outline-drawn")
+
+
 BAR = """
 import time
 from jaxviz.progress import each

@@ -462,6 +462,7 @@ function renderExplorer(host: Host): () => void {
       checkOf(model),
       speedOf(model),
     );
+    state.hasBegun = outline !== null;
     setBeside(state, other, changesOf(model));
     shown = [payload, earlier];
     const made = state;

@@ -51,8 +51,6 @@ export class OverviewPane {
   private overview: Overview;
   private measure: Measure = "flops";
   private size: Size = SIZES[0];
-  /** The least number of levels of boxes for which there is room. */
-  private depths = 1;
   private width = 0;
   /** The height of the memory curve, which fills the remaining space. */
   private height = 84;
@@ -146,9 +144,8 @@ export class OverviewPane {
     } else {
       this.waiting = new Waiting(this.state.rest, "Computing the work and the memory over time…");
       this.flame.replaceChildren(this.waiting.element);
-      // Room for all levels, so that what is below stays where it is.
-      this.depths = this.size.depths;
-      this.flame.style.setProperty("--depths", String(this.depths));
+      this.state.hasBegun = true;
+      this.flame.style.setProperty("--depths", String(this.size.depths));
     }
     this.picture.replaceChildren(
       this.row("jv-ov-runs", this.whatRuns(), this.flame),
@@ -362,7 +359,8 @@ export class OverviewPane {
       .map((box) => ({ ...box, from: axis.clipped(box.from), to: axis.clipped(box.to) }))
       .filter(({ from, to, depth }) => depth < this.size.depths && (to - from) * this.width >= SEEN)
       .sort((a, b) => a.from - b.from || a.depth - b.depth);
-    const depths = Math.max(this.depths, 1 + Math.max(0, ...drawn.map(({ depth }) => depth)));
+    const least = this.state.hasBegun ? this.size.depths - 1 : 0;
+    const depths = 1 + Math.max(least, ...drawn.map(({ depth }) => depth));
     const focused = this.boxes.find(({ element }) => element.matches(":focus"))?.box.scope.index;
     const names = namesOf(drawn, this.overview, axis);
     this.boxes = drawn.map((box, i) => ({ box, element: this.scopeBox(box, names.inside[i]!, i === 0) }));

@@ -124,6 +124,8 @@ export class State {
   /** What the model has of the data that a large view omits at first. */
   /** The saved expression that was opened last, by its number, or -1. */
   opened = -1;
+  /** Whether the overview was shown before its boxes were there, and keeps the room for all their levels. */
+  hasBegun = false;
   hasGroups: boolean;
   hasMemory: boolean;
   isWhole: boolean;
