@@ -118,6 +118,8 @@ export class SourceView {
     ];
     this.inSight = line;
     if (at.top < top || at.bottom > bottom) this.scroller.scrollTop += at.top - top - height / 3;
+    // Below the headings, and where a change of the pane's size leaves it.
+    reveal(this.scroller, line, this.covered);
   }
 
   /** Highlights the line that is hovered elsewhere and scrolls to it. */

@@ -121,11 +121,11 @@ export class State {
   filter = "";
   /** What devices exchange, by row. */
   exchanges: ReadonlyMap<number, readonly string[]>;
-  /** What the model has of the data that a large view omits at first. */
   /** The saved expression that was opened last, by its number, or -1. */
   opened = -1;
   /** Whether the overview was shown before its boxes were there, and keeps the room for all their levels. */
   hasBegun = false;
+  /** What the model has of the data that a large view omits at first. */
   hasGroups: boolean;
   hasMemory: boolean;
   isWhole: boolean;

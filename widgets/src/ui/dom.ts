@@ -90,7 +90,9 @@ export function reveal(scroller: HTMLElement, child: HTMLElement, covered = 0): 
   const margin = Math.min(40, (outer.height - covered) / 4);
   const top = outer.top + covered + margin;
   if (inner.top < top) scroller.scrollTop -= top - inner.top;
-  else if (inner.bottom > outer.bottom - margin) scroller.scrollTop += inner.bottom - outer.bottom + margin;
+  // Of one that is too high, the beginning.
+  else if (inner.bottom > outer.bottom - margin)
+    scroller.scrollTop += Math.min(inner.bottom - outer.bottom + margin, inner.top - top);
 }
 
 /** A button with text or other content. */
