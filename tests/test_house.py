@@ -166,7 +166,7 @@ BUDGETS = {
     "notebook": 950,
     "page": 1_145,
     "report": 2_290,
-    "runtime": 1_640,
+    "runtime": 1_650,
     "teach": 5_240,
     "transforms": 3_050,
     "xla": 10,

@@ -1,4 +1,4 @@
-"""Time by kernel and line, and what looking costs: `profile`, `find_nan`, `step`, probes, `compile_cost`."""
+"""Time by kernel and line, the roofline, and what looking costs: `profile`, `find_nan`, `step`, probes and more."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ import jaxviz
 from benchmarks import nan_programs, probes
 from benchmarks.device.device import (
     alone,
+    device,
     distance,
+    is_accelerator,
     median_seconds,
     seconds,
     size,
@@ -28,7 +30,9 @@ from benchmarks.device.raw import keep
 from benchmarks.device.rows import Row, guarded
 from benchmarks.models import transformer
 from benchmarks.nans import MOST_TIME
+from benchmarks.remat_programs import llama
 from jaxviz.ir.own_code import is_own
+from jaxviz.runtime.speed import measured_speed, memory_speed, product_speed
 
 WITH_A_LINE = 0.9
 """The share of the kernels' time that should be led to lines."""
@@ -200,6 +204,56 @@ def probing() -> Iterator[Row]:
         )  # fmt: skip
 
 
+def roof() -> Iterator[Row]:
+    yield from guarded("a chain of products", "the roofline's FLOPs per second", _products)
+    yield from guarded("a copy", "the roofline's bytes per second", _copied)
+    yield from guarded("transformer", "least time by the roofline", _under_the_roof)
+
+
+def _products() -> Iterator[Row]:
+    """Eight products in one program, beside one at a time."""
+    n, dtype = size(1024, 8192), size(jnp.float32, jnp.bfloat16)
+    w = (jax.random.normal(jax.random.key(0), (n, n)) / n**0.5).astype(dtype)
+    chain = jax.jit(lambda w: jax.lax.fori_loop(0, 8, lambda _, x: x @ w, w))
+    with alone():
+        plain = 8 * 2 * n**3 / seconds(partial(chain, w))
+        found = product_speed(device(), dtype)
+    yield _speeds(f"a chain of {w.dtype.name} products", "the roofline's FLOPs per second", "FLOP", plain, found)
+
+
+def _copied() -> Iterator[Row]:
+    """A copy of more memory than the roofline's loop uses; into memory that the last copy has freed."""
+    x = jnp.zeros(size(2**25, 2**30), jnp.float32)
+    copy = jax.jit(lambda x: x + 1)
+    with alone():
+        plain = 2 * x.nbytes / seconds(partial(copy, x))
+        found = memory_speed(device())
+    yield _speeds("a sum with 1", "the roofline's bytes per second", "B", plain, found)
+
+
+def _speeds(case: str, question: str, unit: str, plain: float, found: float) -> Row:
+    return Row(
+        case, question, f"{plain / 1e12:.3g} T{unit}/s", f"{found / 1e12:.3g} T{unit}/s",
+        abs(found / plain - 1) < 0.15 if is_accelerator() else None, True, f"{found / plain:.2f} of it",
+        figures={"plain": plain, "found": found},
+    )  # fmt: skip
+
+
+def _under_the_roof() -> Iterator[Row]:
+    """A program cannot be faster than its FLOPs allow; if it is, FLOPs are counted or measured wrongly."""
+    case = llama(8, True, *size((64, 128), (2048, 5504)))
+    compiled = jax.jit(jax.value_and_grad(case.plain)).lower(*case.args).compile()
+    with alone():
+        plain = seconds(partial(compiled, *values(case.args)))
+        speed = measured_speed(device(), jnp.bfloat16)
+    least = jaxviz.cost(case.plain, *case.args).total.flops / speed.flops
+    yield Row(
+        "transformer", "least time of its FLOPs, at most the time of the gradient", text_of_seconds(plain),
+        text_of_seconds(least), least <= 1.05 * plain if is_accelerator() else None, True, f"{least / plain:.2f} of it",
+        figures={"plain": plain, "least": least},
+    )  # fmt: skip
+
+
 def compiling() -> Iterator[Row]:
     f, args = transformer(size(2, 6))
     yield from guarded("transformer", "`compile_cost`", partial(_compile_cost, f, args))
@@ -227,5 +281,5 @@ def _compile_cost(f: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[Row]
 
 PARTS = {
     "profile": kernels, "time by line": lines, "find_nan": nans, "step": stepping, "probes": probing,
-    "compile_cost": compiling,
+    "compile_cost": compiling, "roofline": roof,
 }  # fmt: skip

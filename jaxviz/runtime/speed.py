@@ -15,8 +15,9 @@ import jax.numpy as jnp
 _WIDTHS = (1024, 2048, 4096, 8192)
 _LONG = 5e-3
 """A product that takes this many seconds is long enough: starting it no longer counts."""
-_NBYTES, _PASSES = 2**27, 4
-"""More bytes than the caches of a device hold, and how often they are read and written in one run."""
+_NBYTES, _PASSES = 2**27, (4, 32, 256)
+"""More bytes than the caches of a device hold, and how often they are read and written in one run: more often until
+it is long enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +44,28 @@ def measured_speed(device: jax.Device, dtype: Any) -> Speed:
       device: the device, which must be one of this process.
       dtype: of a matrix product's factors.
     """
-    x = jax.device_put(jnp.ones(_NBYTES // 4, jnp.float32), device)
-    # In a loop, since a program's result has new memory, which the host first has to provide.
-    passes = jax.jit(lambda x: jax.lax.fori_loop(0, _PASSES, lambda _, x: x * 1.0001, x))
-    bandwidth = 2 * _PASSES * _NBYTES / least_seconds(partial(passes, x))
     name = f"{device.platform}:{device.id}"
-    return Speed(name, jnp.dtype(dtype).name, product_speed(device, dtype), bandwidth)
+    return Speed(name, jnp.dtype(dtype).name, product_speed(device, dtype), memory_speed(device))
+
+
+def memory_speed(device: jax.Device) -> float:
+    """Bytes per second that a device's memory reads and writes, together."""
+    bandwidth, x = 0.0, jax.device_put(jnp.ones(_NBYTES // 4, jnp.float32), device)
+    for n in _PASSES:
+        # In a loop, since a program's result has new memory, which the host first has to provide.
+        seconds = least_seconds(partial(jax.jit(lambda x, n=n: jax.lax.fori_loop(0, n, lambda _, x: x * 1.0001, x)), x))
+        bandwidth = max(bandwidth, 2 * n * _NBYTES / seconds)
+        if seconds > _LONG:
+            break
+    return bandwidth
 
 
 def product_speed(device: jax.Device, dtype: Any) -> float:
     """FLOPs per second of a device in a matrix product."""
     flops, square = 0.0, jax.jit(lambda w: w @ w)
     for n in _WIDTHS:
-        w = jax.device_put(jnp.ones((n, n), dtype), device)
+        # Scattered numbers: a device that multiplies ones draws less power, and is faster than it can be in a program.
+        w = jax.device_put(jax.random.normal(jax.random.key(0), (n, n)).astype(dtype), device)
         seconds = least_seconds(partial(square, w))
         flops = max(flops, 2 * n**3 / seconds)
         if seconds > _LONG:
