@@ -20,7 +20,7 @@ from jaxviz.ir.origin import location_at
 _FUNCTION = ("f", "fun", "g")
 """The parameter names under which public functions take functions."""
 
-_WRITE = "Write jaxviz."
+_WRITE, _OWN = "Write jaxviz.", "jaxviz."
 _BY_POSITION = "differentiating with respect to"
 """In JAX's error for an argument that is missing, or that was passed by keyword."""
 
@@ -41,14 +41,16 @@ def say_what_to_write(
 ) -> None:
     """Adds to the error of a public function how to call it.
 
-    That is, if it was given no function, a function without arguments, or a keyword that is similar to one of its own.
+    That is, if it was given no function, a function without arguments, or a keyword that neither it nor the function takes.
     """
     parameters = inspect.signature(public).parameters
     unexpected = [
         k for k in kwargs if k not in parameters and f"unexpected keyword argument {k!r}" in message_of(error)
     ]
-    if unexpected and (close := get_close_matches(unexpected[0], parameters, 1, 0.8)):
-        _note(error, f"Did you mean {close[0]}?")
+    if unexpected:
+        options = [name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
+        close = get_close_matches(unexpected[0], parameters, 1, 0.8)
+        _note(error, f"Did you mean {close[0]}?" if close else _passed_on(unexpected[0], public, options))
     places = [i for i, name in enumerate(parameters) if name in _FUNCTION]
     candidates = [args[i] for i in places if i < len(args)]
     if not places or places[0] != 0 or any(name in kwargs for name in _FUNCTION):
@@ -78,13 +80,17 @@ def say_what_to_write(
             _note(error, f"{_WRITE}{_call(public, names, required)}: the arguments of {names[0]} come after it.")
 
 
+def _passed_on(keyword: str, public: Callable[..., Any], options: Sequence[str]) -> str:
+    only = f", only {' and '.join(filter(None, [', '.join(options[:-1]), options[-1]]))}" if options else ""
+    return f"{_OWN}{public.__name__} has no option {keyword}{only}; it was passed on to the function."
+
+
 def _note(error: TypeError, text: str) -> None:
-    """Adds a sentence; only the last sentence on what to write is kept, which is about the function that the user
-    called."""
+    """Adds a sentence; of its kind only the last is kept, which is about the function that the user called."""
     notes = [
         n
         for n in getattr(error, "__notes__", ())
-        if n != text and not (text.startswith(_WRITE) and n.startswith(_WRITE))
+        if n != text and not any(text.startswith(kind) and n.startswith(kind) for kind in (_WRITE, _OWN))
     ]
     error.__notes__ = [*notes, text]
 

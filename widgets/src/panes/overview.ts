@@ -243,7 +243,7 @@ export class OverviewPane {
       rows.push(this.keptRow(null, `${plural(rest.length, "other expression")}`, "", nbytes, alive(all)));
     }
     if (rows.length === 0)
-      rows.push(h("p", { class: "jv-message jv-dim" }, "Only arguments are saved for the backward pass."));
+      rows.push(h("p", { class: "jv-message jv-dim" }, "No value that the function computes is saved."));
     return rows;
   }
 
