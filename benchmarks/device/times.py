@@ -241,7 +241,7 @@ def _speeds(case: str, question: str, unit: str, plain: float, found: float) -> 
 
 def _under_the_roof() -> Iterator[Row]:
     """A program cannot be faster than its FLOPs allow; if it is, FLOPs are counted or measured wrongly."""
-    case = llama(8, True, *size((64, 128), (2048, 5504)))
+    case = size(partial(llama, 2, True, 64, 128, length=64, words=100), partial(llama, 8, True, 2048, 5504))()
     compiled = jax.jit(jax.value_and_grad(case.plain)).lower(*case.args).compile()
     with alone():
         plain = seconds(partial(compiled, *values(case.args)))
