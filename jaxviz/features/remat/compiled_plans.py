@@ -20,20 +20,13 @@ import jax
 
 from jaxviz.analysis.budgets import least_size
 from jaxviz.features.remat.plan import RematPlan
-from jaxviz.features.remat.tuning import WORTH
+from jaxviz.features.remat.tuning import NEAR, TRIALS, WORTH
 from jaxviz.features.remat.verify import MOST, CompiledFigures, Verification, figures_of
 from jaxviz.ir.sharing import cleared
 from jaxviz.report.tables import counted, exactly, format_bytes
 
 if TYPE_CHECKING:
     from jaxviz.features.remat.planning import Planning
-
-_ROUNDS = 5
-"""How many budgets of the model are tried in one way of writing the checkpoints; each compiles one plan."""
-_FULL = 0.95
-"""The share of its budget that a plan has to use for the correction to end."""
-_INSIDE = 0.1
-"""A budget between two others is at least this share of their distance away from both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +166,8 @@ class _Correction:
         written = self._search.written.peak_nbytes
         room: int | None = self._corrected(written, self.written.peak_nbytes)
         peaks: dict[int, int] = {}
-        while room is not None and room not in peaks and len(peaks) < _ROUNDS:
-            is_last = len(peaks) == _ROUNDS - 1 and min(peaks.values()) > self.budget
+        while room is not None and room not in peaks and len(peaks) < TRIALS:
+            is_last = len(peaks) == TRIALS - 1 and min(peaks.values()) > self.budget
             try:
                 candidate = self._compiled(self._lowest_peak(way) if is_last else min(room, written), way)
             except ValueError:
@@ -191,14 +184,13 @@ class _Correction:
         """The next budget of the model; None if the compiled peak is close to the budget, or cannot come closer."""
         fits = max((r for r, peak in peaks.items() if peak <= self.budget), default=None)
         fails = min((r for r, peak in peaks.items() if peak > self.budget), default=None)
-        if fits is not None and (peaks[fits] >= _FULL * self.budget or fits >= highest):
+        if fits is not None and (peaks[fits] >= (1 - NEAR) * self.budget or fits >= highest):
             return None
         if fits is None or fails is None or fails < fits:
             return self._corrected(last.room, last.peak)
         if fails - fits < WORTH * fails:
             return None
-        share = (self.budget - peaks[fits]) / max(peaks[fails] - peaks[fits], 1)
-        return int(fits + min(max(share, _INSIDE), 1 - _INSIDE) * (fails - fits))
+        return (fits + fails) // 2
 
     def _corrected(self, room: int, peak: int) -> int:
         """The budget of the model at which the compiled peak would fit, whether both change by the same share or by the

@@ -22,12 +22,8 @@ from jaxviz.transforms.inline import called_program
 
 BODIES = (SCAN, SHARD_MAP)
 """Equations whose bodies are planned together with their surroundings."""
-_DEEPEST = 2
-"""How deeply nested loops are considered: each of them can have a plan for everything in it."""
 AROUND_CALLS = ("BoundMethod.__call__", "wrap_method.<locals>.wrapped", "run_interceptors")
 """Functions that libraries run at each call of a method: their calls belong to many functions."""
-_LEAST = 3
-"""The minimum number of equations of a call that gets its own checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +149,8 @@ def find_regions(program: Program, stacks: Stacks) -> list[Region]:
     calls: dict[Any, dict[Spot, tuple[Frame, ...]]] = {}
     seen: set[int] = set()
 
-    def look(p: Program, depth: int, loops: int = 0) -> None:
-        if id(p) in seen or loops > _DEEPEST:  # a body that two loops share, or one that is too deep to be useful
+    def look(p: Program, depth: int) -> None:
+        if id(p) in seen:  # a body that two loops share
             return
         seen.add(id(p))
         here = stacks[id(p)]
@@ -163,13 +159,13 @@ def find_regions(program: Program, stacks: Stacks) -> list[Region]:
             if is_scan(e):
                 scans[Spot(p, i, i + 1, True)] = here[i]
             if of(e) in BODIES:
-                look(e.params["jaxpr"], len(here[i]), loops + 1)
+                look(e.params["jaxpr"], len(here[i]))
 
     look(program, 0)
     regions = [
         Region(spot.scan.params["jaxpr"].name, None, spot.scan.location, ((spot,),), {spot: stack})
         for spot, stack in scans.items()
-        if sum(1 for _ in spot.walk()) >= _LEAST
+        if sum(1 for _ in spot.walk()) > 1
     ]
     covering: dict[frozenset[tuple[int, int, int]], list[Any]] = {}
     for code, spots in calls.items():
@@ -263,7 +259,7 @@ def _find_calls(
             in_a_row = _calls_in_a_row(stacks, anew, equations, i, stop, level)
             for first, last in in_a_row:
                 is_whole = first == 0 and last == len(equations)
-                if last - first >= _LEAST and not is_whole and code not in inside:
+                if last - first > 1 and not is_whole and code not in inside:
                     calls.setdefault(code, {})[Spot(program, first, last)] = outer[first] + stacks[first]
             for first, last in in_a_row or [(i, stop)]:
                 at = first
@@ -338,7 +334,7 @@ def is_called_in_loop(frame: Frame) -> bool:
 @lru_cache(maxsize=65536)
 def _frames_of(traceback: Any) -> tuple[tuple[Any, int], ...]:
     frames: list[tuple[Any, int]] = []
-    codes, instructions = traceback.raw_frames()
+    codes, instructions = compat.raw_frames(traceback)
     for code, instruction, whose in zip(codes, instructions, owners(codes), strict=True):
         if whose == "jaxviz":
             break

@@ -58,11 +58,6 @@ Wrapping = tuple[types.FunctionType, Callable[..., Any]]
 Place = tuple[str, int]
 """The name of some code, and the line on which it begins."""
 
-_HIGHER = 0.15
-"""The share by which a peak may be higher than expected.
-
-A checkpoint in another place recomputes everything at once.
-"""
 _FUTURE = functools.reduce(
     operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 )
@@ -96,8 +91,7 @@ class Measured:
         if self.trade is None:
             return not self.raises
         residuals = abs(self.trade.nbytes - expected.nbytes)
-        # The model does not see through a jitted function in a checkpoint, which may hold a value longer.
-        is_low = self.trade.peak_nbytes <= (1 + _HIGHER) * expected.peak_nbytes
+        is_low = self.trade.peak_nbytes <= (1 + NEAR) * expected.peak_nbytes
         return residuals <= NEAR * max(expected.peak_nbytes, 1) and is_low
 
 
