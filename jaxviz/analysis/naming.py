@@ -25,6 +25,8 @@ from jaxviz.ir.origin import Instructions, Location, ancestors, evaluated_by, li
 from jaxviz.ir.syntax import Atom, Equation, Program
 from jaxviz.transforms.inline import Made
 
+IN_DERIVATIVE = " in the derivative of "
+"""What stands between an operation of a derivative rule and the expression, in a name."""
 ROOM = 72
 """The longest expression in a name; longer ones are cut after a token."""
 
@@ -136,7 +138,7 @@ class Naming:
         # A rule is applied to one operation within an expression, or to the whole expression.
         differentiated = next(e for e in ancestors(equation) if not _is_of_rule(e))
         module, text = self._expression(differentiated, within, 0, room, inner)
-        return module, f"{equation.primitive.name} in the derivative of {text}" if text else ""
+        return module, f"{equation.primitive.name}{IN_DERIVATIVE}{text}" if text else ""
 
     def _expression(
         self, equation: Equation, within: Sequence[Equation], place: int, room: int, inner: bool

@@ -159,7 +159,7 @@ def _lines_of(traceback: Any) -> _Lines:
     passed: list[tuple[Any, int]] = []
     evaluated: list[tuple[Any, int]] = []
     by_jaxviz = False  # whether the frames so far were called by jaxviz
-    codes, instructions = traceback.raw_frames()
+    codes, instructions = compat.raw_frames(traceback)
     frames = zip(codes, instructions, owners(codes), strict=True)
     for code, instruction, whose in frames:
         passed.append((code, instruction))
@@ -208,7 +208,7 @@ def location_at(code: Any, instruction: int) -> Location:
 @cleared
 @lru_cache(maxsize=65536)
 def _call_stack(traceback: Any) -> tuple[Location, ...]:
-    codes, instructions = traceback.raw_frames()
+    codes, instructions = compat.raw_frames(traceback)
     frames = list(zip(codes, instructions, owners(codes), strict=True))
     for whose in ("user", "library"):
         locations = tuple(location_at(code, i) for code, i, o in frames if o == whose)
@@ -232,7 +232,7 @@ def call_stack(source: Any) -> tuple[Location, ...]:
 def path_of_calls(traceback: Any) -> tuple[Location, ...]:
     """The lines of the user and of libraries that led to an equation, innermost first; without those that called
     jaxviz."""
-    codes, instructions = traceback.raw_frames()
+    codes, instructions = compat.raw_frames(traceback)
     inside = itertools.takewhile(
         lambda frame: frame[2] != "jaxviz", zip(codes, instructions, owners(codes), strict=True)
     )

@@ -41,7 +41,7 @@ def say_what_to_write(
 ) -> None:
     """Adds to the error of a public function how to call it.
 
-    That is, if it was given no function, a function without arguments, or a keyword that neither it nor the function takes.
+    That is, if it was given no function, a function without arguments, or a keyword that neither of them takes.
     """
     parameters = inspect.signature(public).parameters
     unexpected = [

@@ -168,10 +168,11 @@ def _anchor(location: Location, text: str) -> str:
 
 
 def listed(texts: Iterable[str], most: int = 3) -> str:
-    """`a, b, c and 2 more`, without duplicates."""
+    """`a, b, c and 2 more`, without duplicates; one more than that is listed as well."""
     different = list(dict.fromkeys(texts))
-    more = f" and {len(different) - most:,} more" if len(different) > most else ""
-    return ", ".join(different[:most]) + more
+    if len(different) <= most + 1:
+        return ", ".join(different)
+    return f"{', '.join(different[:most])} and {len(different) - most:,} more"
 
 
 def together(texts: Iterable[str]) -> str:

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import jaxviz
 from jaxviz.analysis.grouping import repetition, repetitions, without_repeats
 from jaxviz.derivation import STAGES
+from jaxviz.ir import compat
 
 
 def layer(x, p):
@@ -49,3 +50,21 @@ def test_the_numbers_of_many_group_them_as_one_by_one():
     numbers = repetitions(equations, holders)
     assert len(set(numbers)) == len(set(one_by_one)) == len(set(zip(numbers, one_by_one, strict=True)))
     assert len(set(numbers)) < len(numbers) / 2
+
+
+def through(x):
+    (y,) = tuple(jnp.sin(v) for v in (x,))
+    return y
+
+
+def test_a_call_is_the_same_expression_before_and_after_python_specializes_it():
+    """In Python 3.11 the instruction that executes a call changes after a few dozen calls."""
+
+    def often(x):
+        for _ in range(300):
+            x = through(x)
+        return x
+
+    stacks = [compat.raw_frames(e.source.traceback) for e in jaxviz.trace(often)(1.0).equations]
+    instructions = {i for codes, at in stacks for code, i in zip(codes, at, strict=True) if code is through.__code__}
+    assert len(instructions) == 1

@@ -211,7 +211,8 @@ def test_the_bars_take_one_row_each_and_the_curve_is_in_sight(tab, versions, wid
     page.get_by_test_id("view-motion").click()
     page.wait_for_selector("[data-testid=shelf]")
     page.get_by_test_id("motion-last").click()
-    assert page.locator(".jv-views").evaluate(IN_ROWS) == 1
+    # Eight questions, in words, leave no room for the two buttons after them on 720.
+    assert page.locator(".jv-views").evaluate(IN_ROWS) == (1 if width > 760 else 2)
     assert page.locator(".jv-motion .jv-play-bar").evaluate(IN_ROWS) == 1
     # The accessible name of a button does not depend on how much of its text is visible.
     page.get_by_role("button", name="Why is it saved").click()

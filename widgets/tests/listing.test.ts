@@ -78,8 +78,9 @@ test("folded lines have a summary", () => {
   const m = model();
   const lines = listing(m, [0]);
   expect(foldText(m, lines, 2)).toBe("1 equation · mul");
+  // Of a program that is called twice: its equations are there once.
   const made = model({ residual_producer: [2, 2] });
-  expect(foldText(made, listing(made, [0]), 2)).toBe("1 equation · mul · 2 residuals");
+  expect(foldText(made, listing(made, [0]), 2)).toBe("1 equation · mul · 1 residual");
   const loop = model({ program_length: [0, 1000, 0] });
   expect(foldText(loop, listing(loop, [0]), 2)).toBe("1,000 × 1 equation · mul");
 });

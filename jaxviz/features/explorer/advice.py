@@ -23,6 +23,7 @@ _CARDS = 3
 _REGIONS = 2
 """How many regions are tried for each, smallest first."""
 
+_PEAK = "{its peak}"
 _NO_MORE = "no more work"
 _MORE = f"more than {100 * NEAR:.0f} %"
 
@@ -68,20 +69,27 @@ def _card(switches: Switches, residuals: Iterable[int], expression: SavedExpress
     values = values - others or values
     if not values:
         is_computed = any(r.kind == "intermediate" for r in expression.residuals)
-        what = "The backward pass begins with it" if is_computed else "It is a constant"
+        what = (
+            "The backward pass begins with it, so recomputing it frees nothing."
+            if is_computed
+            else "It is a constant, which no checkpoint recomputes."
+        )
         planned = _planned(switches, expression)
-        return f"{planned[:1].upper()}{planned[1:]}." if planned else f"{what}, so no checkpoint removes it."
+        return f"{planned[:1].upper()}{planned[1:]}." if planned else what
     written = switches.search.written
     effects: list[tuple[bool, Trade, str]] = []
+    peak = f"the peak from {format_bytes(written.peak_nbytes)} to"
     holding = [i for i in range(len(switches.regions)) if values & switches.choices(i)]
     for i in sorted(holding, key=lambda i: len(switches.choices(i)))[:_REGIONS]:
         choices = switches.choices(i)
         around = switches.named(i)
         with_it = switches.trade(switches.key([i], choices))
-        for saved, said in (
-            (choices - values, f"Recomputing it in a checkpoint around {around} brings"),
-            (set[int](), f"A checkpoint around {around} that saves nothing brings"),
-        ):
+        again = f"Recomputing it in a checkpoint around {around} brings {peak} {_PEAK}"
+        if isinstance(with_it, Trade) and _lowers(written, with_it):
+            least = format_bytes(with_it.peak_nbytes)
+            again = f"A checkpoint around {around} brings {peak} {least}, and to {_PEAK} if it recomputes this value"
+        nothing = f"A checkpoint around {around} that saves nothing brings {peak} {_PEAK}"
+        for saved, said in ((choices - values, again), (set[int](), nothing)):
             trade = switches.trade(switches.key([i], saved))
             # An effect that the checkpoint also has while saving it is not due to recomputing it.
             less = not isinstance(with_it, Trade) or (isinstance(trade, Trade) and _lowers(with_it, trade))
@@ -92,10 +100,7 @@ def _card(switches: Switches, residuals: Iterable[int], expression: SavedExpress
         alone, then = (" alone", f"; {planned}") if planned else ("", "")
         return f"Recomputing this value{alone} would not lower the peak by {_MORE}{then}."
     _, best, said = max(effects, key=lambda f: (f[0], _worth(switches, f[1])))
-    return (
-        f"{said} the peak from {format_bytes(written.peak_nbytes)} to {format_bytes(best.peak_nbytes)}, for "
-        f"{_more_work(switches, best)}."
-    )
+    return f"{said.replace(_PEAK, format_bytes(best.peak_nbytes))}, for {_more_work(switches, best)}."
 
 
 def _planned(switches: Switches, expression: SavedExpression) -> str:
@@ -115,7 +120,9 @@ def _planned(switches: Switches, expression: SavedExpression) -> str:
 def _of_line(residuals: ResidualSet, location: Location) -> int:
     """The bytes that the gradient saves for a line of the user's."""
     line = location.file, location.line
-    return sum(r.nbytes for r in residuals if r.kind == "intermediate" and (r.location.file, r.location.line) == line)
+    return sum(
+        r.nbytes_on_one for r in residuals if r.kind == "intermediate" and (r.location.file, r.location.line) == line
+    )
 
 
 def _worth(switches: Switches, trade: Trade) -> float:
@@ -131,9 +138,12 @@ def _lowers(written: Trade, trade: Trade) -> bool:
 
 def _more_work(switches: Switches, trade: Trade) -> str:
     """`3 % more work`; less work if existing checkpoints are removed."""
-    share = 100 * (trade.work - switches.search.written.work) / max(switches.search.plain_flops, 1)
+    more = trade.work - switches.search.written.work
+    share = 100 * more / max(switches.search.plain_flops, 1)
     if share <= -1:
         return f"{-share:.0f} % less work"
-    if share < 0.05:
+    if more <= 0:
         return _NO_MORE
+    if share < 0.05:
+        return "under 0.1 % more work"
     return f"{share:.1f} % more work" if share < 10 else f"{share:.0f} % more work"

@@ -65,10 +65,10 @@ def add_saved_lines(columns: dict[str, Any], numbers: Numbers, residuals: Sequen
 
 
 def _saved(columns: dict[str, Any], numbers: Numbers, residuals: Sequence[Residual]) -> np.ndarray:
-    """The bytes that the gradient saves by location."""
+    """The bytes that the gradient saves by location, on one device."""
     saved = [r for r in residuals if r.is_saved]
     at = np.array([numbers.location(r.location) for r in saved], np.int64)
-    return np.bincount(at, [r.nbytes for r in saved], len(columns["location_file"]))
+    return np.bincount(at, [r.nbytes_on_one for r in saved], len(columns["location_file"]))
 
 
 def _add_by_line(columns: dict[str, Any], **by_location: np.ndarray) -> None:

@@ -51,7 +51,7 @@ def _keeps(residuals: ResidualSet) -> str:
 
 def _largest(residuals: ResidualSet) -> str:
     """``45 % of it for `jax.nn.gelu(x @ w)` at model.py:12``."""
-    total = residuals.saved.on_all or residuals.saved.nbytes
+    total = residuals.saved.nbytes
     if len(residuals.expressions) < 2 or not total:
         return ""
     first = residuals.expressions[0]
@@ -60,11 +60,11 @@ def _largest(residuals: ResidualSet) -> str:
 
 
 def said_of_peak(timeline: MemoryTimeline) -> str:
-    """``peak 43.7 MiB on each device in the backward pass, at `jax.nn.gelu(x @ w)` (model.py:12)``."""
+    """``modelled peak 43.7 MiB on each device in the backward pass, at `jax.nn.gelu(x @ w)` (model.py:12)``."""
     # Imported here, since the first view is sent before.
     from jaxviz.features.memory.timeline import peak_text
 
-    return peak_text(timeline, " on each device" * (timeline.n_devices > 1)) if timeline.steps else ""
+    return "modelled " + peak_text(timeline, " on each device" * (timeline.n_devices > 1)) if timeline.steps else ""
 
 
 def add_scopes(

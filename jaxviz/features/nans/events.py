@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.analysis.naming import ROOM, ROOM_IN_SENTENCE, Naming, is_of_users_rule
+from jaxviz.analysis.naming import IN_DERIVATIVE, ROOM, ROOM_IN_SENTENCE, Naming, is_of_users_rule
 from jaxviz.analysis.training_step import is_backward
 from jaxviz.features.nans.advice import ALIASES
 from jaxviz.features.nans.capture import kinds_of
@@ -344,13 +344,13 @@ class SearchNames:
           room: the maximum length of the expression.
         """
         name = self.naming.name(e, [outer for outer, _ in level.path], place, room, self.inner)
-        _, of_derivative, called = name.partition(_OF)
+        _, of_derivative, called = name.partition(IN_DERIVATIVE)
         if not is_derivative and of_derivative:  # the transpose of a user's rule
             return called
         if not name or not is_derivative or of_derivative:
             return name
         # In JAX's own gradient, or a hand-written derivative of a jitted function, there is no rule to name.
-        return f"{e.primitive.name}{_OF}{_expression(e, room) or name}"
+        return f"{e.primitive.name}{IN_DERIVATIVE}{_expression(e, room) or name}"
 
     def differentiated(self, level: ProgramLevel, e: Equation) -> str:
         """The expression whose derivative an equation of the backward pass belongs to; '' if none is found."""
@@ -374,6 +374,3 @@ class SearchNames:
 
 def _expression(e: Equation, room: int) -> str:
     return shortened_expression(expression_at(locate(e.source)), room)
-
-
-_OF = " in the derivative of "

@@ -14,7 +14,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.primitives import operation_of
 from jaxviz.ir.syntax import Equation, Var
-from jaxviz.report.tables import counted, line_beside, listed, together
+from jaxviz.report.tables import line_beside, listed, together
 
 if TYPE_CHECKING:
     from jaxviz.features.residuals.residual import Residual
@@ -101,17 +101,18 @@ def _uses(readers: Sequence[Reader], shown: Location) -> str:
         line = line_beside(at, shown) if at is not None else ""
         uses.setdefault((*place, not again), (line, {}))[1][_operation(reader)] = None
     lines: dict[tuple[bool, str], list[str]] = {}
-    for use in sorted(uses)[:_SHOWN]:
+    n = len(uses) if len(uses) <= _SHOWN + 1 else _SHOWN
+    for use in sorted(uses)[:n]:
         line, operations = uses[use]
         lines.setdefault((not use[-1], listed(operations)), []).append(line)
     parts = [_use(*use, where) for use, where in lines.items()]
-    if len(uses) > _SHOWN:
-        parts.append(f"in {counted(len(uses) - _SHOWN, 'more place')}")
+    if len(uses) > n:
+        parts.append(f"in {len(uses) - n:,} more places")
     return together(parts)
 
 
 _SHOWN = 2
-"""How many lines that need a value one reason names."""
+"""How many lines that need a value one reason names, or one more if that is all."""
 
 
 def _use(again: bool, operations: str, lines: Sequence[str]) -> str:

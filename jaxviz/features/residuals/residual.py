@@ -18,7 +18,7 @@ from jaxviz import higher_order
 from jaxviz.analysis.checkpoints import moved_or_rounded
 from jaxviz.analysis.grouping import alike, grouped, pattern, repetition
 from jaxviz.analysis.modules import module_of, scopes_of
-from jaxviz.analysis.naming import written_at
+from jaxviz.analysis.naming import IN_DERIVATIVE, written_at
 from jaxviz.analysis.site import Site, call_name
 from jaxviz.analysis.walk import Reader, Source, library_of, primal_equation
 from jaxviz.features.residuals.reasons import explain, needed
@@ -122,6 +122,11 @@ class Residual(Data):
     is_read: bool = True
     nbytes_per_device: int | None = None
     with_source: bool = field(default_factory=shows_source, repr=False)
+
+    @property
+    def nbytes_on_one(self) -> int:
+        """Its bytes on one device, which are all of them if everything is on one."""
+        return self.nbytes if self.nbytes_per_device is None else self.nbytes_per_device
 
     @property
     def kind(self) -> Kind:
@@ -347,8 +352,8 @@ class SavedExpression:
 
     @cached_property
     def nbytes(self) -> int:
-        """The bytes of all its values."""
-        return sum(g.nbytes for g in self.groups)
+        """The bytes of all its values, on one device."""
+        return sum(r.nbytes_on_one for r in self.residuals)
 
     @cached_property
     def _counts(self) -> Counter[Hashable]:
@@ -380,8 +385,10 @@ class SavedExpression:
 
     @property
     def reason(self) -> str:
-        """`needed again in line 12's gradient (tanh) and in line 13's gradient (product).`"""
-        return f"{needed(self.residuals)}."
+        """`needed again in line 12's gradient (tanh) and in line 13's gradient (product).` Begins with `part of its
+        derivative` if the value of the expression is not among them."""
+        is_derivative = all(IN_DERIVATIVE in r.value for r in self.residuals)
+        return f"{'part of its derivative, ' * is_derivative}{needed(self.residuals)}."
 
 
 def saved_expressions(groups: Sequence[ResidualGroup]) -> tuple[SavedExpression, ...]:

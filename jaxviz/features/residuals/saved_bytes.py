@@ -68,7 +68,7 @@ def saved_bytes(residuals: Sequence[Residual]) -> SavedBytes:
     arguments = [r for r in residuals if r.kind == "argument" and r.is_read]
     unread = [r for r in residuals if r.kind == "unread"]
     is_divided = any(r.nbytes_per_device is not None for r in residuals)
-    size = lambda residuals_: sum(r.nbytes if r.nbytes_per_device is None else r.nbytes_per_device for r in residuals_)
+    size = lambda residuals_: sum(r.nbytes_on_one for r in residuals_)
     return SavedBytes(
         size(saved), len(saved), size(arguments), len(arguments), size(unread), len(unread),
         sum(r.nbytes for r in saved) if is_divided else None,

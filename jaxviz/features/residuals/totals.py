@@ -65,4 +65,4 @@ def per_device(residuals: Sequence[Residual]) -> int | None:
     """
     if all(r.nbytes_per_device is None for r in residuals):
         return None
-    return sum(r.nbytes if r.nbytes_per_device is None else r.nbytes_per_device for r in residuals)
+    return sum(r.nbytes_on_one for r in residuals)

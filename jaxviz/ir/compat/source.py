@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import opcode
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jax.extend import source_info_util
@@ -52,8 +53,34 @@ def frames_of(source: Any) -> list[tuple[Any, int]]:
     executing."""
     if source is None or source.traceback is None:
         return []
-    codes, instructions = source.traceback.raw_frames()
-    return list(zip(codes, instructions, strict=True))
+    return list(zip(*raw_frames(source.traceback), strict=True))
+
+
+def raw_frames(traceback: Any) -> tuple[Sequence[Any], Sequence[int]]:
+    """The code objects of a call stack, innermost first, and the instruction that each was executing: the same for each
+    execution of a call."""
+    codes, instructions = traceback.raw_frames()
+    if _PRECALL is None:
+        return codes, instructions
+    return codes, [i + _TO_CALL * (i in _precalls(code)) for code, i in zip(codes, instructions, strict=True)]
+
+
+_PRECALL = opcode.opmap.get("PRECALL")
+"""In Python 3.11 a call consists of two instructions, and is executed by the first once it has been specialized."""
+_TO_CALL = 4
+"""The bytes from the first to the second."""
+
+_of_code: dict[int, tuple[Any, frozenset[int]]] = {}
+"""By a code object's id, since hashing it takes time; it is kept alive, so that its id stays its own."""
+
+
+def _precalls(code: Any) -> frozenset[int]:
+    known = _of_code.get(id(code))
+    if known is None:
+        bytecode = code.co_code  # made anew each time
+        places = frozenset(i for i in range(0, len(bytecode), 2) if bytecode[i] == _PRECALL)
+        known = _of_code[id(code)] = code, places
+    return known[1]
 
 
 _LIBRARY = tuple(f"/jax/_src/{name}" for name in ("nn/", "numpy/", "scipy/", "ops/", "lax/", "random.py"))

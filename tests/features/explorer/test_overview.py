@@ -152,7 +152,7 @@ def test_the_headline_says_what_the_reports_say(shown):
     residuals, memory = derivation.residuals, jaxviz.memory(derivation)
     assert format_bytes(residuals.saved.nbytes) in view.headline.keeps
     assert format_bytes(residuals.saved.arguments) in view.headline.keeps
-    assert view.headline.peak.startswith(f"peak {format_bytes(memory.peak_nbytes)} in the ")
+    assert view.headline.peak.startswith(f"modelled peak {format_bytes(memory.peak_nbytes)} in the ")
 
 
 @pytest.mark.slow

@@ -115,8 +115,11 @@ export function foldText(model: Model, lines: readonly Line[], i: number): strin
   for (let k = i; k <= foldTo; k++) {
     const inner = lines[k]!;
     if (inner.kind !== "equation") continue;
-    for (const index of model.residualsOfRow.get(inner.row) ?? [])
-      if (model.residuals[index]!.producer === inner.row) residuals += 1;
+    // A program that is called often has its equations once, and as many residuals of each as there are calls.
+    const made = (model.residualsOfRow.get(inner.row) ?? []).filter(
+      (index) => model.residuals[index]!.producer === inner.row,
+    );
+    residuals += Math.min(made.length, model.outputs(inner.row).length);
     if (k === i) continue;
     equations += 1;
     const primitive = model.primitive(inner.row);

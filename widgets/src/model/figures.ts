@@ -3,7 +3,7 @@
 import { formatBytes, formatFlops } from "../base/format";
 import { push, sumOf } from "./groups";
 import type { Model } from "./model";
-import type { Residual } from "./records";
+import { bytesOnOne, type Residual } from "./records";
 
 export const FIGURES = ["kept", "forward", "backward", "recomputed", "moved"] as const;
 export type Figure = (typeof FIGURES)[number];
@@ -121,7 +121,7 @@ export function equationsOfLine(model: Model, file: number, line: number): LineE
     const made = (model.residualsOfRow.get(row) ?? []).map((index) => model.residuals[index]!);
     const isOfLine = (r: Residual) => r.place?.file === file && r.place.line === line;
     const counted = made.filter((r) => r.producer === row && r.kind !== "argument" && isOfLine(r));
-    return counted.reduce((sum, r) => sum + r.nbytes, 0);
+    return sumOf(counted, bytesOnOne);
   };
   return alikeAmong(model, shown).map((same) => {
     const [first] = same as [number];

@@ -85,6 +85,9 @@ export function readGroups(model: Model): ResidualGroup[] {
   return groups;
 }
 
+/** The bytes of a residual on one device: one whose layout is not known counts in full. */
+export const bytesOnOne = ({ nbytes, perDevice }: Residual): number => (perDevice < 0 ? nbytes : perDevice);
+
 export function readResiduals(model: Model): Residual[] {
   const n = model.column("residual_nbytes").length;
   return Array.from({ length: n }, (_, i) => ({

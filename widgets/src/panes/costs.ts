@@ -25,7 +25,7 @@ import {
 import { sumOf } from "../model/groups";
 import type { Model } from "../model/model";
 import { lineOf, overviewOf, type Scope, shortPlace } from "../model/overview";
-import type { Place, Residual } from "../model/records";
+import { bytesOnOne, type Place, type Residual } from "../model/records";
 import { type Least, Roofline } from "../model/roofline";
 import type { Interval } from "../model/span";
 import type { Selection, State } from "../state/state";
@@ -409,7 +409,7 @@ function functionsOf({ model }: State): Row[] {
       backward: work(true),
       recomputed: again.reduce((sum, row) => sum + model.work(row), 0),
       moved: sumOf(rows, (row) => model.moved(row)),
-      kept: own.filter(isSaved).reduce((sum, r) => sum + r.nbytes, 0),
+      kept: sumOf(own.filter(isSaved), bytesOnOne),
     };
     const least = (roofline: Roofline) => roofline.ofRows(rows);
     return { key: what, what, place: null, figures, rows: () => rows, least };
@@ -431,7 +431,7 @@ function equationsOf({ model, time: { interval } }: State): Row[] {
       backward: isBackward ? work : 0,
       recomputed: model.role(first) === "recomputation" ? work : 0,
       moved: sumOf(same, (row) => model.column("equation_moved")[row]!),
-      kept: sumOf(saved, (r) => r.nbytes),
+      kept: sumOf(saved, bytesOnOne),
     };
     const types = model.outputs(first).map((v) => model.variable(v).type);
     const what = formatRepeated(same.length, `${model.primitive(first)} ${types.join(" ")}`.trim());

@@ -4,7 +4,7 @@ import { formatBytes, formatCount, plural } from "../base/format";
 import { sortedBy } from "../base/sorted";
 import { grouped, sumOf, typeOfSome } from "../model/groups";
 import type { Kept } from "../model/overview";
-import type { Residual, ResidualGroup } from "../model/records";
+import { bytesOnOne, type Residual, type ResidualGroup } from "../model/records";
 
 export type Key = "label" | "type" | "nbytes" | "line";
 
@@ -103,16 +103,10 @@ function summed(first: Residual, members: readonly Residual[]): Residual {
   return {
     ...first,
     nbytes: sumOf(members, (r) => r.nbytes),
-    perDevice: members.some(isOnDevices) ? onDevice(members) : -1,
+    perDevice: members.some((r) => r.perDevice >= 0) ? sumOf(members, bytesOnOne) : -1,
     dummy: sumOf(members, (r) => r.dummy),
   };
 }
-
-const isOnDevices = (r: Residual) => r.perDevice >= 0;
-
-/** Bytes on one device: values whose layout is not known count in full. */
-const onDevice = (residuals: readonly Residual[]) =>
-  sumOf(residuals, (r) => (isOnDevices(r) ? r.perDevice : r.nbytes));
 
 /** Whether a residual takes memory for the backward pass: no argument, and read there. */
 export const isSaved = ({ kind }: Residual): boolean => kind !== "argument" && kind !== "unread";
@@ -130,8 +124,8 @@ export function summary(residuals: readonly Residual[], all: readonly Residual[]
   const of = (kind: string) => residuals.filter((r) => r.kind === kind);
   const [read, dropped] = [of("argument"), of("unread")];
   const saved = residuals.filter(isSaved);
-  const bytes = (rs: readonly Residual[]) => formatBytes(onDevice(rs));
-  const on = all.some(isOnDevices) ? " on each device" : "";
+  const bytes = (rs: readonly Residual[]) => formatBytes(sumOf(rs, bytesOnOne));
+  const on = all.some((r) => r.perDevice >= 0) ? " on each device" : "";
   const parts = [
     saved.length ? `saves ${bytes(saved)}${on} in ${plural(saved.length, "value")}` : "saves nothing",
     read.length > 0 && `reads ${bytes(read)} of its arguments`,

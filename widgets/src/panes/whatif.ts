@@ -423,7 +423,7 @@ class Board {
     const flip = () =>
       isOn ? switches.choose(null, "All switches as the function is written.") : switches.plan();
     const what =
-      "jaxviz.plan_remat: the plan that lowers the peak most for the least work; sets all switches";
+      "jaxviz.plan_remat, as it can be written in your source: it lowers the peak most for the work that it adds; sets all switches";
     const toggle = this.switch(
       isOn ? "on" : "off",
       String(isOn) as "true" | "false",
@@ -438,7 +438,7 @@ class Board {
       "tr",
       { class: isOn ? "" : "jv-faded", "data-key": "plan" },
       h("td", { class: "jv-col-switch" }, toggle),
-      h("td", { class: "jv-col-name", title: what }, h("strong", {}, "the plan"), " for the lowest peak"),
+      h("td", { class: "jv-col-name", title: what }, h("strong", {}, "the plan"), " of plan_remat"),
       ...(planned === null
         ? this.cells(UNKNOWN, "if switched on")
         : this.cells(isOn ? AS_WRITTEN : planned, isOn ? "if switched off" : "if switched on")),
