@@ -38,6 +38,9 @@ export const NO_WORK: Work = {
   cancel: () => {},
 };
 
+/** Whether the kernel works on something, as far as is known. */
+export const isLookedFor = ({ progress }: Work) => ["asked", "late", "working"].includes(progress.state);
+
 export const NO_ANSWER =
   "No answer from the kernel yet. If it is busy, this continues when it is free; if it has shut down, run the cell again.";
 export const GONE = "The kernel that made this has shut down or restarted. Run the cell again to see it.";

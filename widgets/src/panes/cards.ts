@@ -2,6 +2,7 @@
 
 import { formatBytes, formatCount, percent, plural } from "../base/format";
 import { type Kept, overviewOf } from "../model/overview";
+import { isLookedFor } from "../model/work";
 import type { State } from "../state/state";
 import { button, h } from "../ui/dom";
 import { marked } from "../ui/marked";
@@ -31,7 +32,8 @@ export class CardsPane {
     const share = percent((100 * kept.nbytes) / Math.max(1, total));
     const values = plural(kept.values, "value");
     const times = kept.times > 1 ? `${formatCount(kept.times)} × ${values}` : values;
-    const advice = this.state.advised?.cards[kept.index] ?? "";
+    const { advised } = this.state;
+    const advice = advised?.cards[kept.index] ?? "";
     const name = button(h("code", {}, kept.label), () => this.state.openResiduals(kept.residuals), {
       class: "jv-card-name jv-bare jv-cut",
       title: `${kept.label}\nShow it in the equations, forward beside backward`,
@@ -54,7 +56,9 @@ export class CardsPane {
         ` of what is saved: ${times}, at ${model.placeText(kept.place)}`,
       ),
       h("p", {}, ...marked(kept.reason)),
-      advice && h("p", { class: "jv-card-advice" }, ...marked(advice)),
+      // Its lines are there from the start, so that nothing moves when they are filled.
+      (advised !== null || isLookedFor(this.state.advice)) &&
+        h("p", { class: "jv-card-advice" }, ...marked(advice)),
     );
   }
 }

@@ -3,7 +3,7 @@
 import { formatCount, plural } from "../base/format";
 import type { Matches } from "../model/changes";
 import { transformsOf } from "../model/player";
-import type { Progress, Work } from "../model/work";
+import { isLookedFor, type Progress } from "../model/work";
 import type { Extra, State, View } from "../state/state";
 import { button, h } from "../ui/dom";
 import { marked } from "../ui/marked";
@@ -316,9 +316,6 @@ function press(button: HTMLElement, isPressed: boolean): void {
   button.classList.toggle("is-shown", isPressed);
   button.setAttribute("aria-pressed", String(isPressed));
 }
-
-/** Whether the kernel works on something, as far as is known. */
-const isLookedFor = ({ progress }: Work) => ["asked", "late", "working"].includes(progress.state);
 
 /** A sentence with its first amount in bold. */
 function loud(text: string): (Node | string)[] {
