@@ -23,7 +23,6 @@ _CARDS = 3
 _REGIONS = 2
 """How many regions are tried for each, smallest first."""
 
-_PEAK = "{its peak}"
 _NO_MORE = "no more work"
 _MORE = f"more than {100 * NEAR:.0f} %"
 
@@ -77,30 +76,30 @@ def _card(switches: Switches, residuals: Iterable[int], expression: SavedExpress
         planned = _planned(switches, expression)
         return f"{planned[:1].upper()}{planned[1:]}." if planned else what
     written = switches.search.written
-    effects: list[tuple[bool, Trade, str]] = []
+    effects: list[tuple[bool, Trade, str, str]] = []
     peak = f"the peak from {format_bytes(written.peak_nbytes)} to"
     holding = [i for i in range(len(switches.regions)) if values & switches.choices(i)]
     for i in sorted(holding, key=lambda i: len(switches.choices(i)))[:_REGIONS]:
         choices = switches.choices(i)
         around = switches.named(i)
         with_it = switches.trade(switches.key([i], choices))
-        again = f"Recomputing it in a checkpoint around {around} brings {peak} {_PEAK}"
+        again, then = f"Recomputing it in a checkpoint around {around} brings {peak}", ""
         if isinstance(with_it, Trade) and _lowers(written, with_it):
-            least = format_bytes(with_it.peak_nbytes)
-            again = f"A checkpoint around {around} brings {peak} {least}, and to {_PEAK} if it recomputes this value"
-        nothing = f"A checkpoint around {around} that saves nothing brings {peak} {_PEAK}"
-        for saved, said in ((choices - values, again), (set[int](), nothing)):
+            again = f"A checkpoint around {around} brings {peak} {format_bytes(with_it.peak_nbytes)}, and to"
+            then = " if it recomputes this value"
+        nothing = f"A checkpoint around {around} that saves nothing brings {peak}"
+        for saved, said, condition in ((choices - values, again, then), (set[int](), nothing, "")):
             trade = switches.trade(switches.key([i], saved))
             # An effect that the checkpoint also has while saving it is not due to recomputing it.
             less = not isinstance(with_it, Trade) or (isinstance(trade, Trade) and _lowers(with_it, trade))
             if isinstance(trade, Trade) and _lowers(written, trade) and less:
-                effects.append((bool(saved), trade, said))
+                effects.append((bool(saved), trade, said, condition))
     if not effects:
         planned = _planned(switches, expression)
         alone, then = (" alone", f"; {planned}") if planned else ("", "")
         return f"Recomputing this value{alone} would not lower the peak by {_MORE}{then}."
-    _, best, said = max(effects, key=lambda f: (f[0], _worth(switches, f[1])))
-    return f"{said.replace(_PEAK, format_bytes(best.peak_nbytes))}, for {_more_work(switches, best)}."
+    _, best, said, condition = max(effects, key=lambda f: (f[0], _worth(switches, f[1])))
+    return f"{said} {format_bytes(best.peak_nbytes)}{condition}, for {_more_work(switches, best)}."
 
 
 def _planned(switches: Switches, expression: SavedExpression) -> str:

@@ -12,6 +12,7 @@ from jax.extend import source_info_util
 
 from jaxviz.ir.compat.jaxprs import is_user_file
 from jaxviz.ir.compat.private import _config, _source, _traceback_util
+from jaxviz.ir.sharing import on_clearing
 
 # An operation's innermost frame is in our tracing code, which JAX would report as the user's line.
 source_info_util.register_exclusion(os.path.dirname(os.path.abspath(__file__)) + os.sep)
@@ -72,11 +73,15 @@ _TO_CALL = 4
 
 _of_code: dict[int, tuple[Any, frozenset[int]]] = {}
 """By a code object's id, since hashing it takes time; it is kept alive, so that its id stays its own."""
+_MOST = 16_384
+on_clearing(_of_code.clear)
 
 
 def _precalls(code: Any) -> frozenset[int]:
     known = _of_code.get(id(code))
     if known is None:
+        if len(_of_code) >= _MOST:
+            _of_code.clear()
         bytecode = code.co_code  # made anew each time
         places = frozenset(i for i in range(0, len(bytecode), 2) if bytecode[i] == _PRECALL)
         known = _of_code[id(code)] = code, places
