@@ -3,6 +3,7 @@ repetitions folded."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, takewhile
@@ -209,7 +210,8 @@ class Boxes:
             if call is not None:
                 call.is_certain &= call not in self._met  # otherwise it is shown in parts
                 self._met.add(call)
-            sections.append(_Section(name, "scope", self._number(pattern(name), inside), children=inside, call=call))
+            number = self._number(_without_digits(name), inside)
+            sections.append(_Section(name, "scope", number, children=inside, call=call))
         return sections
 
     def _lines(self, leaves: Sequence[_Leaf]) -> Iterator[_Section]:
@@ -256,7 +258,7 @@ class Boxes:
                 path = (*outer, ScopeBox(first.name, "loop", first.trips * count))
                 is_certain = True
             case "scope":
-                path = (*outer, ScopeBox(alike([node.name for node in nodes]), "scope", count))
+                path = (*outer, ScopeBox(_name_of_all([node.name for node in nodes]), "scope", count))
                 is_certain &= _are_certain(nodes)
             case _:
                 path = outer
@@ -265,6 +267,19 @@ class Boxes:
             self._any.setdefault(leaf.equation, path)
         if first.children:
             self._put([node.children for node in nodes], path, is_certain)
+
+
+def _without_digits(name: str) -> str:
+    """A name without numbers: parts with the same operations on the same lines are told apart by nothing else."""
+    return _DIGITS.sub("", pattern(name))
+
+
+_DIGITS = re.compile(r"\d+")
+
+
+def _name_of_all(names: Sequence[str]) -> str:
+    """`LinenBlock_0…3`, and `block` for `block0`, `block1` and so on."""
+    return alike(names) if len(set(map(pattern, names))) == 1 else _without_digits(names[0])
 
 
 def _calls_of(leaves: Sequence[_Leaf], outer: int) -> list[Sequence[FunctionCall]]:

@@ -155,6 +155,22 @@ def test_the_headline_says_what_the_reports_say(shown):
     assert view.headline.peak.startswith(f"modelled peak {format_bytes(memory.peak_nbytes)} in the ")
 
 
+def test_on_several_devices_all_bytes_are_those_of_one():
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    x = jax.device_put(jnp.ones((16, 4)), jax.NamedSharding(mesh, jax.P("data")))
+    derivation = derive(lambda x: jnp.sum(jnp.sin(jnp.tanh(x))), x)
+    residuals, view = derivation.residuals, view_of(derivation)
+    assert residuals.nbytes_without_arguments == 8 * residuals.saved.nbytes > 0
+    for column in ("kept_nbytes", "line_kept"):
+        assert view.columns[column].sum() == residuals.saved.nbytes
+
+
+def test_a_value_of_a_derivative_is_not_said_to_be_that_of_the_expression():
+    power, result = (derive(f, jnp.ones(3)).residuals for f in (lambda x: jnp.sum(x**3), lambda x: jnp.sum(jnp.exp(x))))
+    assert power.expressions[0].reason.startswith("part of its derivative, needed again in line ")
+    assert result.expressions[0].reason.startswith("needed again in line ")
+
+
 @pytest.mark.slow
 def test_layers_are_one_box():
     f, args = transformer(12)
@@ -168,6 +184,17 @@ def test_layers_are_one_box():
     view = view_of(derive(f, *args))
     for scanned in (named(view), named(view, 1)):
         assert (scanned["scan"], scanned["scan/layer"], scanned["scan/layer/layer_norm"]) == (12, 1, 2)
+
+
+def test_layers_whose_scopes_are_numbered_repeat():
+    def numbered(ws, x):
+        for i, w in enumerate(ws):
+            with jax.named_scope(f"block{i}"):
+                x = first(w, x) + second(w, x)
+        return x.sum()
+
+    view = view_of(derive(numbered, [W] * 4, jnp.ones((2, 4))))
+    assert named(view)[""] == named(view, 1)[""] == 4  # without a name: two functions, and a line
 
 
 def test_a_step_of_a_loop_is_one_though_the_backward_pass_has_two_products_of_a_line():
