@@ -159,7 +159,7 @@ def test_no_control_moves_when_advice_arrives_or_at_a_hover_or_a_selection(page)
         assert page.evaluate(CONTROLS) == before
 
 
-@pytest.mark.parametrize("width", (700, 1100))
+@pytest.mark.parametrize("width", [700, 1100])
 def test_no_card_moves_when_its_advice_arrives(tab, six_layers, tmp_path, width):
     page = tab.page
     page.set_viewport_size({"width": width, "height": 620})
