@@ -21,6 +21,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.origin import locate
 from jaxviz.ir.syntax import Atom, Checkpoint, Equation, Operation, Origin, Program, Var
+from jaxviz.transforms.accumulators import accumulator_type
 from jaxviz.transforms.dce import DceRule, dce_program, nothing_left
 from jaxviz.transforms.driver import Builder, Mask, Template, select, with_constants_as_inputs
 from jaxviz.transforms.flags import FlagRule, flag_program
@@ -36,6 +37,7 @@ from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program
 
 class Remat(CallPrimitive):
     is_checkpoint = True
+    accumulates = True
 
     def first_covered(self, operation: Operation) -> int:
         return 0
@@ -107,17 +109,18 @@ class Remat(CallPrimitive):
         saved = builder.inline(again, others)[len(parts.known_results) :]
         cts_in = {i: Var(compat.cotangent_type(v.aval)) for i, v in enumerate(body.outvars) if nonzero_cts[i]}
         linear_cts = [v for i, v in cts_in.items() if parts.unknown_out[i]]
+        accumulators = [Var(accumulator_type(v.aval)) for v in select(linear, body.invars) if compat.is_ref(v.aval)]
         cotangents = back.backward.cotangents()
         summands = [ct for cts in cotangents.values() for ct in cts]
         with_cotangents = replace(back.backward, outvars=(*back.backward.outvars, *summands))
-        outs = builder.inline(with_cotangents, [*saved, *linear_cts])
+        outs = builder.inline(with_cotangents, [*saved, *linear_cts, *accumulators])
         outs, cts_inside = outs[: len(back.backward.outvars)], outs[len(back.backward.outvars) :]
-        combined = builder.program([*others, *cts_in.values()], outs, compat.derived_debug_info(
-            body.debug_info, [""] * (len(others) + len(cts_in)), len(outs)
-        ))  # fmt: skip
+        inputs = [*others, *cts_in.values(), *accumulators]
+        info = compat.derived_debug_info(body.debug_info, [""] * len(inputs), len(outs))
+        combined = builder.program(inputs, outs, info)
         prevent_cse = _per_input(
             operation.params["prevent_cse"],
-            lambda p: (*select([not lin for lin in linear], p), *([True] * len(cts_in))),
+            lambda p: (*select([not lin for lin in linear], p), *([True] * (len(inputs) - len(others)))),
         )
         combined = replace(combined, cotangents=partial(_inlined, cotangents, cts_inside))
         call = apply_remat(operation, combined, prevent_cse)

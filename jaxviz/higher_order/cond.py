@@ -57,6 +57,7 @@ from jaxviz.transforms.vmap import Dims, Note, VmapRule, inputs_moved, vmap_prog
 class Cond(Primitive):
     kind = "choice"
     is_typed_by_cotangents = True
+    accumulates = True
 
     def first_covered(self, operation: Operation) -> int:
         return 0

@@ -35,6 +35,7 @@ from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program
 
 class Jit(CallPrimitive):
     is_typed_by_cotangents = True
+    accumulates = True
 
     def jvp(self, operation: Operation, nonzeros: Mask) -> JvpRule:
         pushed = jvp.jvp_program(operation.params["jaxpr"], nonzeros)
@@ -116,8 +117,10 @@ class Jit(CallPrimitive):
         parts = transpose_program(operation.params["jaxpr"], linear, nonzero_cts, options)
         others = [i for i, lin in enumerate(linear) if not lin]
         cts_in = [i for i, nz in enumerate(nonzero_cts) if nz]
-        cts_out = select(parts.nonzeros_out, [i for i, lin in enumerate(linear) if lin])
-        template = Template(_transposed_jit(operation, parts.backward, others, cts_in, cts_out), "cotangent")
+        operands = [i for i, lin in enumerate(linear) if lin]
+        cts_out = select(parts.nonzeros_out, operands)
+        refs = [i for i in operands if compat.is_ref(operation.in_avals[i])]
+        template = Template(_transposed_jit(operation, parts.backward, others, cts_in, cts_out, refs), "cotangent")
         return TransposeRule(template, parts.nonzeros_out, "transpose of a jitted function", parts.logs)
 
     def batch(self, operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
@@ -213,10 +216,15 @@ def _may_bypass(operation: Operation, result: int) -> bool:
 
 
 def _transposed_jit(
-    like: Operation, body: Program, others: Sequence[int], cts_in: Sequence[int], cts_out: Sequence[int]
+    like: Operation,
+    body: Program,
+    others: Sequence[int],
+    cts_in: Sequence[int],
+    cts_out: Sequence[int],
+    refs_in: Sequence[int],
 ) -> Program:
     """The program that applies the transposed jit. Cotangents have the shardings and layouts of the results and
-    operands that they belong to; logs have none."""
+    operands that they belong to, accumulators those of their references; logs have none."""
     p = like.params
     body, refs = with_refs_as_inputs(body)
     n_logged = len(body.outvars) - len(cts_out)
@@ -228,11 +236,13 @@ def _transposed_jit(
             *refs_shardings,
             *(p["in_shardings"][i] for i in others),
             *(p["out_shardings"][i] for i in cts_in),
+            *(p["in_shardings"][i] for i in refs_in),
         ),
         "in_layouts": (
             *([None] * len(refs)),
             *(p["in_layouts"][i] for i in others),
             *(p["out_layouts"][i] for i in cts_in),
+            *(p["in_layouts"][i] for i in refs_in),
         ),
         "out_shardings": (*(p["in_shardings"][i] for i in cts_out), *([compat.UNSPECIFIED] * n_logged)),
         "out_layouts": (*(p["in_layouts"][i] for i in cts_out), *([None] * n_logged)),

@@ -19,6 +19,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.syntax import Atom, Checkpoint, Equation, Operation, Program, Var
+from jaxviz.transforms.accumulators import accumulator_type
 from jaxviz.transforms.dce import DceRule, dce_program, nothing_left
 from jaxviz.transforms.driver import (
     Builder,
@@ -102,6 +103,7 @@ class ScanParams:
 class Scan(CallPrimitive):
     kind = "loop"
     is_typed_by_cotangents = True
+    accumulates = True
 
     def first_covered(self, operation: Operation) -> int:
         return self.carry(operation)[1]
@@ -293,20 +295,24 @@ class Scan(CallPrimitive):
         const_lin, carry_lin, xs_lin = partition(linear, n_consts, n_carry)
         _, ys_cts = partition(nonzero_cts, n_carry)
         inner = (*const_lin, *([True] * n_carry), *xs_lin)
-        n_const_lin, n_lin = sum(const_lin), sum(inner)
+        is_ref = [compat.is_ref(v.aval) for v in select(inner, scan.body.invars)]
+        n_refs = sum(is_ref[: sum(const_lin)])
+        n_const_lin, n_xs_lin = sum(const_lin) - n_refs, sum(xs_lin) - sum(is_ref) + n_refs
         options = TransposeOptions(
-            carried=[True] * n_const_lin + [False] * (n_lin - n_const_lin),
-            instantiate=[True] * n_lin,
+            carried=[i < sum(const_lin) and not r for i, r in enumerate(is_ref)],
+            instantiate=[not r for r in is_ref],
             ct_avals=[compat.as_weak_as(a, b) for a, b in zip(scan.body.out_avals, operation.out_avals, strict=True)],
             logs=logs,
         )
         parts = transpose_program(scan.body, inner, [*([True] * n_carry), *ys_cts], options)
-        n_fixed, n_stacked, n_ys = n_consts - n_const_lin, len(xs_lin) - sum(xs_lin), sum(ys_cts)
-        fixed, stacked, ct_carry, ct_ys, ct_consts = partition(
-            range(len(parts.backward.invars)), n_fixed, n_stacked, n_carry, n_ys
+        n_fixed, n_stacked, n_ys = n_consts - sum(const_lin), len(xs_lin) - sum(xs_lin), sum(ys_cts)
+        fixed, stacked, ct_carry, ct_ys, ct_consts, refs, xs_refs = partition(
+            range(len(parts.backward.invars)), n_fixed, n_stacked, n_carry, n_ys, n_const_lin, n_refs
         )
-        body = reordered(parts.backward, [*fixed, *ct_consts, *ct_carry, *ct_ys, *stacked])
-        backward_scan = scan.like(body, n_fixed, n_const_lin + n_carry, reverse=not operation.params["reverse"])
+        body = reordered(parts.backward, [*fixed, *refs, *ct_consts, *ct_carry, *ct_ys, *stacked, *xs_refs])
+        backward_scan = scan.like(
+            body, n_fixed + n_refs, n_const_lin + n_carry, reverse=not operation.params["reverse"]
+        )
 
         builder = Builder()
         others = [Var(a) for a, lin in zip(operation.in_avals, linear, strict=True) if not lin]
@@ -315,9 +321,11 @@ class Scan(CallPrimitive):
             Var(compat.cotangent_type(a)) if nz else None
             for a, nz in zip(operation.out_avals, nonzero_cts, strict=True)
         ]
+        accumulators = [Var(accumulator_type(a)) for a in select(linear, operation.in_avals) if compat.is_ref(a)]
         starts = [
             builder.zero(compat.cotangent_type(a), "transpose")
             for a in select(const_lin, operation.in_avals[:n_consts])
+            if not compat.is_ref(a)
         ]
         going_round = [
             builder.zero(compat.cotangent_type(a), "transpose") if ct is None else ct
@@ -326,12 +334,20 @@ class Scan(CallPrimitive):
         nonzero_cts_in = [ct for ct in cts if ct is not None]
         ys = [ct for ct in cts[n_carry:] if ct is not None]
         outs = builder.apply(
-            backward_scan, [*others[:n_fixed], *starts, *going_round, *ys, *others[n_fixed + n_starts :]]
+            backward_scan,
+            [
+                *others[:n_fixed], *accumulators[:n_refs], *starts, *going_round, *ys, *others[n_fixed + n_starts :],
+                *accumulators[n_refs:],
+            ],
+        )  # fmt: skip
+        is_operand = (*([True] * n_const_lin), *carry_lin, *([True] * n_xs_lin))
+        n = len(is_operand)
+        backward = builder.program(
+            [*others, *nonzero_cts_in, *accumulators], [*select(is_operand, outs[:n]), *outs[n:]]
         )
-        is_operand = (*([True] * n_const_lin), *carry_lin, *([True] * sum(xs_lin)))
-        backward = builder.program([*others, *nonzero_cts_in], [*select(is_operand, outs[:n_lin]), *outs[n_lin:]])
         template = Template(backward, "cotangent", keeps_lines=True)
-        return TransposeRule(template, (True,) * sum(linear), "transpose of a scan", parts.logs)
+        nonzeros_out = tuple(not compat.is_ref(a) for a in select(linear, operation.in_avals))
+        return TransposeRule(template, nonzeros_out, "transpose of a scan", parts.logs)
 
     def batch(self, operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
         """The carry is mapped if its initial value or its result is: a fixpoint."""

@@ -265,7 +265,7 @@ def write_program(program: Program) -> Any:
     literals: dict[int, Any] = {}
 
     def bind(var: Var) -> Any:
-        variable = compat.DropVar(var.aval) if isinstance(var, DropVar) else jex_core.Var(var.aval)
+        variable = compat.DropVar(var.aval) if isinstance(var, DropVar) else jex_core.Var(compat.own_type(var.aval))
         if isinstance(var, _StatefulVar):
             variable.initial_qdd, variable.final_qdd = var.initial_state, var.final_state
         env[var] = variable

@@ -321,13 +321,12 @@ def no_rule(operation: Operation, what: str, advice: str) -> NoRuleError:
 
 
 def refuse_reference(operation: Operation, what: str) -> None:
-    """Raises the error for an operation on a mutable reference: JAX's rules for it only work on its tracers, and jaxviz
-    has none yet."""
+    """Raises the error for an operation on a mutable reference for which only JAX has a rule, which only works on its
+    tracers."""
     if compat.touches_ref(operation):
         advice = (
-            "jaxviz does not differentiate or map what passes through a mutable reference yet: return the value, and "
-            "carry it in loops, "
-            "instead of writing it to a reference, or use jax's own transforms."
+            "jaxviz does not differentiate this operation on a mutable reference: read the reference before, and write "
+            "it afterwards, or use jax's own transforms."
         )
         raise no_rule(operation, what, advice)
 

@@ -29,6 +29,7 @@ from jaxviz.transforms.driver import (
     relations_of_values,
     values_of_tangents,
 )
+from jaxviz.transforms.primitive import of
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ def jvp_program(
         for _, equation in equations:
             nonzero_in = tuple([a in tangent for a in equation.invars])
             ins = [primal.get(a, a) for a in equation.invars]
-            if True not in nonzero_in:
+            if True not in nonzero_in and not of(equation).makes_reference:
                 builder.copy(equation, ins, "jvp", "no tangent reaches it")
                 continue
             rule = jvp_rules(equation.operation, nonzero_in)

@@ -39,6 +39,7 @@ from jaxviz.transforms.driver import (
 )
 from jaxviz.transforms.jvp import jvp_rules
 from jaxviz.transforms.partial_eval import split_program
+from jaxviz.transforms.primitive import of
 from jaxviz.transforms.split_rules import SplitOptions
 
 CondResiduals = OneOf["jax", "recompute"]
@@ -299,7 +300,7 @@ def linearize_program(
         for _, equation in equations:
             nonzero_in = tuple([a in tangent for a in equation.invars])
             ins = [parts.primal.get(a, a) for a in equation.invars]
-            if True not in nonzero_in:
+            if True not in nonzero_in and not of(equation).makes_reference:
                 parts.forward.copy(equation, ins, "linearize", "known: no tangent reaches it")
                 continue
             values = partial(values_at, parts.forward, program.invars, at, ins) if at is not None else None

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxviz.ir import compat
+from jaxviz.ir.errors import NoRuleError
 from jaxviz.ir.syntax import Atom, Checkpoint, Decision, Equation, Literal, Program, Var
 from jaxviz.transforms.driver import Builder, either, fixpoint, located, select
 from jaxviz.transforms.policy import divide, in_force
@@ -44,6 +45,13 @@ def split_program(program: Program, unknown: Sequence[bool], options: SplitOptio
         lambda parts: [v in parts.residuals for v in refs],
     )
     return parts
+
+
+_MUTATED = (
+    "Mutating a reference with unknown/differentiated values is not supported. Under jax.checkpoint, make the "
+    "reference outside and pass it in, or make it of a value that is differentiated: jax.new_ref(x * 0.0) instead of "
+    "zeros."
+)
 
 
 class _Splitter:
@@ -76,9 +84,16 @@ class _Splitter:
                 elif is_known:
                     self.evaluate(equation)
                 else:
+                    if by_policy:
+                        self.check_writes(equation)
                     self.stage(equation)
                     self.unknown.update(equation.outvars)
         return self.finish()
+
+    def check_writes(self, equation: Equation) -> None:
+        """Raises JAX's error if a checkpoint writes something unknown to a reference that it makes, and reads, now."""
+        if any(equation.invars[i] not in self.unknown for i in compat.written_refs(equation.effects)):
+            raise NoRuleError(_MUTATED)
 
     def evaluate(self, equation: Equation) -> None:
         """Adds an equation to the known part; a policy decides whether the staged part has its results, too."""

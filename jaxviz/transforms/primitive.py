@@ -64,6 +64,13 @@ class Primitive:
     is_typed_by_cotangents: ClassVar[bool] = False
     """Whether JAX transposes it for the types of the incoming cotangents; otherwise those of its program are used."""
 
+    makes_reference: ClassVar[bool] = False
+    """Whether its result is a new mutable reference, which has a tangent even if it is made from none."""
+
+    accumulates: ClassVar[bool] = False
+    """Whether its transpose takes the accumulators of linear operands that are references, and adds to them; otherwise
+    it returns their cotangents, as those of other operands."""
+
     # The rules of the transforms; where one is None, that of JAX applies. The arguments and results are those of the
     # transforms' rules.
     jvp: Rule = None
@@ -95,6 +102,10 @@ class Primitive:
     def bodies(self, operation: Operation) -> tuple[Body, ...]:
         """The programs that it runs, which the transforms look into."""
         return ()
+
+    def reads_all(self, operation: Operation) -> bool:
+        """Whether its only result is all that is in a mutable reference, its only operand."""
+        return False
 
     def runs(self, operation: Operation) -> Body | None:
         """The program that it runs although no transform looks into it."""

@@ -11,7 +11,7 @@ Griewank and Walther, "Evaluating Derivatives" (SIAM, second edition 2008), chap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import is_
@@ -25,6 +25,7 @@ from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import trace_rule, trace_rule_on_values, write_params
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
+from jaxviz.transforms.accumulators import Accumulators
 from jaxviz.transforms.cotangents import CotangentSums
 from jaxviz.transforms.dce import live_equations, values_at
 from jaxviz.transforms.driver import (
@@ -38,7 +39,7 @@ from jaxviz.transforms.driver import (
     scopes_alone,
     select,
 )
-from jaxviz.transforms.primitive import of
+from jaxviz.transforms.primitive import bodies, of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,9 @@ class TransposeRule:
     """How one operation is transposed.
 
     Args:
-      backward: operands it is not linear in, nonzero cotangents of the results → nonzero cotangents of linear operands.
-      nonzeros_out: which linear operands have a cotangent that is not a symbolic zero.
+      backward: operands it is not linear in, nonzero cotangents of the results, the accumulators of linear operands
+        that are references → nonzero cotangents of linear operands.
+      nonzeros_out: which linear operands have a cotangent that is not a symbolic zero; a reference has none.
       name: a name for messages.
       logs: the structure of a dict of what it logs, whose values are its last results if requested; None for nothing.
     """
@@ -63,7 +65,8 @@ class Transposed:
     """A transposed program.
 
     Args:
-      backward: nonlinear inputs, nonzero cotangents of results → nonzero cotangents of linear inputs.
+      backward: nonlinear inputs, nonzero cotangents of results, the accumulators of linear inputs that are references →
+        nonzero cotangents of linear inputs.
       nonzeros_out: which linear inputs have a cotangent that is not a symbolic zero.
       logs: as of `TransposeRule`.
     """
@@ -189,6 +192,39 @@ class TransposeOptions:
     at: Sequence[Any] | None = None
 
 
+def linear_variables(program: Program, inputs: Iterable[Atom]) -> set[Atom]:
+    """The variables of a program that depend on some inputs: also those that are read from a reference which something
+    that depends on them is written to."""
+    found: set[Atom] = set(inputs)
+    while True:
+        n = len(found)
+        for e in program.equations:
+            if not found.isdisjoint(e.invars):
+                found.update(e.outvars)
+                if compat.written_refs(e.effects):
+                    found.update(_written(e, found))
+        if n == len(found) or not compat.touches_refs(program.effects):
+            return found
+
+
+def _written(equation: Equation, found: set[Atom]) -> Iterator[Atom]:
+    """The references that an equation writes some of these variables to, or what is computed from them."""
+    if not equation.programs:
+        ref, *values = equation.invars
+        if not found.isdisjoint(values):
+            yield ref
+    n_before, n_carry = of(equation).carry(equation.operation)
+    for body in bodies(equation):
+        operand_of = dict(zip(body.program.invars, (equation.invars[i] for i in body.operands), strict=True))
+        inside = {v for v, a in operand_of.items() if a in found}
+        carry = [*zip(body.program.invars[n_before : n_before + n_carry], body.program.outvars, strict=False)]
+        grown = -1
+        while grown < len(inside):
+            grown = len(inside)
+            inside = linear_variables(body.program, inside | {v for v, a in carry if a in inside})
+        yield from (a for v, a in operand_of.items() if v in inside and compat.is_ref(v.aval))
+
+
 @collector_paused()
 def transpose_program(
     program: Program, linear: Sequence[bool], nonzero_cts: Sequence[bool], options: TransposeOptions | None = None
@@ -212,13 +248,12 @@ def transpose_program(
     carried, logs, at = options.carried, options.logs, options.at
     builder = Builder(program.constvars, program.consts)
     linear_inputs = select(linear, program.invars)
-    is_linear: set[Atom] = set(linear_inputs)
+    is_linear = linear_variables(program, linear_inputs)
     linear_equations: list[tuple[int, Equation]] = []
     for index, equation in enumerate(program.equations):
-        if is_linear.isdisjoint(equation.invars):
+        if is_linear.isdisjoint(equation.invars) and is_linear.isdisjoint(equation.outvars):
             builder.copy(equation, equation.invars, "transpose", "reads residuals only")
         else:
-            is_linear.update(equation.outvars)
             linear_equations.append((index, equation))
 
     cotangents = CotangentSums(builder)
@@ -232,36 +267,60 @@ def transpose_program(
         if v in is_linear:
             cotangents.add(v, invars[-1], None)
 
+    accumulators = Accumulators(builder)
+    invars += [accumulators.given(v) for v in linear_inputs if compat.is_ref(v.aval)]
+    has_refs = compat.touches_refs(program.effects)
     sums = cotangents.sums
     logged: dict[Any, Any] = {}
     with located(reversed(linear_equations)) as equations:
         for _, equation in equations:
             cts = [sums.get(v) for v in equation.outvars]
             nonzeros = tuple([ct is not None for ct in cts])
-            if True not in nonzeros and not (logs and any(nonzero_cts)):
+            refs = [a for a in equation.invars if compat.is_ref(a.aval) and a in is_linear] if has_refs else ()
+            # What is written is zero if nothing reads it later.
+            is_read = any(ref in accumulators.of for ref in refs)
+            if has_refs and of(equation).makes_reference:
+                ct = accumulators.end(equation.outvars[0], equation)
+                if ct is not None and not is_linear.isdisjoint(equation.invars):
+                    cotangents.add(equation.invars[0], ct, equation)
+                continue
+            if True not in nonzeros and not is_read and not (logs and any(nonzero_cts)):
+                continue
+            if refs and cts and cts[0] is not None and of(equation).reads_all(equation.operation):
+                accumulators.add(refs[0], cts[0], equation)
                 continue
             mask = tuple([a in is_linear for a in equation.invars])
             inputs = [a for a in equation.invars if a not in is_linear]
             inputs += [ct for ct in cts if ct is not None]
+            if refs and of(equation).accumulates:
+                inputs += [accumulators.ready(ref, equation) for ref in refs]
+            elif refs and equation.programs:
+                refuse_reference(equation.operation, "Transpose rule (for reverse-mode differentiation) for")
             operation = equation.operation
             avals = operation.out_avals
             if len(cts) != 1 or cts[0] is None or cts[0].aval is not avals[0]:
                 operation = _typed_as(operation, cts)
             values = partial(values_at, builder, invars, at, inputs) if at is not None else partial(_literals, inputs)
             rule = _rule(operation, mask, nonzeros, logs, values)
-            if True not in nonzeros and rule.logs is None:
+            if True not in nonzeros and not is_read and rule.logs is None:
                 continue  # a rule with a log effect logs for zeros as well, in a program with any cotangent, as in JAX
             outs = iter(builder.splice(rule.backward, inputs, equation, "transpose", rule.name))
             operands = [a for a in equation.invars if a in is_linear]
             for operand, nonzero_out in zip(operands, rule.nonzeros_out, strict=True):
                 if nonzero_out:
-                    cotangents.add(operand, next(outs), equation)
+                    ct = next(outs)
+                    if compat.is_ref(operand.aval):
+                        accumulators.add(operand, ct, equation)
+                    elif is_read or not refs or equation.programs:
+                        cotangents.add(operand, ct, equation)
             if rule.logs is not None:
                 values_logged = list(outs) if logs else [None] * rule.logs.num_leaves
                 compat.merge_logs(logged, jax.tree.unflatten(rule.logs, values_logged), operation.primitive)
 
     cts_out = [
-        builder.zero(compat.cotangent_type(v.aval), "transpose") if w and v not in sums else sums.get(v)
+        builder.zero(compat.cotangent_type(v.aval), "transpose")
+        if w and v not in sums and not compat.is_ref(v.aval)
+        else sums.get(v)
         for v, w in zip(linear_inputs, options.instantiate or (False,) * len(linear_inputs), strict=True)
     ]
     results = [ct for ct in cts_out if ct is not None]

@@ -19,9 +19,9 @@ from jaxviz.transforms.driver import (
     Template,
     located,
     no_rule,
-    refuse_reference,
     written_out,
 )
+from jaxviz.transforms.primitive import of
 
 Dim = int | None
 """Where the mapped dimension of a value is; None where the value is the same for every example."""
@@ -77,7 +77,6 @@ class Vmapped:
 
 def _default_rule(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
     primitive = operation.primitive
-    refuse_reference(operation, "Batching rule for")
     if not compat.has_batching_rule(primitive):
         raise no_rule(
             operation, "Batching rule for", "jaxviz takes it from jax.interpreters.batching.primitive_batchers."
@@ -131,6 +130,8 @@ def vmap_program(program: Program, dims: Sequence[Dim], axis: compat.Axis, to: S
             dims_in = tuple([dim_of.get(a) for a in equation.invars])
             ins = [env.get(a, a) for a in equation.invars]
             is_shared = all(d is None for d in dims_in) and axis.name not in named_axes(equation.operation)
+            # Something mapped may be written to a new reference, even if what it is made from is not.
+            is_shared &= not (of(equation).makes_reference and compat.has_batching_rule(equation.primitive))
             if is_shared and not _writes_outside(equation, own_refs):
                 own_refs.update(v for v in equation.outvars if compat.is_ref(v.aval))
                 builder.copy(equation, ins, "vmap", "not mapped: the same for every example")

@@ -10,16 +10,11 @@ _OPENED = (
 )
 _TRACED = "a value without a tangent is to be no tracer while the function runs; here the whole function is traced"
 
-_REFERENCES = (
-    "it differentiates what passes through a mutable reference, which jaxviz does not do yet: it raises an error "
-    "with the line"
-)
 _DENSE = (
     "the jaxpr has a dense cotangent that is added to the reference given to with_refs; JAX adds its parts in place. "
     "The values are the same"
 )
 _MUTABLE = "a rule writes a value of a mutable hi type, which jaxviz does not trace: it raises an error with the line"
-_OTHER_WORDS = "it is refused, but not in JAX's words"
 
 CANNOT = {
     "test_symbolic_zero_custom_jvp": _NUMBER,
@@ -34,19 +29,6 @@ CANNOT = {
     ),
 }
 CANNOT |= dict.fromkeys(
-    """
-    test_custom_vjp_differentiated_ref0 test_custom_vjp_differentiated_ref1 test_empty_ref_grad test_empty_ref_jvp
-    test_free_ref_grad test_free_ref_jvp test_freeze_insertion0 test_freeze_insertion1
-    test_get_transpose_uninstantiated_grad_ref test_grad_get_transformed_ref test_grad_jit0 test_grad_jit1
-    test_grad_jit_readonly0 test_grad_jit_readonly1 test_grad_jit_readonly_1 test_grad_jit_readonly_2
-    test_grad_mutable_array0 test_grad_mutable_array1 test_grad_scan0 test_grad_scan1 test_grad_scan_extensive
-    test_remat_basic_arg0 test_remat_basic_arg1 test_grad_of_constant_ref_set test_grad_of_constant_ref_set_indexed
-    test_with_refs_basic
-    """.split()
-    + [f"test_{loop}_vjp_systematic_readonly{i}" for loop in ("jit", "scan") for i in range(10)],
-    _REFERENCES,
-)
-CANNOT |= dict.fromkeys(
     ["test_slicing_with_vjp3", "test_static_slicing_with_vjp3", "test_gather_with_vjp30", "test_gather_with_vjp31"],
     _DENSE,
 )
@@ -60,9 +42,8 @@ CANNOT |= dict.fromkeys(
 CANNOT["test_custom_types_and_primitive"] = (
     "the text of what jaxviz.vjp returns does not have the types of what it holds"
 )
-CANNOT["test_jvp_closed_over_ref_error"] = _OTHER_WORDS
 
-RAISES = {_REFERENCES: NotImplementedError, _MUTABLE: NotImplementedError}
+RAISES = {_MUTABLE: NotImplementedError}
 """For a reason, the error with which its tests fail: any other, such as one about a wrong number, fails the run."""
 
 if jax.__version_info__ >= (0, 11, 1):

@@ -343,10 +343,7 @@ def flax_nnx_mutable_arrays_in_scan():
     return nnx_recurrent(False)
 
 
-@program(
-    "flax", check="JAX also saves what it multiplies by the zero tangent of a reference that the function makes; a "
-    "note says so.",
-)  # fmt: skip
+@program("flax")
 def flax_nnx_scaled_by_mutable_arrays():
     return nnx_recurrent(True)
 

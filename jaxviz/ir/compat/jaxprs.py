@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
 import traceback
@@ -24,6 +25,7 @@ from jaxviz.ir.compat.private import (
     _pe,
     _shard_map,
     _source,
+    _state_primitives,
     _state_types,
     api_util,
     debugging,
@@ -42,6 +44,13 @@ if jax.__version_info__ < (0, 11):
 DropVar: Any = _core.DropVar
 jit_p: Any = pjit.jit_p
 add_any_p: Any = jax.interpreters.ad.add_jaxvals_p
+new_ref_p: Any = _core.ref_p
+empty_ref_p: Any = _core.empty_ref_p
+freeze_p: Any = _core.freeze_p
+free_ref_p: Any = _core.free_ref_p
+get_p: Any = _state_primitives.get_p
+swap_p: Any = _state_primitives.swap_p
+addupdate_p: Any = _state_primitives.addupdate_p
 ConcretizationTypeErrors = (
     jax.errors.ConcretizationTypeError,  # the base class of the tracer errors for bool, int and float
     jax.errors.TracerArrayConversionError,
@@ -223,9 +232,29 @@ def is_ref(aval: Any) -> bool:
     return isinstance(aval, _state_types.AbstractRef)
 
 
+def ref_to(aval: Any) -> Any:
+    """The type of a mutable reference to a value of a type."""
+    return _state_types.AbstractRef(aval)
+
+
+def own_type(aval: Any) -> Any:
+    """A type for one variable alone: JAX tells references apart by the objects that are their types."""
+    return copy.copy(aval) if is_ref(aval) else aval
+
+
+def inner_type(aval: Any) -> Any:
+    """The type of what is in a mutable reference."""
+    return aval.inner_aval
+
+
 def makes_refs(effects: frozenset[Any]) -> bool:
     """Whether a program with these effects makes mutable references."""
     return any(isinstance(e, _core.InternalMutableArrayEffect) for e in effects)
+
+
+def touches_refs(effects: frozenset[Any]) -> bool:
+    """Whether a program with these effects makes, reads or writes mutable references."""
+    return makes_refs(effects) or any(isinstance(e, _state_types.RefEffect) for e in effects)
 
 
 def written_refs(effects: frozenset[Any]) -> list[int]:

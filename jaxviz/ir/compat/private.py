@@ -41,6 +41,7 @@ from jax._src.lib.mlir import passmanager as _passmanager
 from jax._src.lib.mlir.dialects import hlo as _hlo
 from jax._src.lib.mlir.dialects import sdy as _sdy
 from jax._src.state import discharge as _discharge
+from jax._src.state import primitives as _state_primitives
 from jax._src.state import types as _state_types
 
 try:
