@@ -425,22 +425,23 @@ class _BackwardPass(Transposable):
         self.mark = mark
 
     def cotangents(
-        self, residuals: Sequence[Any], cts: Sequence[Any], wanted: Mask, logs: bool
+        self, residuals: Sequence[Any], cts: Sequence[Any], needed: Mask, refs: Sequence[Any], logs: bool
     ) -> tuple[Iterator[Any], Mask, Any]:
-        """See `Transposable`; a zero is written out."""
+        """See `Transposable`; a zero is written out, and cotangents are values, also those that are added to a
+        reference."""
         if logs:
             raise NotAnEquation(self.mark, "with logs")
         seeds = [compat.zeros(ct.aval) if compat.is_zero(ct) else ct for ct in cts]
         of_arguments = self.derivation.reached[len(self.derivation.reached) - len(self.nonzeros_in) :]
         reached = [r for r, nonzero in zip(of_arguments, self.nonzeros_in, strict=True) if nonzero]
-        of_reached = tuple([w for w, r in zip(wanted, reached, strict=True) if r])
+        of_reached = tuple([w for w, r in zip(needed, reached, strict=True) if r])
         types = _types(self.derivation.backward.outvars)
         outs = pass_p.bind(
             *residuals, *seeds, mark=self.mark, is_forward=False, n_cotangents=len(seeds), wanted=of_reached, maps=(),
             effects=self.derivation.backward.effects,
             out_avals=tuple([t for t, w in zip(types, of_reached, strict=True) if w]),
         )  # fmt: skip
-        return iter(outs), tuple([w and r for w, r in zip(wanted, reached, strict=True)]), None
+        return iter(outs), tuple([w and r for w, r in zip(needed, reached, strict=True)]), None
 
 
 def _types(atoms: Sequence[Atom]) -> tuple[Any, ...]:

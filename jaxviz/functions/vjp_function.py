@@ -17,7 +17,8 @@ from jaxviz.ir.trace import TracedFunction, are_concrete
 from jaxviz.runtime.donated import is_deleted
 from jaxviz.runtime.evaluate import evaluate
 from jaxviz.transforms.dce import dce_program
-from jaxviz.transforms.driver import Mask
+from jaxviz.transforms.driver import Mask, select
+from jaxviz.transforms.in_place import with_references
 from jaxviz.transforms.linearize import Linearized
 from jaxviz.transforms.transpose import Transposed, TransposeOptions, transpose_program
 
@@ -36,14 +37,14 @@ class Transposable:
         self.n_residuals = len(parts.residuals)
         places: dict[Atom, int] = {v: i for i, v in enumerate(traced.program.invars)}
         self.from_argument = tuple(places.get(a) for a in parts.residuals)
-        self._transposed: dict[tuple[Mask, Mask, bool], Transposed] = {}
+        self._transposed: dict[tuple[Mask, Mask, Mask, bool], Transposed] = {}
 
-    def transposed(self, nonzero_cts: Mask, needed: Mask, logs: bool) -> Transposed:
+    def transposed(self, nonzero_cts: Mask, needed: Mask, in_place: Mask, logs: bool) -> Transposed:
         """The backward program for the results whose cotangents are given and the arguments whose cotangents are
-        needed, with logged values if requested."""
-        transposed = self._transposed.get((nonzero_cts, needed, logs))
+        needed, with logged values if requested. It takes references for those that are accumulated in place."""
+        transposed = self._transposed.get((nonzero_cts, needed, in_place, logs))
         if transposed is None:
-            transposed = self.transposed_at(nonzero_cts, logs, None)
+            transposed = self.transposed_at(nonzero_cts, in_place, logs, None)
             if not all(needed):
                 used = [w for w, nonzero in zip(needed, transposed.nonzeros_out, strict=True) if nonzero]
                 used += [True] * (len(transposed.backward.outvars) - len(used))
@@ -53,37 +54,41 @@ class Transposable:
                     tuple(w and nonzero for w, nonzero in zip(needed, transposed.nonzeros_out, strict=True)),
                     transposed.logs,
                 )
-            self._transposed[nonzero_cts, needed, logs] = transposed
+            self._transposed[nonzero_cts, needed, in_place, logs] = transposed
         return transposed
 
     def cotangents(
-        self, residuals: Sequence[Any], cts: Sequence[Any], needed: Mask, logs: bool
+        self, residuals: Sequence[Any], cts: Sequence[Any], needed: Mask, refs: Sequence[Any], logs: bool
     ) -> tuple[Iterator[Any], Mask, Any]:
         """The cotangents of the arguments that carry a tangent.
 
         Args:
           cts: the cotangents of the results that depend on these arguments; some may be symbolic zeros.
           needed: which are computed.
+          refs: for each of these arguments, the reference that its cotangent is added to in place, or None.
           logs: whether logged values follow them.
 
         Returns:
           those that are not zero, which these are, and the tree of the logged values, None without any.
         """
         nonzero_cts = tuple([not compat.is_zero(ct) for ct in cts])
+        in_place = tuple([ref is not None for ref in refs])
         inputs = [*residuals, *(ct for ct, g in zip(cts, nonzero_cts, strict=True) if g)]
+        inputs += [ref for ref in refs if ref is not None]
         try:
-            transposed = self.transposed(nonzero_cts, needed, logs)
+            transposed = self.transposed(nonzero_cts, needed, in_place, logs)
         except compat.ConcretizationTypeErrors:
             if not are_concrete(inputs):
                 raise
-            transposed = self.transposed_at(nonzero_cts, logs, list(map(compat.concrete_value, inputs)))
+            transposed = self.transposed_at(nonzero_cts, in_place, logs, list(map(compat.concrete_value, inputs)))
         return iter(_evaluate(transposed.backward, inputs)), transposed.nonzeros_out, transposed.logs
 
-    def transposed_at(self, nonzero_cts: Mask, logs: bool, at: Sequence[Any] | None) -> Transposed:
+    def transposed_at(self, nonzero_cts: Mask, in_place: Mask, logs: bool, at: Sequence[Any] | None) -> Transposed:
         """The backward program, at these values of the residuals and the given cotangents, for rules whose Python looks
         at values."""
         linear = [False] * self.n_residuals + [True] * sum(self.nonzeros_in)
-        return transpose_program(self.linear, linear, nonzero_cts, TransposeOptions(logs=logs, at=at))
+        program = with_references(self.linear, [False] * self.n_residuals + list(in_place))
+        return transpose_program(program, linear, nonzero_cts, TransposeOptions(logs=logs, at=at))
 
 
 @dataclasses.dataclass(slots=True, weakref_slot=True, eq=False)
@@ -192,7 +197,8 @@ def _pull_back(
     cts = [ct for ct, nonzero in zip(cts, known.nonzeros_out, strict=True) if nonzero]
     nonzeros = [x for x, nonzero in zip(accumulators, known.nonzeros_in, strict=True) if nonzero]
     needed = tuple([not compat.is_unwanted(x) for x in nonzeros])
-    outs, reached, logged = known.cotangents(residuals, cts, needed, want_logs)
+    refs = list(map(compat.accumulated_in, nonzeros, select(known.nonzeros_in, known.in_avals)))
+    outs, reached, logged = known.cotangents(residuals, cts, needed, refs, want_logs)
     for x, nonzero in zip(nonzeros, reached, strict=True):
         if nonzero:
             x.accum(next(outs))

@@ -21,9 +21,9 @@ import jax
 from jaxviz.ir import compat
 from jaxviz.ir.convert import trace_rule
 from jaxviz.ir.errors import NoRuleError
-from jaxviz.ir.syntax import Atom, Operation, Var
+from jaxviz.ir.syntax import Atom, Operation, Role, Var
 from jaxviz.transforms.accumulators import accumulator_type
-from jaxviz.transforms.driver import Builder, Mask, Template, call_of, select
+from jaxviz.transforms.driver import Builder, Mask, Template, select
 from jaxviz.transforms.jvp import JvpRule
 from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode
 from jaxviz.transforms.primitive import Primitive
@@ -48,34 +48,57 @@ class OnReference(Primitive):
     def jvp(self, operation: Operation, nonzeros: Mask) -> JvpRule:
         builder = Builder()
         operands = [Var(a) for a in operation.in_avals]
-        tangents = [Var(a.to_tangent_aval()) for a in select(nonzeros, operation.in_avals)]
+        tangents = self._tangents(operation, nonzeros)
         outs = builder.apply(operation, operands)
         pushed, nonzeros_out = self._push(builder, operation, nonzeros, tangents, operands[self.n_values :])
-        program = builder.program([*operands, *tangents], [*outs, *pushed])
-        roles = ["primal", *["tangent"] * (len(program.equations) - 1)]
+        inputs = [t for t in tangents if t is not None]
+        program = builder.program([*operands, *inputs], [*outs, *pushed])
+        roles: list[Role] = ["tangent"] * len(program.equations)
+        roles[0] = "primal"
         return JvpRule(Template(program, roles), nonzeros_out, f"jvp rule of {self.primitive.name}")
 
     def linearize(self, operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
-        builder = Builder()
-        indices = [Var(a) for a in operation.in_avals[self.n_values :]]
-        tangents = [Var(a.to_tangent_aval()) for a in select(nonzeros, operation.in_avals)]
-        pushed, nonzeros_out = self._push(builder, operation, nonzeros, tangents, indices)
-        linear = Template(builder.program([*indices, *tangents], pushed), "tangent")
-        places = tuple(range(self.n_values, len(operation.in_avals)))
+        forward, linear = Builder(), Builder()
+        operands = [Var(a) for a in operation.in_avals]
+        tangents = self._tangents(operation, nonzeros)
+        inputs = [t for t in tangents if t is not None]
+        outs: list[Atom] = [*forward.apply(operation, operands)]
+        saved = list(range(self.n_values, len(operands)))
+        indices = [Var(operands[i].aval) for i in saved]
+        residuals = indices.copy()
+        if self.n_values == 2 and nonzeros[0] and not nonzeros[1]:
+            # JAX makes the zero that is written then in the forward pass, and saves it.
+            tangents[1] = written = Var(operation.in_avals[1].to_tangent_aval())
+            residuals.append(written)
+            saved.append(len(operands) + len(outs))
+            outs.append(forward.zero(written.aval, "linearize"))
+        pushed, nonzeros_out = self._push(linear, operation, nonzeros, tangents, indices)
+        primal = forward.program(operands, outs)
+        roles: list[Role] = ["residual"] * len(primal.equations)
+        roles[0] = "primal"
+        rest = Template(linear.program([*residuals, *inputs], pushed), "tangent")
         name = f"linearize rule of {self.primitive.name}"
-        return LinearizeRule(Template(call_of(operation), "primal"), linear, places, nonzeros_out, name)
+        return LinearizeRule(Template(primal, roles), rest, tuple(saved), nonzeros_out, name)
+
+    def _tangents(self, operation: Operation, nonzeros: Mask) -> list[Var | None]:
+        """The tangents of its first operands; None for zero."""
+        values = zip(operation.in_avals[: self.n_values], nonzeros, strict=False)
+        return [Var(a.to_tangent_aval()) if nz else None for a, nz in values]
 
     def _push(
-        self, builder: Builder, operation: Operation, nonzeros: Mask, tangents: Sequence[Var], indices: Sequence[Var]
+        self,
+        builder: Builder,
+        operation: Operation,
+        nonzeros: Mask,
+        tangents: Sequence[Var | None],
+        indices: Sequence[Var],
     ) -> tuple[Sequence[Atom], Mask]:
         """Adds the same operation on the tangents."""
-        values = operation.in_avals[: self.n_values]
         if not self._has_tangent(operation, nonzeros):
             return (), (False,) * len(operation.out_avals)
-        given = iter(tangents)
         ins: list[Atom] = [
-            next(given) if nz else builder.zero(a.to_tangent_aval(), "linearize")
-            for a, nz in zip(values, nonzeros, strict=False)
+            builder.zero(a.to_tangent_aval(), "linearize") if t is None else t
+            for t, a in zip(tangents, operation.in_avals, strict=False)
         ]
         outs = _apply(builder, operation.primitive, self._tangent_params(operation), [*ins, *indices])
         return outs, (True,) * len(outs)

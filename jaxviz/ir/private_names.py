@@ -106,6 +106,9 @@ PRIVATE_NAMES: dict[str, Name] = {
     "state.primitives.get_p": Name("reads a mutable reference"),
     "state.primitives.swap_p": Name("writes a mutable reference, and returns what was there"),
     "state.primitives.addupdate_p": Name("adds to a mutable reference"),
+    "lax.slicing._gather_to_ref_indexer": Name(
+        "which gathers accumulate their cotangents in place", "with_refs", since=(0, 12)
+    ),
     "core.call_p": Name("the call of jax.named_call and others"),
     "hijax.HiType": Name("whether a type says how its cotangents are added", "cotangents of hi types"),
     "hijax.call_hi_primitive_p": Name("an equation of a hi-primitive"),

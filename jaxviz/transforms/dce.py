@@ -8,7 +8,7 @@ Source: `dce_jaxpr` in JAX's `interpreters/partial_eval.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -49,8 +49,13 @@ def live_equations(
     """
     needed: list[Equation] = []
     with_rule = dce_rules.own if made_smaller else ()
+    made: set[Atom] = set()
+    if compat.DROPS_DEAD_WRITES and any(e.effects for e in equations):
+        made.update(v for e in equations for v in e.outvars if compat.is_ref(v.aval))
     for equation in reversed(equations):
         operation = equation.operation
+        if made and live.isdisjoint(equation.outvars) and _writes_to_dead(equation, made - live):
+            continue
         if operation.primitive in with_rule:
             smaller = _smaller(equation, live)
             if smaller is None:
@@ -64,6 +69,12 @@ def live_equations(
         needed.append(equation)
     needed.reverse()
     return needed
+
+
+def _writes_to_dead(equation: Equation, dead: Collection[Atom]) -> bool:
+    """Whether all that an equation does is to write to references that nothing reads later."""
+    places = [i for i, a in enumerate(equation.invars) if a in dead]
+    return bool(places) and not compat.has_effects(equation.effects, places)
 
 
 def dce_program(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.syntax import Equation, Operation, Program
 
 Rule = Callable[..., Any] | None
@@ -195,6 +196,13 @@ class CallPrimitive(Primitive):
 
     def bodies(self, operation: Operation) -> tuple[Body, ...]:
         return (Body(operation.params[self.param], range(len(operation.in_avals)), self.param),)
+
+    def with_fixed(self, operation: Operation, programs: Sequence[Program], n: int) -> Operation:
+        (program,) = programs
+        params = {**operation.params, self.param: program}
+        return make_operation(
+            operation.primitive, params, program.in_avals, program.out_avals, program.effects, operation.context
+        )
 
 
 class _Plain(Primitive):

@@ -216,7 +216,7 @@ def _written(equation: Equation, found: set[Atom]) -> Iterator[Atom]:
     n_before, n_carry = of(equation).carry(equation.operation)
     for body in bodies(equation):
         operand_of = dict(zip(body.program.invars, (equation.invars[i] for i in body.operands), strict=True))
-        inside = {v for v, a in operand_of.items() if a in found}
+        inside: set[Atom] = {v for v, a in operand_of.items() if a in found}
         carry = [*zip(body.program.invars[n_before : n_before + n_carry], body.program.outvars, strict=False)]
         grown = -1
         while grown < len(inside):

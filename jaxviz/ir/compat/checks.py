@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from jaxviz.ir.compat.jaxprs import inner_type, is_ref
 from jaxviz.ir.compat.private import _ad, _ad_util, _api, _core, _lax, api_util, dtypes
 from jaxviz.ir.sharing import cleared
 
@@ -106,7 +107,7 @@ def accumulators(
     if hasattr(_api, "_vjp_accum"):  # since 0.11
         of_type = [types.SimpleNamespace(aval=a) for a in in_avals]
         return [
-            _api._vjp_accum(jaxpr() if explicit else None, in_tree, explicit, i, v, x)
+            _api._vjp_accum(jaxpr() if explicit or is_ref(v.aval) else None, in_tree, explicit, i, v, x)
             for i, (v, x) in enumerate(zip(of_type, expected, strict=True))
         ]
     accumulators_: list[Any] = []
@@ -116,6 +117,10 @@ def accumulators(
             accumulators_.append(_api.check_accum(ct_aval, x))
         elif _api._is_ref(x):
             accumulators_.append(_ad.RefAccum(ct_aval, x))
+        elif is_ref(aval) and not isinstance(x, _api.DontWant):
+            raise ValueError(
+                f"The gradient of {aval.str_short()} is accumulated in a reference; pass one to with_refs."
+            )
         else:
             accumulators_.append((_ad.NullAccum if isinstance(x, _api.DontWant) else _ad.ValAccum)(ct_aval))
     return accumulators_
@@ -123,6 +128,16 @@ def accumulators(
 
 def is_unwanted(accumulator: Any) -> bool:
     return isinstance(accumulator, _ad.NullAccum)
+
+
+def accumulated_in(accumulator: Any, aval: Any) -> Any:
+    """The reference in which the cotangent of an argument of this type is accumulated in place; None if it has another
+    type, or there is none."""
+    if isinstance(accumulator, _ad.RefAccum) and accumulator.ref is not None:
+        of_ref = inner_type(_core.typeof(accumulator.ref))
+        if is_ref(aval) or _core.typematch(of_ref, accumulator.aval):
+            return accumulator.ref
+    return _core.new_ref(zeros(cotangent_type(inner_type(aval)))) if is_ref(aval) else None
 
 
 def accumulated(accumulator: Any) -> Any:

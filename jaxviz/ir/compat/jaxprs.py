@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend.core import ClosedJaxpr, primitives
 
 from jaxviz.ir.compat.private import (
@@ -24,6 +25,7 @@ from jaxviz.ir.compat.private import (
     _lax,
     _pe,
     _shard_map,
+    _slicing,
     _source,
     _state_primitives,
     _state_types,
@@ -245,6 +247,16 @@ def own_type(aval: Any) -> Any:
 def inner_type(aval: Any) -> Any:
     """The type of what is in a mutable reference."""
     return aval.inner_aval
+
+
+def gathers_from_refs(params: Mapping[str, Any], in_avals: Sequence[Any]) -> bool:
+    """Whether JAX adds the cotangent of a gather to a reference in place, as an index with arrays, as since 0.12."""
+    if not hasattr(_slicing, "_gather_to_ref_indexer"):
+        return False
+    operand, indices = in_avals
+    any_indices = np.broadcast_to(np.int32(0), indices.shape)
+    which = (params["dimension_numbers"], params["slice_sizes"], params["mode"], operand.shape)
+    return _slicing._gather_to_ref_indexer(any_indices, *which) is not None
 
 
 def makes_refs(effects: frozenset[Any]) -> bool:

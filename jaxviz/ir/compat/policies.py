@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from jaxviz.ir.compat.jaxprs import left_out_by, name_p
-from jaxviz.ir.compat.private import _callback, _core, _hlo, _pe, _sharding_impls, debugging, dispatch, dtypes
+from jaxviz.ir.compat.private import (
+    _callback,
+    _core,
+    _hlo,
+    _pe,
+    _sharding_impls,
+    _state_types,
+    debugging,
+    dispatch,
+    dtypes,
+)  # fmt: skip
 from jaxviz.ir.compat.values import is_tracer
 
 
@@ -116,10 +126,16 @@ def move_params(kind: str, n: int) -> dict[str, Any]:
     }
 
 
-def has_effects(effects: frozenset[Any]) -> bool:
+def has_effects(effects: frozenset[Any], dead: Collection[int] = ()) -> bool:
     """Whether an equation with these effects is kept even if nothing reads its results; naming an axis is not
-    enough."""
-    return bool(effects) and not all(_pe.dceable_effects.contains(e) for e in effects)
+    enough, nor is writing to a reference among its `dead` operands, which nothing reads later."""
+    return bool(effects) and not all(
+        _pe.dceable_effects.contains(e) or (isinstance(e, _state_types.RefEffect) and e.input in dead) for e in effects
+    )
+
+
+DROPS_DEAD_WRITES: bool = "live_inputs" in inspect.signature(_pe.dce_jaxpr).parameters
+"""Whether JAX removes what is written to a reference of a function's own that nothing reads later, as since 0.12."""
 
 
 def is_real_effect(effect: Any) -> bool:
