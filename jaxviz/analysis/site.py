@@ -14,6 +14,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.expressions import shows_source, unpacked_name
 from jaxviz.ir.origin import Location, definition
 from jaxviz.ir.own_code import is_own
+from jaxviz.ir.pretty import literal_text
 from jaxviz.ir.syntax import Atom, Equation, Literal, Var
 
 
@@ -41,7 +42,7 @@ class Site:
     def name(self, atom: Atom) -> str:
         """The path of an argument, the value of a literal, or the name in the forward program."""
         if isinstance(atom, Literal):
-            return str(atom.val)
+            return literal_text(atom)
         return self.names.get(atom, "_")
 
     def called(self, value: Var) -> str:

@@ -10,6 +10,8 @@ from itertools import count, filterfalse, product
 from string import ascii_lowercase
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from jaxviz.ir import compat
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Literal, Var
@@ -31,6 +33,14 @@ def format_program(program: Program) -> str:
         return text
     seen = [f"#   {b.kind} was {b.value} at {b.location or 'an unknown line'}" for b in program.branches]
     return "\n".join(["# one path, recorded on concrete values:", *seen, text])
+
+
+def literal_text(literal: Literal) -> str:
+    """The value of a literal, as a jaxpr shows it."""
+    try:
+        return str(np.asarray(literal.val, getattr(literal.aval, "dtype", None))[()])
+    except (TypeError, ValueError):
+        return str(literal.val)
 
 
 def variable_names(program: Program, known: Mapping[Var, str] | None = None) -> dict[Var, str]:

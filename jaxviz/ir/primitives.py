@@ -106,6 +106,9 @@ ROWS = (
      "vary_unreduced_cast "
      "vary_unreduced_cast_p random_wrap random_unwrap random_clone", Plain("nothing", "operand")),
     ("sharding_constraint layout_constraint reshard", Plain("nothing", "layout")),
+    ("new_ref empty_ref", Plain("movement")), ("freeze", Plain("nothing", "operand")), ("free_ref", Plain("nothing")),
+    ("get", Plain("part", operation="read")), ("swap", Plain("update", operation="write")),
+    ("addupdate", Plain("added in place", operation="addition in place")),
     ("axis_index platform_index random_seed debug_callback debug_print create_token dce_sink", Plain("nothing")),
 )  # fmt: skip
 """Primitives with the same properties, by their names."""

@@ -9,7 +9,7 @@ Source: `RefAccum` in JAX's `interpreters/ad.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -63,11 +63,6 @@ class Accumulators:
         accumulator = self.of.pop(ref)
         (ct,) = self._splice(_frozen, (accumulator.aval,), [accumulator], equation)
         return ct
-
-    def relations(self) -> Iterator[tuple[Atom, str, Atom]]:
-        """See `Program.relations`."""
-        for ref, accumulator in self.made.items():
-            yield accumulator, "cotangent", ref
 
     def _make(self, ref: Atom, outs: Sequence[Atom]) -> None:
         (self.of[ref],) = outs

@@ -323,6 +323,7 @@ def transpose_program(
         else sums.get(v)
         for v, w in zip(linear_inputs, options.instantiate or (False,) * len(linear_inputs), strict=True)
     ]
+    sums |= accumulators.made
     results = [ct for ct in cts_out if ct is not None]
     results += jax.tree.leaves(logged)
     # Of the equations that no linear input reaches, only operands of later equations are needed.

@@ -222,6 +222,13 @@ def _dynamic_update_slice(op: Operation) -> Cost:
     return Cost(0, size + sum(map(nbytes, op.in_avals[2:])), size)
 
 
+def _add_in_place(op: Operation) -> Cost:
+    """What is in a reference is read, added to, and written."""
+    value, *indices = op.in_avals[1:]
+    size = nbytes(value)
+    return Cost(value.size, 2 * size + sum(map(nbytes, indices)), size)
+
+
 def _sort(op: Operation) -> Cost:
     n = op.in_avals[0].size
     return moved(op, n * (n - 1).bit_length())
@@ -274,7 +281,8 @@ _BY_KIND: Mapping[str, Count] = {
     "position": _reduction(9),  # comparing values and positions, checking for NaN, and two selections
     "cumulative": _cumulative(1), "cumulative logsumexp": _cumulative(8, 2), "window": _window,
     "window gradient": _select_and_scatter, "part": _part_read, "indexing": _gather, "update": _dynamic_update_slice,
-    "scattering": _scatter(0), "scattered arithmetic": _scatter(1), "sorting": _sort, "transform": _fft,
+    "scattering": _scatter(0), "scattered arithmetic": _scatter(1), "added in place": _add_in_place, "sorting": _sort,
+    "transform": _fft,
     "factorization": _cholesky, "solving": _triangular_solve, "movement": moved, "reversal": moved, "transfer": moved,
     "random bits": _random_bits, "cipher": lambda op: moved(op, _THREEFRY * op.out_avals[0].size),
     "generator": lambda op: moved(op, 0, sum(a.size for a in op.out_avals)), "all-reduce": _collective(1),

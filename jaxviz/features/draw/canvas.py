@@ -13,9 +13,10 @@ from urllib.parse import quote
 
 from jaxviz.analysis.grouping import alike
 from jaxviz.features.draw.graph import ROLE_LABELS, Frame, GraphBox, Line, enclosing
-from jaxviz.features.draw.labels import literal_text, printable_lines
+from jaxviz.features.draw.labels import printable_lines
 from jaxviz.ir.origin import Location
 from jaxviz.ir.own_code import is_own
+from jaxviz.ir.pretty import literal_text
 from jaxviz.ir.syntax import Atom, Equation, Literal, Var
 from jaxviz.page.params import visible_params
 from jaxviz.page.sources import file_label, short_path

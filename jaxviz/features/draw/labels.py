@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-import numpy as np
-
 from jaxviz.analysis.repeats import Run
 from jaxviz.analysis.site import call_name
 from jaxviz.derivation import Derivation
@@ -14,7 +12,7 @@ from jaxviz.higher_order import Body, bodies, is_scan, of, scan_length
 from jaxviz.higher_order.jit import JIT
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors, call_stack
-from jaxviz.ir.syntax import Equation, Literal, Program
+from jaxviz.ir.syntax import Equation, Program
 from jaxviz.report.tables import printable, shortened
 
 _TOOLTIP = 600
@@ -23,14 +21,6 @@ _TOOLTIP = 600
 def printable_lines(text: str) -> str:
     """A few lines for a tooltip, each printable."""
     return shortened("\n".join(printable(line, 200) for line in text.split("\n")), _TOOLTIP)
-
-
-def literal_text(literal: Literal) -> str:
-    """The value of a literal, as a jaxpr shows it."""
-    try:
-        return str(np.asarray(literal.val, getattr(literal.aval, "dtype", None))[()])
-    except (TypeError, ValueError):
-        return str(literal.val)
 
 
 def numbered(word: str, n: int) -> list[str]:

@@ -479,7 +479,15 @@ class Model:
             (buffer,) = self.reads[buffer.born]
         return buffer
 
+    def leave_out_overwritten(self) -> None:
+        """Nothing is stored of what a write to a reference replaces, unless that is read."""
+        for buffer in self.buffers:
+            e = buffer.equation
+            if buffer.last == buffer.born and e is not None and e.effects and compat.written_refs(e.effects):
+                buffer.nbytes = 0
+
     def alive_by_step(self) -> np.ndarray:
+        self.leave_out_overwritten()
         self.put_where_read()
         self.settle()
         n = len(self.steps)
@@ -563,7 +571,7 @@ class Model:
 
 def may_write_into_an_operand(e: Equation) -> bool:
     """Whether the result may reuse the memory of an operand with its size that is last read there."""
-    if len(e.outvars) != 1 or e.programs:
+    if len(e.outvars) != 1 or e.programs or compat.written_refs(e.effects):
         return False
     return is_elementwise(e) or e.primitive.name == "transpose" or plain(e.primitive.name).kind in _WRITES_INTO
 

@@ -14,15 +14,18 @@ from jaxviz.features.remat.offload import DEVICE, HOST
 from jaxviz.features.remat.pasted import chunked
 from jaxviz.features.remat.regions import BODIES, Region, Spot, type_of
 from jaxviz.higher_order import of
+from jaxviz.higher_order.checkpoint import apply_remat
 from jaxviz.higher_order.scan import SCAN
 from jaxviz.higher_order.shard_map import SHARD_MAP
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import read_jaxpr, with_programs
+from jaxviz.ir.errors import NoRuleError
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
 from jaxviz.transforms.driver import with_constants_as_inputs
 from jaxviz.transforms.jvp import jvp_rules
+from jaxviz.transforms.linearize import linearize_program
 
 
 @cache
@@ -275,6 +278,24 @@ def makes_references(equations: Sequence[Equation]) -> bool:
     """Whether some equations that can be in a checkpoint use references, which are then made by them: to read one
     again, JAX also writes it again, so that values cannot be chosen one by one."""
     return any(compat.touches_ref(inner.operation) for e in equations for inner in (e, *_inside(e)))
+
+
+def check_checkpoint(body: Program, active: Sequence[bool]) -> None:
+    """Raises an error if JAX cannot differentiate a checkpoint of a program that makes references.
+
+    Args:
+      active: which of its inputs have a tangent.
+
+    Raises:
+      ValueError: differentiated values are written to a reference that is made from one that is not differentiated.
+    """
+    try:
+        linearize_program(apply_remat(remat_template(), body, True, policy=None), active)
+    except NoRuleError as error:
+        raise ValueError(
+            "it writes differentiated values to a mutable reference that is made from one that is not differentiated, "
+            "which JAX refuses in a checkpoint"
+        ) from error
 
 
 def _inside(equation: Equation) -> Iterator[Equation]:

@@ -11,7 +11,13 @@ from jaxviz.analysis.layouts import Layouts
 from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.walk import defined_at, programs_in
 from jaxviz.derivation import Derivation
-from jaxviz.features.remat.checkpointing import cut, inputs_of, refused_in_checkpoint
+from jaxviz.features.remat.checkpointing import (
+    check_checkpoint,
+    cut,
+    inputs_of,
+    makes_references,
+    refused_in_checkpoint,
+)
 from jaxviz.features.remat.choices import Part
 from jaxviz.features.remat.graph import Sizes, derive_like
 from jaxviz.features.remat.offload import Offload
@@ -91,8 +97,9 @@ class Context:
                 self._enter(e, body.program, times // devices, 1 if is_apart else trips)
                 self._walk(body.program, times * trips, devices * (trips if is_apart else 1))
                 self._leave(e, body.program)
-            elif any(a in self.active for a in e.invars):
+            elif of(e).makes_reference or any(a in self.active for a in e.invars):
                 self.active.update(v for v in e.outvars if _is_differentiable(v))
+                self.active.update(v for v in (e.invars[i] for i in compat.written_refs(e.effects)) if isinstance(v, Var))
             for v in e.outvars:
                 self.prices[v] = times // devices * self.sizes.of(v)
 
@@ -136,6 +143,8 @@ class Context:
         inputs = inputs_of(first)
         prices = [len(spots) * self.prices[v] for v in inputs if isinstance(v, Var)]
         active = [v in self.active for v in inputs]
+        if makes_references(first.equations):
+            check_checkpoint(body, active)
         return Part(spots, body, times, prices, active, recompute_collectives, offload, self.sizes, devices)
 
 

@@ -467,12 +467,13 @@ def _outside(search: Search) -> tuple[str, ...]:
 
 
 def _repeated_effects(search: Search, regions: Sequence[Region]) -> tuple[str, ...]:
-    """A sentence on effects that run in both passes, such as a debug callback."""
+    """A sentence on effects that run in both passes, such as a debug callback; a reference that is used in a checkpoint
+    is made there."""
     inside = {e for r in regions for s in r.spots for e in s.equations}
     effects = [
         (i, e)
         for i, e in enumerate(search.flat.equations)
-        if e in inside and any(compat.is_real_effect(x) for x in e.effects)
+        if e in inside and any(compat.is_real_effect(x) for x in e.effects) and not compat.touches_refs(e.effects)
     ]
     named = ", ".join(describe_equation(e, i) for i, e in effects)
     return (f"In a checkpoint, JAX runs these in both passes: {named}.",) if effects else ()

@@ -18,7 +18,7 @@ from jaxviz.analysis.passes import Passes
 from jaxviz.analysis.training_step import TrainingStep
 from jaxviz.derivation import Derivation
 from jaxviz.features.memory.timeline import MemoryTimeline, memory, peak_of
-from jaxviz.features.remat.checkpointing import checkpointed, refused_in_checkpoint
+from jaxviz.features.remat.checkpointing import checkpointed, makes_references, refused_in_checkpoint
 from jaxviz.features.remat.choices import Part
 from jaxviz.features.remat.context import Context
 from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial, all_flops, by_peak, by_work
@@ -76,7 +76,14 @@ class Search:
     @cached_property
     def refused(self) -> str:
         """Why no checkpoint can be around the whole function; '' if one can."""
-        return refused_in_checkpoint(self.flat.equations)
+        why = refused_in_checkpoint(self.flat.equations)
+        if why or not makes_references(self.flat.equations):
+            return why
+        try:
+            _ = self.whole_parts
+        except ValueError as error:
+            return str(error)
+        return ""
 
     @cached_property
     def makers(self) -> Mapping[Var, Equation]:

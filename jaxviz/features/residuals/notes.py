@@ -9,8 +9,7 @@ from jaxviz.analysis.checkpoints import names_without_effect
 from jaxviz.analysis.devices import spans_devices
 from jaxviz.derivation import Derivation
 from jaxviz.features.residuals.findings import Finding, texts_of
-from jaxviz.ir.compat import is_float0, is_ref, kind_of_ref
-from jaxviz.ir.syntax import Atom
+from jaxviz.ir.compat import is_float0
 from jaxviz.report.tables import counted, format_bytes, listed, type_text
 from jaxviz.transforms.unopened import unopened_note
 
@@ -80,23 +79,7 @@ def why_nothing_is_saved(derivation: Derivation) -> tuple[str, ...]:
 def gradient_note(derivation: Derivation) -> tuple[str, ...]:
     """Which gradient it is if the function takes one itself, and why there is none, or why it is zero, a sentence each;
     otherwise empty."""
-    return (*not_followed_note(derivation), *(_no_gradient(derivation) or _of_own_references(derivation)))
-
-
-def _of_own_references(derivation: Derivation) -> tuple[str, ...]:
-    """What JAX may save for references that the function makes, and that are known here to have no tangent."""
-    makers = [e for _, e in derivation.primal.walk() if not e.programs and any(map(_may_have_tangent, e.outvars))]
-    if not makers or not any(derivation.nonzeros):
-        return ()
-    lines = listed(dict.fromkeys(str(e.location).rsplit("/", 1)[-1] for e in makers if e.location is not None))
-    return (
-        f"JAX gives a reference that the function makes{f' ({lines})' if lines else ''} a tangent, which is zero here, "
-        "and may also save what that is multiplied by, which is not listed.",
-    )
-
-
-def _may_have_tangent(v: Atom) -> bool:
-    return is_ref(v.aval) and kind_of_ref(v.aval) != "no_grad_no_remat"
+    return (*not_followed_note(derivation), *_no_gradient(derivation))
 
 
 def not_followed_note(derivation: Derivation) -> tuple[str, ...]:
