@@ -99,7 +99,9 @@ class Context:
                 self._leave(e, body.program)
             elif of(e).makes_reference or any(a in self.active for a in e.invars):
                 self.active.update(v for v in e.outvars if _is_differentiable(v))
-                self.active.update(v for v in (e.invars[i] for i in compat.written_refs(e.effects)) if isinstance(v, Var))
+                self.active.update(
+                    v for v in (e.invars[i] for i in compat.written_refs(e.effects)) if isinstance(v, Var)
+                )
             for v in e.outvars:
                 self.prices[v] = times // devices * self.sizes.of(v)
 

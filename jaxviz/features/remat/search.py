@@ -315,9 +315,10 @@ class Search:
     @cached_property
     def nested(self) -> list[tuple[Region, ...]]:
         """Sets with a checkpoint around a region and around regions inside it, which then save nothing beyond the outer
-        one."""
+        one. JAX refuses those that make references."""
+        inside = [r for r in self.regions if not _makes_references(r)]
         pairs: list[tuple[Region, ...]] = [
-            (outer, inner) for outer in self.regions for inner in self.regions if inner.is_inside(outer)
+            (outer, inner) for outer in self.regions for inner in inside if inner.is_inside(outer)
         ]
         return sorted(pairs, key=lambda pair: self.estimate(pair[:1]))[:ALTERNATIVES]
 
@@ -406,9 +407,9 @@ class Search:
 
     def chunks_of(self, regions: Sequence[Region]) -> list[int]:
         """Possible chunk lengths, if the body of one scan is among some regions and its carries take enough memory to
-        matter."""
+        matter. JAX refuses a checkpoint in another if it makes references."""
         inside = [r for r in regions if r.is_body]
-        if len(inside) != 1 or len(list(inside[0].spots)) != 1:
+        if len(inside) != 1 or len(list(inside[0].spots)) != 1 or _makes_references(inside[0]):
             return []
         nbytes = sum(part.fewest.nbytes for part in self.parts(inside[0]) or ())
         scan = next(iter(inside[0].spots)).scan
@@ -436,3 +437,7 @@ class Search:
     def is_little(self, flops: int) -> bool:
         """Whether this much work is too little to be worth another checkpoint."""
         return flops <= WORTH * self.plain_flops
+
+
+def _makes_references(region: Region) -> bool:
+    return any(makes_references(spot.equations) for spot in region.spots)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jaxviz.analysis.site import Site
+from jaxviz.analysis.versions import Version
 from jaxviz.analysis.walk import Reader, location_of, primal_equation
 from jaxviz.higher_order import of
 from jaxviz.higher_order.custom_jvp import CUSTOM_JVP
@@ -71,11 +72,25 @@ def explain(residual: Residual) -> tuple[str, str]:
 
 
 def needed(residuals: Sequence[Residual]) -> str:
-    """``needed again in line 12's gradient (matrix product)``: what reads the values of one expression again."""
+    """``needed again in line 12's gradient (matrix product)``: what reads the values of one expression again; and
+    which versions of a reference they are."""
     first = residuals[0]
+    versions = [v for r in residuals if (v := r.version) is not None]
     branches = dict.fromkeys(d.branch for r in residuals for d in r.dummies)
     filled = f"; {' and '.join(branches)} fill{'s' if len(branches) == 1 else ''} its place with a dummy"
-    return f"{_needed(residuals, first)}{filled if branches else ''}"
+    of_reference = f"; {_of_reference(versions)}" if versions else ""
+    return f"{_needed(residuals, first)}{filled if branches else ''}{of_reference}"
+
+
+def _of_reference(versions: Sequence[Version]) -> str:
+    """Which versions of a reference some values are: `version 2 of 4 of its reference, written in line 15`."""
+    lines = sorted({v.written.line for v in versions if v.written is not None})
+    written = f", written in line{'s' * (len(lines) > 1)} {listed(map(str, lines))}" if lines else ""
+    if any(v.by_iteration for v in versions):
+        return f"each iteration reads another version of its reference{written}"
+    numbers = sorted({v.number for v in versions})
+    some = f"s {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f" {numbers[0]}"
+    return f"version{some} of {max(v.of for v in versions)} of its reference{written}"
 
 
 def _needed(residuals: Sequence[Residual], first: Residual) -> str:

@@ -20,6 +20,7 @@ from jaxviz.analysis.grouping import alike, grouped, pattern, repetition
 from jaxviz.analysis.modules import module_of, scopes_of
 from jaxviz.analysis.naming import IN_DERIVATIVE, written_at
 from jaxviz.analysis.site import Site, call_name
+from jaxviz.analysis.versions import Version, version_read
 from jaxviz.analysis.walk import Reader, Source, library_of, primal_equation
 from jaxviz.features.residuals.reasons import explain, needed
 from jaxviz.features.residuals.totals import merged_paths, per_device
@@ -154,6 +155,12 @@ class Residual(Data):
     def is_carried(self) -> bool:
         """Whether it is a loop's carry, as the previous iteration computed it."""
         return all(s.carry is not None and (s.equation or s.passed_by) is not None for s in self.sources)
+
+    @cached_property
+    def version(self) -> Version | None:
+        """Which version of a mutable reference it is, if it is read from one that is written."""
+        source = self.sources[0]
+        return None if source.equation is None else version_read(self.forward, source.equation, source.within)
 
     @property
     def expression(self) -> str:
