@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
+from jax.tree_util import PyTreeDef
 
 from jaxviz.higher_order import of
 from jaxviz.higher_order.jit import JIT
@@ -36,7 +37,7 @@ def visible_params(equation: Equation) -> list[str]:
     names = sorted(equation.params, key=lambda name: not compat.axis_names({name: equation.params[name]}))
     for name in names:
         value = equation.params[name]
-        if name not in nested and value is not None:
+        if name not in nested and value is not None and not isinstance(value, PyTreeDef):  # such as of indices
             shown.append(f"{name}={_param_text(value)}")
     return shown
 

@@ -21,7 +21,11 @@ export class CardsPane {
 
   readonly effects: Effects = [() => this.fill()];
 
+  /** Whether each card has lines for advice: from the start, so that nothing moves when they are filled. */
+  private hasRoom = false;
+
   private fill(): void {
+    this.hasRoom ||= isLookedFor(this.state.advice) || (this.state.advised?.cards ?? []).some(Boolean);
     const { kept } = overviewOf(this.state.model);
     const total = kept.reduce((sum, { nbytes }) => sum + nbytes, 0);
     this.element.replaceChildren(...kept.slice(0, CARDS).map((each) => this.card(each, total)));
@@ -56,9 +60,7 @@ export class CardsPane {
         ` of what is saved: ${times}, at ${model.placeText(kept.place)}`,
       ),
       h("p", {}, ...marked(kept.reason)),
-      // Its lines are there from the start, so that nothing moves when they are filled.
-      (advised !== null || isLookedFor(this.state.advice)) &&
-        h("p", { class: "jv-card-advice" }, ...marked(advice)),
+      this.hasRoom && h("p", { class: "jv-card-advice" }, ...marked(advice)),
     );
   }
 }
