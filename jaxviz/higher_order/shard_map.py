@@ -21,7 +21,9 @@ from jaxviz.higher_order.observing import Observing
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import trace_rule
+from jaxviz.ir.errors import NoRuleError
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
+from jaxviz.transforms.accumulators import accumulator_type
 from jaxviz.transforms.dce import DceRule, dce_program, nothing_left
 from jaxviz.transforms.driver import (
     Builder,
@@ -72,6 +74,7 @@ def only_passes_a_scalar(equation: Equation) -> bool:
 class ShardMap(CallPrimitive):
     kind = "devices"
     can_be_stepped = False  # it is a single step
+    accumulates = True
 
     def n_devices(self, operation: Operation) -> int:
         p = operation.params
@@ -160,16 +163,23 @@ class ShardMap(CallPrimitive):
         operands = [Var(operation.in_avals[i]) for i in others]
         cts = [Var(compat.cotangent_type(a)) for a in select(nonzero_cts, operation.out_avals)]
         ct_specs = _cotangent(select(nonzero_cts, p["out_specs"]))
+        refs = [i for i, a in enumerate(operation.in_avals) if linear[i] and compat.is_ref(a)]
+        if not p["check_vma"] and any(compat.axes_summed(s, p) for s in _cotangent([p["in_specs"][i] for i in refs])):
+            raise NoRuleError(
+                "Differentiating a shard_map with check_vma=False into a gradient Ref for an argument whose in_specs "
+                "don't mention all manual mesh axes."
+            )
+        accumulators = [Var(accumulator_type(operation.in_avals[i])) for i in refs]
         shares = [ct if p["check_vma"] else _share(builder, ct, s, p) for ct, s in zip(cts, ct_specs, strict=True)]
         outs = apply_shard_map(
             builder,
             operation,
             body,
-            [*operands, *shares],
-            [*(p["in_specs"][i] for i in others), *ct_specs],
+            [*operands, *shares, *accumulators],
+            [*(p["in_specs"][i] for i in others), *ct_specs, *(p["in_specs"][i] for i in refs)],
             [*ct_specs_out, *log_specs],
         )
-        program = builder.program([*operands, *cts], outs)
+        program = builder.program([*operands, *cts, *accumulators], outs)
         return TransposeRule(Template(program, "cotangent"), parts.nonzeros_out, "transpose of shard_map", parts.logs)
 
     def batch(self, operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:

@@ -485,3 +485,63 @@ def test_a_write_for_each_example_in_a_scan_is_refused_as_by_jax():
     for m in (jax, jaxviz):
         with pytest.raises(ValueError, match="Invalid shape for `swap`"):
             m.grad(f)(X, W)
+
+
+MESH = jax.make_mesh((8,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+LONG = jnp.linspace(0.3, 1.9, 32).reshape(16, 2)
+
+
+def sharded(body, *specs, **options):
+    return jax.shard_map(body, mesh=MESH, in_specs=specs, out_specs=jax.P("i"), **options)
+
+
+def made_on_each_device(x):
+    def body(x):
+        r = jax.new_ref(x)
+        r[...] = jnp.sin(r[...]) * x
+        return r[...]
+
+    return sharded(body, jax.P("i"))(x).sum()
+
+
+def read_on_each_device(x):
+    r = jax.new_ref(x * 2.0)
+    return sharded(lambda r, x: jnp.sin(r[...]) * x, jax.P("i"), jax.P("i"))(r, x).sum()
+
+
+def the_same_on_each_device(x):
+    r = jax.new_ref(x[0])
+    return sharded(lambda r, x: jnp.sin(r[...]) * x, jax.P(), jax.P("i"))(r, x).sum()
+
+
+def written_on_each_device(x):
+    def body(r, x):
+        r[...] = jnp.sin(r[...]) * x
+        return x * 2.0
+
+    r = jax.new_ref(x)
+    y = sharded(body, jax.P("i"), jax.P("i"))(r, x)
+    return y.sum() + (r[...] * x).sum()
+
+
+@pytest.mark.parametrize("f", [made_on_each_device, read_on_each_device, the_same_on_each_device])
+def test_on_several_devices_they_are_those_of_jax(f):
+    np.testing.assert_array_equal(*(jax.jit(m.grad(f))(LONG) for m in (jaxviz, jax)))
+    check = jaxviz.derive(f, LONG).check(values=False)  # JAX has no such shard_map outside of jit
+    assert check, check
+
+
+def test_one_that_devices_write():
+    """JAX 0.10.2 fails."""
+    ours = jax.jit(jaxviz.grad(written_on_each_device))(LONG)
+    np.testing.assert_allclose(ours, jax.grad(lambda x: (x * 2.0 + jnp.sin(x) * x * x).sum())(LONG), rtol=1e-6)
+
+
+def test_one_that_has_no_axis_of_unchecked_devices_is_refused():
+    def f(x):
+        r = jax.new_ref(x[0])
+        body = lambda r, x: jnp.sin(r[...]) * x
+        return sharded(body, jax.P(), jax.P("i"), check_vma=False)(r, x).sum()
+
+    with pytest.raises(jaxviz.NoRuleError, match="don't mention all manual mesh axes"):
+        jax.jit(jaxviz.grad(f))(LONG)
