@@ -20,10 +20,13 @@ from programs import Case, on_device
 
 import jaxviz
 from jaxviz.derivation import STAGES, type_name
-from jaxviz.higher_order import of
+from jaxviz.features.remat import left_out
+from jaxviz.higher_order import is_scan, of
 from jaxviz.higher_order.typecheck import check_program
 from jaxviz.ir.convert import read_jaxpr, write_program
+from jaxviz.ir.emit import as_function
 from jaxviz.ir.origin import ancestors, own_line
+from jaxviz.transforms.dce import dce_program
 
 # --- what they compare ------------------------------------------------------------------------------------------------
 
@@ -285,6 +288,47 @@ def a_checkpoint_is_given_to_xla_as_jax_gives_it(case):
         return Counter(re.findall(r"reduce_precision|differentiated=True", str(jax.make_jaxpr(pulled)(*case.args))))
 
     assert marks(jaxviz) == marks(jax)
+
+
+def what_jax_derives(program, nonzeros):
+    """The types that `jax.vjp` saves for a program, and the operations of the gradient that JAX makes of it, without
+    names and the boundaries of checkpoints, which compute nothing."""
+    fun = as_function(program)
+
+    def of_active(*inputs):
+        active = [x for x, nz in zip(inputs, nonzeros, strict=True) if nz]
+
+        def called(*active):
+            rest = iter(active)
+            return fun(*(next(rest) if nz else x for x, nz in zip(inputs, nonzeros, strict=True)))
+
+        y, pull = jax.vjp(called, *active)
+        return jax.tree.leaves(pull), (y, pull(seeds(y, tangent=False)))
+
+    saved = jax.make_jaxpr(lambda *inputs: of_active(*inputs)[0])(*program.in_avals).out_avals
+    gradient = read_jaxpr(jax.make_jaxpr(lambda *inputs: of_active(*inputs)[1])(*program.in_avals))
+    return Counter(map(type_name, saved)), Counter(_computed(dce_program(gradient)[0]))
+
+
+def _computed(program, lengths=()):
+    for e in program.equations:
+        if not e.programs and e.primitive.name != "name":
+            yield lengths, e.primitive.name, tuple(map(str, e.operation.out_avals))
+        for _, inner in e.programs:
+            yield from _computed(inner, (*lengths, e.params["length"]) if is_scan(e) else lengths)
+
+
+def what_changes_nothing_changes_nothing_in_jax(case):
+    """Each checkpoint, policy and name that can be left out here can be in JAX, and no other."""
+    d = derived(case)
+    checkpoints = dict.fromkeys(e for _, e in d.primal.walk() if of(e).is_checkpoint)
+    names = dict.fromkeys(e.params["name"] for _, e in d.primal.walk() if e.primitive.name == "name")
+    without = [left_out.without_checkpoints(d, [e]) for e in checkpoints]
+    without += [left_out.without_policy(d, [e]) for e in checkpoints if e.params["policy"] is not None]
+    without += [left_out.without_names(d, [name]) for name in names]
+    parts, theirs = left_out.Derived(d).parts, without and what_jax_derives(d.primal, d.nonzeros)
+    for w in without:
+        assert (w.parts == parts) == (what_jax_derives(w.derivation.primal, d.nonzeros) == theirs)
 
 
 # --- the programs -----------------------------------------------------------------------------------------------------

@@ -116,6 +116,7 @@ CELLS = [
     (laws.residuals_are_what_jax_vjp_holds, marked(CASES), False),
     (laws.the_returned_function_holds_what_jaxs_does, [*marked(CASES, third=1), *swept(DEVICES[::3])], False),
     (laws.a_checkpoint_is_given_to_xla_as_jax_gives_it, REMATS, False),
+    (laws.what_changes_nothing_changes_nothing_in_jax, REMATS, False),
     (laws.value_and_cotangents, [*marked(CASES), *swept(DEVICES[::3])], False),
     (laws.forward_mode, marked(CASES, third=1), False),
     (laws.linearized, marked(CASES[::2], third=0, quick=False), False),

@@ -26,6 +26,7 @@ from jaxviz.ir.expressions import expression_at, shortened_expression
 from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.syntax import Checkpoint, Decision, Equation, Program, Var
 from jaxviz.report.charts import Bars
+from jaxviz.report.data import Data
 from jaxviz.report.report import MOST_ROWS, Report, Table
 from jaxviz.report.tables import format_bytes, line_label, listed, more_rows, nbytes, repeated, short_location
 
@@ -174,11 +175,11 @@ class CheckpointReport(Report, schema="policies.checkpoint"):
 
 
 @dataclass(frozen=True, slots=True)
-class NoEffect:
-    """A checkpoint, a policy or a name that has no effect.
+class NoEffect(Data):
+    """A checkpoint, a policy, a name, an offload or a donation that has no effect.
 
     Args:
-      rule: the rule of `jaxviz.lint` that it belongs to.
+      rule: the rule of `jaxviz.lint` that it belongs to; '' for none.
       text: why it has none, in a sentence.
       short: the same in a clause, for a headline.
       fix: what to write instead.
@@ -195,10 +196,13 @@ class NoEffect:
     nbytes: int = 0
     count: int = 1
 
+    _data = ("rule", "text", "fix", "location", "nbytes", "count")
+
 
 def in_short(findings: Iterable[NoEffect]) -> str:
-    """``the policy of `block` lists 'hiden', which nothing in it has (and 2 more)``: for a headline; '' for none."""
-    first, *rest = [*(n.short for n in findings), ""]
+    """``the policy of `block` lists 'hiden', which nothing in it has (and 2 more)``: for a headline; '' for none, or if
+    there is no advice on them."""
+    first, *rest = [*(n.short for n in findings if n.rule), ""]
     return f"{first} (and {len(rest) - 1:,} more)" if len(rest) > 1 else first
 
 
@@ -212,9 +216,7 @@ def names_without_effect(reports: Sequence[CheckpointReport], program: Program |
     names_of: dict[str, set[str]] = {}
     for r in reports:
         names_of.setdefault(r.policy, set()).update(r.names)
-    outside = (
-        {e.params["name"]: location_of(e) for _, e in program.walk() if _is_name(e)} if program is not None else {}
-    )
+    outside = {e.params["name"]: location_of(e) for _, e in program.walk() if is_name(e)} if program is not None else {}
     unknown = ((r, name) for r in reports for name in r.unmatched if name not in names_of[r.policy])
     for pairs in grouped(unknown, lambda pair: (pair[0].policy, pair[1])):
         r, name = pairs[0]
@@ -222,7 +224,7 @@ def names_without_effect(reports: Sequence[CheckpointReport], program: Program |
     is_listed = {name for r in reports for name in r.names if name not in r.unlisted}
     for of_function in grouped(reports, lambda r: (r.function, r.policy)):
         unused = dict.fromkeys(n for r in of_function for n in r.unlisted if n not in is_listed)
-        named = [v for r in of_function for v in r.values if v.expression in map(_described_name, unused)]
+        named = [v for r in of_function for v in r.values if v.expression in map(described_name, unused)]
         if named:
             yield _unused_names(of_function[0], [*unused], named)
     for same in grouped(reports, lambda r: (r.function, r.policy, r.location)):
@@ -263,7 +265,7 @@ def _unused_names(r: CheckpointReport, names: Sequence[str], values: Sequence[De
 
 def _ignored_names(r: CheckpointReport, count: int) -> NoEffect:
     saved = [
-        name for name in r.names if any(v.expression == _described_name(name) and v.fate == "saved" for v in r.values)
+        name for name in r.names if any(v.expression == described_name(name) and v.fate == "saved" for v in r.values)
     ]
     also = f", {' and '.join(map(repr, saved))} too" if saved else ", whatever its name"
     return NoEffect(
@@ -315,12 +317,12 @@ def _report(checkpoint: Checkpoint, naming: Naming) -> CheckpointReport:
             label = naming.name(equation, decision.within, i) or what
             values.append(_decided(what, label, v, location, fate, written, lengths))
     names = tuple(dict.fromkeys(_names_defined(function)))
-    listed_names = dict.fromkeys(_names_listed(checkpoint.policy))
+    listed_names = dict.fromkeys(names_listed(checkpoint.policy))
     unmatched = tuple(name for name in listed_names if name not in names)
     policy = policy_name(checkpoint.policy)
     where = defined_at(function)
     again_by_name = {
-        d.equation.params["name"] for d in checkpoint.decisions if _is_name(d.equation) and d.verdict == "recomputed"
+        d.equation.params["name"] for d in checkpoint.decisions if is_name(d.equation) and d.verdict == "recomputed"
     }
     unlisted = tuple(name for name in names if listed_names and name not in listed_names and name in again_by_name)
     not_saved = [v for v in values if v.fate == "recomputed"]
@@ -416,16 +418,16 @@ def times(lengths: Sequence[int], kind: str) -> str:
 
 def described(equation: Equation) -> str:
     """The primitive of an equation, or the name from `checkpoint_name`."""
-    if _is_name(equation):
-        return _described_name(equation.params["name"])
+    if is_name(equation):
+        return described_name(equation.params["name"])
     return str(equation.primitive.name)
 
 
-def _described_name(name: str) -> str:
+def described_name(name: str) -> str:
     return f"checkpoint_name {name!r}"
 
 
-def _is_name(equation: Equation) -> bool:
+def is_name(equation: Equation) -> bool:
     return equation.primitive is compat.name_p
 
 
@@ -460,7 +462,7 @@ def policy_name(policy: Any) -> str:
         if public is policy:
             return str(name)
     maker = str(getattr(policy, "__qualname__", "")).split(".<locals>")[0] or _snake_case(type(policy).__name__)
-    names = list(_names_listed(policy))
+    names = list(names_listed(policy))
     return f"{maker}({', '.join(map(repr, names))})" if names else maker
 
 
@@ -469,19 +471,19 @@ def _snake_case(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
-def _names_listed(policy: Any) -> Iterator[str]:
+def names_listed(policy: Any) -> Iterator[str]:
     """The names listed by a policy of `save_only_these_names` or similar; other policies list none."""
     contents = list(getattr(policy, "__dict__", {}).values())
     if inspect.isfunction(policy):
         contents += inspect.getclosurevars(policy).nonlocals.values()
     for value in contents:
         if callable(value):
-            yield from _names_listed(value)
+            yield from names_listed(value)
         elif isinstance(value, (set, frozenset, list, tuple)):
             yield from sorted(x for x in value if isinstance(x, str))
 
 
 def _names_defined(function: Program) -> Iterator[str]:
     for _, equation in function.walk():
-        if _is_name(equation):
+        if is_name(equation):
             yield equation.params["name"]

@@ -10,7 +10,7 @@ from jaxviz.features.explorer.messages import PeakAdvice
 from jaxviz.features.explorer.whatif import Switches
 from jaxviz.features.remat.forms import Trade
 from jaxviz.features.remat.tuning import NEAR
-from jaxviz.features.remat.without_effect import checkpoints_without_effect
+from jaxviz.features.remat.without_effect import found_by_leaving_out
 from jaxviz.features.residuals.residual import SavedExpression
 from jaxviz.features.residuals.residual_set import ResidualSet
 from jaxviz.ir.collector import collector_paused
@@ -37,7 +37,7 @@ def advice_of(residuals: ResidualSet, switches: Switches) -> PeakAdvice:
     written = switches.search.written
     cards = [_card(switches, [number[id(r)] for r in e.residuals], e) for e in residuals.expressions[:_CARDS]]
     helps = isinstance(trade, Trade) and _lowers(written, trade)
-    idle = in_short(checkpoints_without_effect(switches.derivation))
+    idle = in_short(found_by_leaving_out(switches.derivation))
     but = f"; {idle}" if idle else ""
     if not helps:
         peak = format_bytes(written.peak_nbytes)

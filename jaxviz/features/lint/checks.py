@@ -463,6 +463,7 @@ FIND: dict[str, Callable[[LintSubject], Iterator[Advice]]] = {
     "unknown-name": _without_effect("unknown-name"),
     "unused-name": _without_effect("unused-name"),
     "policy-without-effect": _without_effect("policy-without-effect"),
+    "donation-without-effect": _without_effect("donation-without-effect"),
     "upcast-kept": _of_findings(
         lambda subject: subject.upcasts,
         "Saved in a wider type than the values had: {}.",

@@ -82,10 +82,12 @@ _RULES = (
         that the peak may stay where it was, as `jaxviz.memory` models it. Around the body, it recomputes one iteration
         at a time.
 
-        The rule derives the function once more without the checkpoint, taking all calls from one line
-        together. It does not look at checkpoints within other checkpoints: these lower the peak while the outer one
-        recomputes, and not the number of saved bytes. Remove the checkpoint, put more of the function into it, or
-        choose a policy that saves fewer values; the default saves nothing.
+        A checkpoint within another one saves nothing between the passes. It may lower the peak while the outer one is
+        recomputed, for work that is done once more; there is advice if it does not.
+
+        The rule derives the function once more without the checkpoint, taking all calls from one line together. Remove
+        the checkpoint, put more of the function into it, or choose a policy that saves fewer values; the default saves
+        nothing.
         """,
     ),
     LintRule(
@@ -105,7 +107,8 @@ _RULES = (
         "checkpoint_name names a value that no policy around it lists",
         """
         In a checkpoint whose policy saves by name, a value whose name is not listed is recomputed like any other,
-        so the call of checkpoint_name has no effect. Most often the policy was meant to list the name.
+        so the call of checkpoint_name has no effect. Most often the policy was meant to list the name. Nor has a listed
+        name an effect if the backward pass does not read its value.
 
         List the name, or remove checkpoint_name. There is no advice on names outside of checkpoints, or in checkpoints
         whose policy lists no names.
@@ -113,14 +116,33 @@ _RULES = (
     ),
     LintRule(
         "policy-without-effect",
-        "JAX does not do what a checkpoint policy says",
+        "a checkpoint policy changes nothing, or JAX does not do what it says",
         """
+        With a policy that selects nothing which the backward pass reads, the same is saved and recomputed as with the
+        default. This happens if dots_saveable is used for a function without matrix products. The rule derives the
+        function once more with the default.
+
+        A policy that offloads has no such effect on a CPU, where JAX leaves transfers between memories out of the
+        program: the values stay on the device.
+
         save_anything_except_these_names returns a policy that saves everything: JAX has ignored its names since version
         0.10.2. Write save_only_these_names, or save_any_names_but_these, which saves values with other names.
 
         Under jax_remat3, JAX asks a policy only about values with a name, matrix products and convolutions. Where a
         policy that is a function would save something else, such as an exp, it is not asked, and the value is
         recomputed; everything_saveable is an exception. Name the values with checkpoint_name, and list the names.
+        """,
+    ),
+    LintRule(
+        "donation-without-effect",
+        "a donated argument's memory is not reused",
+        """
+        jax.jit reuses the memory of a donated argument for a result of the same type. If there is none, the argument is
+        lost to the caller and nothing is saved. Within a function that is compiled as a whole, in another jit or a
+        scan, donations of inner functions are ignored.
+
+        Donate what the step returns anew, such as the parameters and the state of the optimizer, in the outermost
+        jax.jit. `jaxviz.donation` says the same of any function, and what XLA made of it.
         """,
     ),
     LintRule(

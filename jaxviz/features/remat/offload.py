@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import jax
@@ -67,6 +68,15 @@ class Offload:
             "could do meanwhile at "
             f"{speed}. The plan does not assume that the transfer overlaps with computation, which was not measured."
         )
+
+
+@cache
+def moves_on(platform: str) -> bool:
+    """Whether a program that JAX lowers for a platform moves values to the host; it has none of these transfers on a
+    CPU."""
+    moved = jax.jit(lambda x: jax.device_put(x, jax.memory.Space.Host))
+    text = moved.trace(jax.ShapeDtypeStruct((8,), jnp.float32)).lower(lowering_platforms=(platform,)).as_text()
+    return "annotate_device_placement" in text
 
 
 def offloads(nbytes: int) -> str:

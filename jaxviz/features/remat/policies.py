@@ -13,7 +13,9 @@ from jaxviz.analysis.checkpoints import (
     FATES,
     CheckpointReport,
     Decided,
+    NoEffect,
     described,
+    in_short,
     looks_through,
     report_checkpoints,
     times,
@@ -221,13 +223,20 @@ class PolicyReport(Report, schema="policies"):
       checkpoints: one report for each checkpoint that is differentiated, in the order in which they run; for nested
         checkpoints the outer policy decides.
       residuals: all residuals of the gradient.
-      notes: remarks, a sentence each.
+      without_effect: the checkpoints, policies, names, offloads and donations that have no effect, and why.
+      remarks: others, a sentence each.
     """
 
     function: str
     checkpoints: tuple[CheckpointReport, ...]
     residuals: ResidualSet = field(repr=False)
-    notes: tuple[str, ...] = ()
+    without_effect: tuple[NoEffect, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What has no effect, and other remarks, a sentence each."""
+        return tuple(dict.fromkeys([*(n.text for n in self.without_effect), *self.remarks]))
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
@@ -243,11 +252,13 @@ class PolicyReport(Report, schema="policies"):
         """policies of the gradient of `loss` in `params`: 12 checkpoints, 84 values saved 1.2 MiB, 456 recomputed 8.1
         MiB; it saves 2.4 MiB in all."""
         in_all = f"it saves {self.residuals.saved}"
+        idle = in_short(self.without_effect)
+        but = f"; {idle}" if idle else ""
         n = len(self.checkpoints)
         if not n:
             is_known = not any(u.is_opaque for u in self.residuals.unopened)
             none = "no checkpoint is differentiated" if is_known else "no checkpoint is found"
-            return f"policies of the {self.residuals.gradient}: {none}; {in_all}"
+            return f"policies of the {self.residuals.gradient}: {none}; {in_all}{but}"
         sizes = {
             fate: [c.runs * v.nbytes for c in self.checkpoints for v in c.values if v.fate == fate]
             for fate in FATES[:3]
@@ -259,7 +270,7 @@ class PolicyReport(Report, schema="policies"):
         ]
         return (
             f"policies of the {self.residuals.gradient}: {counted(n, 'checkpoint')}, {', '.join([*parts, in_all])} "
-            "in all"
+            f"in all{but}"
         )
 
     def _chart(self) -> Bars:
@@ -275,7 +286,9 @@ class PolicyReport(Report, schema="policies"):
         yield from (group.table() for group in self.groups)
         yield from self.notes
 
-    _data = ("function", "notes", "residuals.nbytes", ("checkpoints=groups", ("count", "*report")))
+    _data = (
+        "function", "notes", "without_effect", "residuals.nbytes", ("checkpoints=groups", ("count", "*report")),
+    )  # fmt: skip
 
 
 @api_boundary
@@ -300,12 +313,12 @@ def policies(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> PolicyR
     """
     derivation = subject_of(f, args, kwargs, argnums)
     checkpoints = report_checkpoints(derivation)
-    notes = dict.fromkeys(finding.text for finding in without_effect(derivation))
     return PolicyReport(
         derivation.primal.name,
         checkpoints,
         derivation.residuals,
-        (*gradient_note(derivation), *unopened_note(derivation.unopened), *notes, *_about(derivation, checkpoints)),
+        tuple(without_effect(derivation)),
+        (*gradient_note(derivation), *unopened_note(derivation.unopened), *_about(derivation, checkpoints)),
     )
 
 

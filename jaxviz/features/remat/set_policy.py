@@ -16,14 +16,13 @@ from jaxviz.derivation import Derivation, derive
 from jaxviz.features.remat.checkpointing import refused_in_checkpoint, remat_template
 from jaxviz.features.remat.forms import Form, Trial
 from jaxviz.features.remat.graph import exchanges
+from jaxviz.features.remat.left_out import with_policies
 from jaxviz.features.remat.regions import Region
 from jaxviz.higher_order import of
 from jaxviz.higher_order.checkpoint import CHECKPOINT, apply_remat
 from jaxviz.ir import compat
-from jaxviz.ir.convert import operation as make_operation
-from jaxviz.ir.convert import with_programs
 from jaxviz.ir.errors import JaxvizError
-from jaxviz.ir.syntax import Operation, Program, Var
+from jaxviz.ir.syntax import Program, Var
 from jaxviz.transforms.inline import inlined, numbers_in_place
 from jaxviz.transforms.policy import decide
 
@@ -123,7 +122,8 @@ def derive_under(derivation: Derivation, to: Setting) -> Derivation:
     if not to.sets_policy:
         program = inlined(primal, (CHECKPOINT.primitive,))
     elif has_checkpoints(primal):
-        program = _with_policy(primal, to.policy)
+        checkpoints = [e for _, e in primal.walk() if of(e).is_checkpoint]
+        program = with_policies(primal, dict.fromkeys(checkpoints, to.policy))
     else:
         program = _checkpointed(primal, to.policy)
     again = derive(
@@ -134,27 +134,6 @@ def derive_under(derivation: Derivation, to: Setting) -> Derivation:
 
 def has_checkpoints(program: Program) -> bool:
     return any(of(e).is_checkpoint for _, e in program.walk())
-
-
-def _with_policy(program: Program, policy: Any) -> Program:
-    """The program with this policy in each remat. Unchanged parts are the same objects."""
-    done: dict[Program, Program] = {}
-
-    def change(p: Program) -> Program:
-        if p not in done:
-            equations = tuple([replace(e, operation=operation(e.operation)) if e.programs else e for e in p.equations])
-            same = all(a.operation is b.operation for a, b in zip(equations, p.equations, strict=True))
-            done[p] = p if same else replace(p, equations=equations)
-        return done[p]
-
-    def operation(op: Operation) -> Operation:
-        op = with_programs(op, change)
-        if not of(op).is_checkpoint:
-            return op
-        params = {**op.params, "policy": policy}
-        return make_operation(op.primitive, params, op.in_avals, op.out_avals, op.effects, op.context)
-
-    return change(program)
 
 
 def _checkpointed(program: Program, policy: Any) -> Program:

@@ -96,6 +96,22 @@ def named(policy, w, x):
     return jax.checkpoint(f, policy=policy)(w, x)
 
 
+def elementwise(policy, w, x):
+    return jnp.sum(jax.checkpoint(lambda a: jnp.sin(jnp.tanh(a)), policy=policy)(x @ w))
+
+
+def calling(f, w, x):
+    return jnp.sum(jax.jit(lambda a: f(a) * 2.0)(x @ w))
+
+
+def sgd(w, x):
+    return w - jax.grad(lambda w: jnp.sum(jnp.sin(x @ w)))(w)
+
+
+def update(step, w, x):
+    return step(w, x)
+
+
 def named_outside(w, x):
     h = checkpoint_name(jnp.sin(x @ w), "hidden")
     f = jax.checkpoint(lambda w, h: jnp.sum(jnp.sin(h @ w)), policy=POLICIES.save_only_these_names("hidden"))
@@ -291,6 +307,13 @@ CASES = [
          partial(named, POLICIES.save_any_names_but_these("other")), WX, exact=False,
          words=("JAX ignores the names", "saves every value that it is asked about, 'hidden' too",
                 "save_any_names_but_these")),
+    Case("policy-without-effect", "no_dots", partial(elementwise, POLICIES.dots_saveable),
+         partial(elementwise, None), WX, words=("changes nothing", "leave the policy out")),
+    Case("donation-without-effect", "inside", partial(calling, jax.jit(jnp.tanh, donate_argnums=0)),
+         partial(calling, jax.jit(jnp.tanh)), WX, exact=False, words=("only the outermost jax.jit donates",)),
+    Case("donation-without-effect", "no_result", partial(update, jax.jit(sgd, donate_argnums=(0, 1))),
+         partial(update, jax.jit(sgd, donate_argnums=0)), WX, exact=False,
+         words=("`x`, but no result reuses its memory", "do not donate it")),
     Case("unknown-name", "misspelt", partial(named, POLICIES.save_only_these_names("hiden")),
          partial(named, POLICIES.save_only_these_names("hidden")), WX, exact=False, words=("'hiden'", "list 'hidden'")),
     Case("unknown-name", "outside", named_outside, partial(named, POLICIES.save_only_these_names("hidden")), WX,
@@ -384,6 +407,10 @@ NONE = {
         ("names", partial(named, POLICIES.save_only_these_names("hidden")), WX),
         ("everything", partial(named, POLICIES.everything_saveable), WX),
         ("a_function", partial(named, lambda *_, **__: True), WX),
+    ],
+    "donation-without-effect": [
+        ("reused", partial(update, jax.jit(sgd, donate_argnums=0)), WX),
+        ("outermost", jax.jit(lambda w, x: jnp.sum(jnp.sin(x @ w)), donate_argnums=1), WX),
     ],
     "unknown-name": [("other_policies", jax.checkpoint(partial(feed_forward, jnp.sin), policy=POLICIES.dots_saveable),
                       WX)],

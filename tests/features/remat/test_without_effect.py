@@ -1,0 +1,102 @@
+"""What is said to have no effect has none on what JAX derives, and what is not said has one."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import laws
+import pytest
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+from programs import Case
+
+import jaxviz
+
+P = jax.checkpoint_policies
+W, X = jnp.full((16, 16), 0.1), jnp.ones((8, 16))
+WS = jnp.full((4, 16, 16), 0.1)
+
+
+# --- programs ---------------------------------------------------------------------------------------------------------
+
+
+def around(body, policy=None, **options):
+    """The sum of a function in a checkpoint."""
+    return lambda w, x: jnp.sum(jax.checkpoint(body, policy=policy, **options)(w, x))
+
+
+def named(w, x):
+    return jnp.sin(checkpoint_name(jnp.tanh(x @ w), "h") @ w)
+
+
+def to_host(*names):
+    return P.save_and_offload_only_these_names(
+        names_which_can_be_saved=[], names_which_can_be_offloaded=list(names), offload_src="device",
+        offload_dst="pinned_host",
+    )  # fmt: skip
+
+
+def scanned(body, ws, x):
+    return jnp.sum(lax.scan(lambda x, w: (body(w, x), None), x, ws)[0])
+
+
+def elementwise(a):
+    return jnp.sin(jnp.tanh(a))
+
+
+SAYS = {
+    "no_dot": (lambda w, x: jnp.sum(jax.checkpoint(elementwise, policy=P.dots_saveable)(x @ w)),
+               ["the policy of `elementwise` changes nothing"]),
+    "no_dot_in_a_scan": (partial(scanned, lambda w, x: jax.checkpoint(elementwise, policy=P.dots_saveable)(x @ w)),
+                         ["the policy of `elementwise` changes nothing"]),
+    "no_tangent": (lambda w, x: jnp.sum(jax.checkpoint(elementwise)(x) @ w),
+                   ["the checkpoint of `elementwise` saves no bytes"]),
+    "saves_all": (around(lambda w, x: jnp.sin(x @ w), P.everything_saveable),
+                  ["the checkpoint of `<lambda>` saves no bytes"]),
+    "not_read": (around(lambda w, x: jnp.sin(checkpoint_name(x @ w, "h") + 1.0) @ w, P.save_only_these_names("h")), []),
+    "named_but_not_read": (
+        lambda w, x: jnp.sum(jax.checkpoint(
+            lambda w, x: jnp.tanh(checkpoint_name(x @ w, "a")) + checkpoint_name(x @ w, "b"),
+            policy=P.save_only_these_names("a", "b"))(w, x)),
+        ["the policy of `<lambda>` lists 'b' without effect"]),
+    "excluded": (around(named, P.save_any_names_but_these("h")),
+                 ["the policy of `named` lists 'h' without effect"]),
+    "misspelt": (around(named, P.save_only_these_names("j")),
+                 ["the policy of `named` lists 'j', which nothing in it has",
+                  "the policy of `named` does not list 'h'"]),
+    "nobody_lists_it": (around(named, P.dots_saveable), ["no policy lists 'h'"]),
+    "no_checkpoint": (lambda w, x: jnp.sum(jnp.sin(checkpoint_name(x @ w, "h"))), ["no policy lists 'h'"]),
+    # JAX saves the result of tanh for its derivative, and the same under the name for that of the product.
+    "no_checkpoint_but_saved_twice": (lambda w, x: jnp.sum(named(w, x)), []),
+    "a_function_asks_for_it": (around(named, lambda p, *_, **k: k.get("name") == "h"), []),
+    "listed": (around(named, P.save_only_these_names("h")), []),
+    "in_another": (around(lambda w, x: jnp.sin(jax.checkpoint(lambda a: jnp.tanh(a @ w))(x))),
+                   ["the checkpoint of `<lambda>` inside that of `<lambda>` does not lower the peak"]),
+    "lowers_the_peak_of_another": (
+        lambda w, x: jnp.sum(jax.checkpoint(lambda ws, x: scanned(jax.checkpoint(
+            lambda w, x: elementwise(elementwise(elementwise(x @ w)))), ws, x))(jnp.stack([w] * 4), x)),
+        ["the checkpoint of `<lambda>` leaves the peak where it was"]),
+    "offloaded": (around(named, to_host("h")), ["the cpu offloads nothing of `named`"]),
+    "offload_misspelt": (around(named, to_host("j")),
+                         ["the policy of `named` lists 'j', which nothing in it has",
+                          "the policy of `named` does not list 'h'"]),
+    "donated_inside": (lambda w, x: jnp.sum(jax.jit(lambda a: jax.jit(jnp.tanh, donate_argnums=0)(a))(x @ w)),
+                       ["`tanh` donates `x` inside of another program"]),
+    "useful": (around(lambda w, x: elementwise(x @ w)), []),
+    "without_barriers": (around(lambda w, x: elementwise(x @ w), prevent_cse=False), []),
+}  # fmt: skip
+ARGS = {"no_dot_in_a_scan": (WS, X)}
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_what_has_no_effect_is_said(name):
+    f, says = SAYS[name]
+    found = jaxviz.policies(f, *ARGS.get(name, (W, X))).without_effect
+    assert [n.short for n in found] == says
+    assert all(n.location.file == __file__ for n in found)
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_what_changes_nothing_changes_nothing_in_jax(name):
+    f, _ = SAYS[name]
+    laws.what_changes_nothing_changes_nothing_in_jax(Case(name, f, ARGS.get(name, (W, X))))
