@@ -1,5 +1,6 @@
 """What is said to have no effect has none on what JAX derives, and what is not said has one."""
 
+import warnings
 from functools import partial
 
 import jax
@@ -56,7 +57,7 @@ SAYS = {
     "not_read": (around(lambda w, x: jnp.sin(checkpoint_name(x @ w, "h") + 1.0) @ w, P.save_only_these_names("h")), []),
     "named_but_not_read": (
         lambda w, x: jnp.sum(jax.checkpoint(
-            lambda w, x: jnp.tanh(checkpoint_name(x @ w, "a")) + checkpoint_name(x @ w, "b"),
+            lambda w, x: jnp.sin(jnp.exp(checkpoint_name(x @ w, "a"))) + checkpoint_name(x @ w, "b"),
             policy=P.save_only_these_names("a", "b"))(w, x)),
         ["the policy of `<lambda>` lists 'b' without effect"]),
     "excluded": (around(named, P.save_any_names_but_these("h")),
@@ -66,8 +67,8 @@ SAYS = {
                   "the policy of `named` does not list 'h'"]),
     "nobody_lists_it": (around(named, P.dots_saveable), ["no policy lists 'h'"]),
     "no_checkpoint": (lambda w, x: jnp.sum(jnp.sin(checkpoint_name(x @ w, "h"))), ["no policy lists 'h'"]),
-    # JAX saves the result of tanh for its derivative, and the same under the name for that of the product.
-    "no_checkpoint_but_saved_twice": (lambda w, x: jnp.sum(named(w, x)), []),
+    # JAX saves the result of exp for its derivative, and the same under the name for that of the product.
+    "no_checkpoint_but_saved_twice": (lambda w, x: jnp.sum(jnp.sin(checkpoint_name(jnp.exp(x @ w), "h") @ w)), []),
     "a_function_asks_for_it": (around(named, lambda p, *_, **k: k.get("name") == "h"), []),
     "listed": (around(named, P.save_only_these_names("h")), []),
     "in_another": (around(lambda w, x: jnp.sin(jax.checkpoint(lambda a: jnp.tanh(a @ w))(x))),
@@ -100,3 +101,42 @@ def test_what_has_no_effect_is_said(name):
 def test_what_changes_nothing_changes_nothing_in_jax(name):
     f, _ = SAYS[name]
     laws.what_changes_nothing_changes_nothing_in_jax(Case(name, f, ARGS.get(name, (W, X))))
+
+
+def lowered(f, *args, **options):
+    return jax.jit(f, **options).lower(*args).as_text()
+
+
+def test_an_offload_that_does_not_happen_is_left_out_by_jax():
+    """The compiled gradient has nothing in the host's memory, and takes as much as if the value were saved."""
+    gradients = [jax.grad(around(named, policy)) for policy in (to_host("h"), P.save_only_these_names("h"))]
+    compiled = [jax.jit(g).lower(W, X).compile() for g in gradients]
+    memory = [c.memory_analysis() for c in compiled]
+    assert memory[0].host_temp_size_in_bytes == 0
+    assert "S(5)" not in compiled[0].as_text()
+    assert memory[0].temp_size_in_bytes == memory[1].temp_size_in_bytes
+    (found,) = jaxviz.policies(around(named, to_host("h")), W, X).without_effect
+    assert found.nbytes == X.nbytes
+
+
+def test_a_donation_inside_of_a_program_is_left_out_by_jax():
+    inner = lambda **options: jax.jit(lambda x: jnp.tanh(x), **options)
+    f = lambda donating: lambda w, x: jnp.sum(donating(x @ w))
+    whole = [jax.grad(jax.jit(f(inner(**options)))) for options in ({"donate_argnums": 0}, {})]
+    assert lowered(whole[0], W, X) == lowered(whole[1], W, X)
+    (found,) = jaxviz.policies(jax.jit(f(inner(donate_argnums=0))), W, X).without_effect
+    assert (found.rule, found.nbytes) == ("donation-without-effect", X.nbytes)
+
+
+@pytest.mark.parametrize("donated", [(0,), (1,), (0, 1)])
+def test_donations_that_are_not_reused_are_those_that_jax_warns_about(donated):
+    loss = lambda w, x: jnp.sum(jnp.sin(x @ w))
+    step = jax.jit(lambda w, x: w - jax.grad(loss)(w, x), donate_argnums=donated)
+    found = jaxviz.policies(step, W, X).without_effect
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        step.lower(W, X).compile()
+    assert [(n.short, n.nbytes) for n in found] == [("`<lambda>` donates `x` without effect", X.nbytes)] * (
+        1 in donated
+    )
+    assert ["float32[8,16]" in str(w.message) for w in given if "donated" in str(w.message)] == [True] * len(found)
