@@ -7,6 +7,7 @@ from .derivation import clear_caches as clear_caches
 from .derivation import derive as derive
 from .features.comparison.report import Comparison as Comparison
 from .features.comparison.report import compare as compare
+from .features.comparison.under_flags import FlagComparison as FlagComparison
 from .features.cost.counts import Cost as Cost
 from .features.cost.parts import cost_of as cost_of
 from .features.cost.report import CostReport as CostReport

@@ -42,6 +42,7 @@ _EXAMPLES = """examples:
   jaxviz collectives model:loss --args "params, x"                      which lines make devices communicate, and why
   jaxviz remat model:loss --args "params, x" --budget 512MiB --code     what to recompute, and the lines for it
   jaxviz lint model:loss --args "params, x"                             what to change, with the bytes at stake
+  jaxviz compare model:loss --args "params, x" --flags jax_remat3       what a flag of JAX changes, in bytes and work
   jaxviz nan model:loss --args "params, jnp.zeros((8, 16))"             which operation computes a NaN, and from what
   jaxviz profile model:step --args "params, jnp.ones((8, 16))"          where the time of a call goes
   jaxviz jaxpr model:loss --args "params, x" --stage backward           a program as text

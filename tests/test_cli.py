@@ -80,6 +80,7 @@ SCHEMAS = {
     "residuals": ("residuals", "loss", *CALL),
     "memory": ("memory", "loss", *CALL),
     "lint": ("lint", "loss", *CALL),
+    "compare.flags": ("compare", "loss", *CALL, "--flags", "jax_remat3,jax_enable_x64=False"),
     "collectives": ("collectives", "loss", *CALL),
     "plan_remat": ("remat", "deep", *LONG, "--budget", "0.7"),
     "compare_policies.plans": ("remat", "deep", *LONG, "--compare", "everything"),

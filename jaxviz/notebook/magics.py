@@ -58,7 +58,7 @@ class JaxvizMagics(Magics):
         what = f"reading {text.strip().splitlines()[-1] if text.strip() else 'the call'}"
         try:
             command.check(options)
-            before, parsed = parse_calls(text, command.calls, place)
+            before, parsed = parse_calls(text, command.calls_with(options), place)
             namespace = self._namespace()
             if before.body:
                 exec(compile(before, place.file, "exec"), namespace)
@@ -67,7 +67,7 @@ class JaxvizMagics(Magics):
             requests = [Request(call, options, namespace) for call in calls]
             return place.call(parsed[0], lambda: self._show(command, requests))
         except CallError as error:
-            usage = ", ".join(f"{f}(x)" for f in "fg"[: command.calls])
+            usage = ", ".join(f"{f}(x)" for f in "fg"[: command.calls_with(options)])
             _print_error(f"%{command.magic}: {error}\n  Usage: %{command.magic} {usage}")
         except Exception as error:
             self._remember(error)

@@ -51,6 +51,7 @@ class Command:
       explored: from the requests to what `--explore` shows, and the stages to show side by side.
       exclusive: groups of options of which only one can be given.
       calls: how many calls it takes.
+      alone: an option with which it takes one call instead, and without which it takes none on the command line.
       runs: whether it runs the call.
     """
 
@@ -63,6 +64,7 @@ class Command:
     explored: Callable[..., tuple[Any, ...]] | None = None
     exclusive: tuple[str, ...] = ()
     calls: int = 1
+    alone: str = ""
     runs: bool = False
 
     @property
@@ -76,6 +78,10 @@ class Command:
             if len(names_of_group) > 1:
                 names = " and ".join(f"--{name}" for name in names_of_group)
                 raise CallError(f"{names} exclude each other; give only one of them")
+
+    def calls_with(self, options: Any) -> int:
+        """How many calls it takes with these options."""
+        return 1 if self.alone and getattr(options, self.alone) is not None else self.calls
 
     @property
     def call_help(self) -> str:
@@ -265,11 +271,24 @@ _COMMANDS = (
         for name, doing, stage in (("linearize", "linearizing", "linear"), ("vjp", "transposing", "backward"))
     ),
     Command(
-        "compare", "comparing", Request.compare, (_ARGNUMS, _EXPLORE),
-        about="Show what differs between two calls and their gradients: `%compare loss(params, x), "
-        "faster_loss(params, x)`.",
-        explored=lambda first, second: (first.compare(second),),
+        "compare", "comparing", Request.compare,
+        (
+            _ARGNUMS, _JSON, _PLOT,
+            Option("--flags",
+                "what flags of JAX change, separated by commas: jax_remat3,jax_custom_vjp3; a flag may have a value, "
+                "as in jax_enable_x64=False"),
+            _EXPLORE,
+        ),
+        "what flags of JAX change of the gradient",
+        """Show what differs between two calls and their gradients: `%compare loss(params, x), faster_loss(params, x)`.
+
+        `%compare --flags jax_remat3 loss(params, x)` shows what a flag of JAX changes: bytes, work, the peak, lines,
+        and which policies have no effect.
+        """,
+        lambda *requests: (requests[0].compare(*requests[1:]),),
+        ("explore flags",),
         calls=2,
+        alone="flags",
     ),
 )  # fmt: skip
 COMMANDS = {command.name: command for command in _COMMANDS}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import jax
@@ -30,6 +32,7 @@ from jaxviz.ir.trace import trace
 from jaxviz.notebook.calls import CallError, EvaluatedCall, split
 from jaxviz.report.files import write_file
 from jaxviz.report.tables import format_flops, wrapped
+from jaxviz.runtime.flags import check_flags
 from jaxviz.xla.collectives.reading import collectives
 from jaxviz.xla.collectives.report import Collectives
 from jaxviz.xla.compile_cost.report import CompileCost
@@ -169,9 +172,14 @@ class Request:
         call = self.call
         return profile(call.fun, *call.args, repeat=self.options.repeat, **call.kwargs)
 
-    def compare(self, other: Request) -> Comparison:
-        """What differs between two calls."""
-        return compare(self.subject, other.subject)
+    def compare(self, other: Request | None = None) -> Comparison:
+        """What differs between two calls, or what flags change of one."""
+        if other is not None:
+            return compare(self.subject, other.subject)
+        if self.options.flags is None:
+            raise CallError("give the flags to compare with, such as --flags jax_remat3")
+        flags = read_flags(self.options.flags)
+        return self.of(partial(compare, self.call.fun), flags=({}, flags))
 
     def jaxpr(self) -> ProgramText:
         """The program of a stage."""
@@ -296,6 +304,25 @@ def read_argnums(text: str) -> Argnums:
     except ValueError:
         raise CallError(f"--argnums takes numbers such as 0 or 0,1, or all; got: {text}") from None
     return numbers[0] if len(numbers) == 1 else numbers
+
+
+def read_flags(text: str) -> dict[str, Any]:
+    """`jax_remat3,jax_enable_x64=False`, as names of `jax.config` with values; True for one without.
+
+    Raises:
+      CallError: a value is not Python, or this JAX has no such flag.
+    """
+    flags: dict[str, Any] = {}
+    for part in split(text):
+        name, equals, value = map(str.strip, part.partition("="))
+        try:
+            flags[name] = ast.literal_eval(value) if equals else True
+            check_flags(flags)
+        except (ValueError, SyntaxError) as error:
+            raise CallError(f"--flags: {error}") from None
+    if not flags:
+        raise CallError("--flags takes flags of jax.config, separated by commas; got none")
+    return flags
 
 
 def _amount(text: str | None, read: Callable[[str], Any], option: str) -> str | None:

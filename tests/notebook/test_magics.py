@@ -86,6 +86,20 @@ def test_memory_is_kept_and_compared(run, shell, capsys, tmp_path):
     assert beside.compiled.peak_nbytes == found.peak_nbytes
 
 
+def test_flags_are_compared_for_one_call(run):
+    found, _ = run("%compare --flags jax_remat3 f(x)")
+    assert found.flags == ({}, {"jax_remat3": True})
+    assert run("%compare f(x), jax.checkpoint(f)(x)")[0].after.residuals.saved.count == 0
+    for line, said in (
+        ("%compare --flags jax_remat3 f(x), f(x)", "expected a call, such as f(x)"),
+        ("%compare f(x)", "expected 2 calls, such as f(x), g(x)"),
+        ("%compare --flags jax_remat4 f(x)", "has no flag 'jax_remat4'; did you mean 'jax_remat3'?"),
+        ("%compare --flags jax_remat3=on f(x)", "--flags: malformed node or string"),
+        ("%compare --flags jax_remat3 --explore f(x)", "--explore and --flags exclude each other"),
+    ):
+        assert said in run(line)[1]
+
+
 def test_explorers_show_the_stages_of_their_magics(run, monkeypatch):
     shown = []
     monkeypatch.setattr("jaxviz.notebook.magics.display", shown.append)

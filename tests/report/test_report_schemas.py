@@ -37,7 +37,8 @@ def test_every_report_has_a_schema():
     for module in pkgutil.walk_packages(jaxviz.__path__, "jaxviz."):
         if module.name != "jaxviz.__main__":
             importlib.import_module(module.name)
-    defined = [report for report in Report.__subclasses__() if report.__module__.startswith("jaxviz.")]
+    every = [kind for report in Report.__subclasses__() for kind in (report, *report.__subclasses__())]
+    defined = [report for report in every if report.__module__.startswith("jaxviz.")]
     assert {report.__qualname__ for report in defined} == {report.__qualname__ for report in reports().values()}
 
 

@@ -8,12 +8,14 @@ Source: Hyyrö, "Bit-Parallel LCS-length Computation Revisited" (2004), and of i
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from math import isqrt
+from typing import Any
 
 from jaxviz.higher_order import is_call
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program
@@ -190,7 +192,8 @@ def _kind(e: Equation) -> Hashable:
         return e.operation, tuple(str(a.val) if isinstance(a, Literal) else "" for a in e.invars)
     if is_call(e):
         # For a checkpoint, also compare the policy.
-        policy = e.params.get("policy")
+        policy: Any = e.params.get("policy")
+        policy = inspect.unwrap(policy)  # under jax_remat3, policies are wrapped
         return e.primitive, getattr(policy, "__qualname__", str(policy))
     nested = {label.split("[")[0] for label, _ in e.programs}
     params = (f"{k}={_ADDRESS.sub('', str(v))}" for k, v in sorted(e.params.items()) if k not in nested)

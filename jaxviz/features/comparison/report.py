@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, ClassVar
 
 from jaxviz.analysis.grouping import alike, grouped, pattern
 from jaxviz.analysis.naming import ROOM, Naming
@@ -20,12 +20,14 @@ from jaxviz.ir.errors import JaxvizError, NoRuleError
 from jaxviz.ir.expressions import expression_at, shortened_expression
 from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack
+from jaxviz.ir.syntax import Program
 from jaxviz.report.charts import Bars
-from jaxviz.report.data import Data
+from jaxviz.report.data import Data, Entry
 from jaxviz.report.differences import Difference, Figure, difference_table, figure_table
 from jaxviz.report.places import source_line
 from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import counted, line_label, repeated, type_text
+from jaxviz.runtime.flags import Flags
 from jaxviz.transforms.unopened import unopened_note
 
 
@@ -252,9 +254,13 @@ class Comparison(Report, schema="compare"):
             yield from self._tables()
         yield from self.notes
 
-    def _tables(self) -> Iterator[Table]:
+    @property
+    def _titles(self) -> tuple[str, str]:
         first, second = self.functions
-        yield figure_table(self.figures, first, second if second != first else f"{second}, new")
+        return first, second if second != first else f"{second}, new"
+
+    def _tables(self) -> Iterator[Table]:
+        yield figure_table(self.figures, *self._titles)
         # Where other equations differ, derived ones differ too, and only their totals matter.
         for stage in ["primal"] if self.differences() else self.alignments:
             equations = [d.difference for d in self.differences(stage)]
@@ -263,7 +269,9 @@ class Comparison(Report, schema="compare"):
         if self._residuals:
             yield difference_table([r.difference for r in self._residuals], "residuals that differ")
 
-    _data = ("functions", "figures", "notes", "same=is_same", "equations=_equations", "residuals=_residuals")
+    _data: ClassVar[tuple[Entry, ...]] = (
+        "functions", "figures", "notes", "same=is_same", "equations=_equations", "residuals=_residuals",
+    )  # fmt: skip
 
     @property
     def _equations(self) -> dict[str, tuple[EquationDifference, ...]]:
@@ -281,10 +289,14 @@ _LABELS = {"primal": "f", "jvp": "jvp", "forward": "forward", "linear": "linear"
 
 @api_boundary
 @deep_stack
-def compare(f: Any, g: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> Comparison:
-    """Shows what differs between two functions, or two versions of one function, and between their gradients.
+def compare(
+    f: Any, g: Any, *args: Any, argnums: Argnums = 0, flags: Sequence[Flags] | None = None, **kwargs: Any
+) -> Comparison:
+    """Shows what differs between two functions, or two versions of one function, and between their gradients; or what
+    flags of JAX change of one.
 
     >>> print(jaxviz.compare(loss, faster_loss, params, x))
+    >>> print(jaxviz.compare(loss, loss, params, x, flags=({}, {"jax_remat3": True})))
 
     For two training steps, which compute a gradient themselves and return more than one number, it is about the
     gradients that they take; `derive(step, ...)` in their place is about those of the steps. If only one is a training
@@ -294,14 +306,37 @@ def compare(f: Any, g: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> 
       f, g: functions; or Derivations, Programs or ClosedJaxprs, without further arguments.
       *args, **kwargs: the arguments of both, as for `derive`.
       argnums: the positional arguments to differentiate with respect to.
+      flags: for each function flags of `jax.config` that it is traced and derived under, such as `({},
+        {"jax_remat3": True})`; the result is a `FlagComparison`. They are set for the process meanwhile.
 
     Raises:
+      ValueError: `flags` are not two, or a flag is not one of this JAX; or with flags, a function is traced already.
       the errors of `derive`, for either of them.
     """
-    sides = [subject_of(h, args, kwargs, argnums) for h in (f, g)]
-    if len({d.step is None for d in sides}) > 1:
-        sides = [derive(h, *args, argnums=argnums, **kwargs) for h in (f, g)]
-    return Comparison(*sides)
+    sides = (f, g)
+    if flags is None:
+        derivations = [subject_of(h, args, kwargs, argnums) for h in sides]
+        if len({d.step is None for d in derivations}) > 1:
+            derivations = [derive(h, *args, argnums=argnums, **kwargs) for h in sides]
+        return Comparison(*derivations)
+    # Imported here: it extends this module.
+    from jaxviz.features.comparison.under_flags import FlagComparison, derived_under
+
+    if len(flags) != 2:
+        raise ValueError(
+            f"flags takes the flags of both functions, such as ({{}}, {{'jax_remat3': True}}); got {flags}"
+        )
+    traced = next((h for h in sides if isinstance(h, (Derivation, Program)) or not callable(h)), None)
+    if traced is not None:
+        raise ValueError(f"flags are for functions; a {type(traced).__name__} is traced already")
+    found = [
+        derived_under(fl, partial(subject_of, h, args, kwargs, argnums)) for h, fl in zip(sides, flags, strict=True)
+    ]
+    if len({d.step is None for d, _ in found}) > 1:
+        own = partial(derive, argnums=argnums, **kwargs)
+        found = [derived_under(fl, partial(own, h, *args)) for h, fl in zip(sides, flags, strict=True)]
+    (before, idle), (after, idle_after) = found
+    return FlagComparison(before, after, (flags[0], flags[1]), (idle, idle_after))
 
 
 def _grouped(derivation: Derivation, stage: str, numbers: Sequence[int], is_added: bool) -> list[EquationDifference]:
