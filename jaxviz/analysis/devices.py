@@ -50,6 +50,11 @@ def placement_of(derivation: Derivation) -> Placement:
     return Placement(device_names([default_device()]), "the default device")
 
 
+def platform_of(derivation: Derivation) -> str:
+    """The platform that it runs on, such as 'cpu'."""
+    return placement_of(derivation).devices[0].partition(":")[0]
+
+
 def default_device() -> jax.Device:
     """Where JAX puts what is not placed otherwise."""
     default = jax.config.jax_default_device  # type: ignore[attr-defined]

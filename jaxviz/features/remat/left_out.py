@@ -77,12 +77,20 @@ def without_names(derivation: Derivation, names: Collection[str]) -> Derived:
 
 def with_policies(program: Program, policies: Mapping[Equation, Any]) -> Program:
     """The program with other policies for some of its checkpoints."""
+    return _with_param(program, "policy", policies)
 
+
+def with_prevent_cse(program: Program, values: Mapping[Equation, bool]) -> Program:
+    """The program with another `prevent_cse` for some of its checkpoints."""
+    return _with_param(program, "prevent_cse", values)
+
+
+def _with_param(program: Program, name: str, values: Mapping[Equation, Any]) -> Program:
     def change(e: Equation) -> Equation:
-        if e not in policies:
+        if e not in values:
             return e
         op = e.operation
-        params = {**op.params, "policy": policies[e]}
+        params = {**op.params, name: values[e]}
         return replace(
             e, operation=make_operation(op.primitive, params, op.in_avals, op.out_avals, op.effects, op.context)
         )

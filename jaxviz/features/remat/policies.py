@@ -26,6 +26,7 @@ from jaxviz.analysis.walk import SourceTracer, defined_at, location_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation
 from jaxviz.features.memory.timeline import MemoryTimeline
+from jaxviz.features.remat.compiled_effects import undone_by_xla
 from jaxviz.features.remat.set_policy import has_checkpoints
 from jaxviz.features.remat.without_effect import without_effect
 from jaxviz.features.residuals.notes import gradient_note
@@ -293,7 +294,7 @@ class PolicyReport(Report, schema="policies"):
 
 @api_boundary
 @deep_stack
-def policies(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> PolicyReport:
+def policies(f: Any, *args: Any, argnums: Argnums = 0, of: str = "modelled", **kwargs: Any) -> PolicyReport:
     """Reports what happens to each value of the checkpointed functions in a program, and which policy decided it.
 
     >>> print(jaxviz.policies(loss, params, x))
@@ -307,17 +308,25 @@ def policies(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> PolicyR
       f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
       *args, **kwargs: its arguments, as for `derive`.
       argnums: the positional arguments to differentiate with respect to.
+      of: 'compiled' also compiles the gradient without each checkpoint and with the other value of its `prevent_cse`:
+        what XLA compiles to the same has no effect either. By default, 'modelled', nothing is compiled.
 
     Raises:
       the errors of `derive`.
+      ValueError: `of` is neither 'modelled' nor 'compiled'.
     """
+    if of not in ("modelled", "compiled"):
+        raise ValueError(f"of must be 'modelled' or 'compiled'; got {of!r}")
     derivation = subject_of(f, args, kwargs, argnums)
     checkpoints = report_checkpoints(derivation)
+    idle = tuple(without_effect(derivation))
+    if of == "compiled":
+        idle += tuple(undone_by_xla(derivation))
     return PolicyReport(
         derivation.primal.name,
         checkpoints,
         derivation.residuals,
-        tuple(without_effect(derivation)),
+        idle,
         (*gradient_note(derivation), *unopened_note(derivation.unopened), *_about(derivation, checkpoints)),
     )
 

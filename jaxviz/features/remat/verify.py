@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.analysis.devices import types_to_lower
-from jaxviz.analysis.training_step import step_function
+from jaxviz.analysis.training_step import TrainingStep, step_function
+from jaxviz.derivation import Derivation
 from jaxviz.features.memory.timeline import SPARED, differs_much, donated_by, is_as_modelled
 from jaxviz.features.remat.forms import Trade
 from jaxviz.features.remat.pasted import in_branches as put_in_branches
@@ -254,15 +255,26 @@ def figures_of(search: Search, program: Program, in_branches: bool = False) -> C
     key = program, in_branches
     if key not in search.compiled:
         program = put_in_branches(program) if in_branches else program
-        derivation, step = search.derivation, search.step
-        if step is None:
-            compiled = _compiled(_gradient(program, derivation.nonzeros), types_to_lower(program, derivation.placed))
-        else:
-            donated = tuple(i for i, d in enumerate(donated_by(step.traced)) if d)
-            compiled = _compiled(step_function(step, program), step.types, donated)
-        search.compiled[key] = compiled
+        search.compiled[key] = compiled_figures(compiled_gradient(search.derivation, program))
     figures: CompiledFigures = search.compiled[key]
     return figures
+
+
+def compiled_gradient(derivation: Derivation, program: Program) -> Any:
+    """The value and gradient of a program as compiled for the default backend, or the training step that takes it.
+
+    Args:
+      derivation: of the function; the program is the same with other checkpoints.
+
+    Raises:
+      the errors of compiling.
+    """
+    step: TrainingStep | None = derivation.step
+    if step is None:
+        function, types = _gradient(program, derivation.nonzeros), types_to_lower(program, derivation.placed)
+        return compiled_by_jax(jax.jit(function).lower(*types))
+    donated = tuple(i for i, d in enumerate(donated_by(step.traced)) if d)
+    return compiled_by_jax(jax.jit(step_function(step, program), donate_argnums=donated).lower(*step.types))
 
 
 def _gradient(program: Program, nonzeros: Sequence[bool]) -> Callable[..., Any]:
@@ -283,8 +295,8 @@ def _gradient(program: Program, nonzeros: Sequence[bool]) -> Callable[..., Any]:
     return gradient
 
 
-def _compiled(function: Callable[..., Any], types: Sequence[Any], donated: tuple[int, ...] = ()) -> CompiledFigures:
-    compiled = compiled_by_jax(jax.jit(function, donate_argnums=donated).lower(*types))
+def compiled_figures(compiled: Any) -> CompiledFigures:
+    """XLA's figures for what it compiled."""
     memory = compiled.memory_analysis()
     cost = compiled.cost_analysis() or {}
     taken = [memory.argument_size_in_bytes, memory.output_size_in_bytes, memory.temp_size_in_bytes]

@@ -7,7 +7,7 @@ by leaving it out: what has an effect changes what is derived.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 from jaxviz.analysis.checkpoints import (
     Fate,
@@ -18,7 +18,7 @@ from jaxviz.analysis.checkpoints import (
     names_without_effect,
     policy_name,
 )
-from jaxviz.analysis.devices import placement_of
+from jaxviz.analysis.devices import platform_of
 from jaxviz.analysis.donation import donations_of
 from jaxviz.analysis.grouping import grouped
 from jaxviz.analysis.walk import defined_at, location_of, with_holders
@@ -49,8 +49,7 @@ def found_by_leaving_out(derivation: Derivation) -> Iterator[NoEffect]:
         return
     whole = Derived(derivation)
     opened = set[Equation]()
-    for same in _alike(_checkpoints(derivation.primal)):
-        chosen, outer = [e for e, _ in same], same[0][1]
+    for chosen, outer in checkpoints_by_line(derivation):
         found = _checkpoint(whole, chosen, outer)
         opened.update(chosen if found else ())
         yield from found
@@ -73,10 +72,12 @@ def _checkpoints(program: Program) -> Iterator[_Checkpoint]:
             yield e, next((h for h in within if of(h).is_checkpoint), None)
 
 
-def _alike(checkpoints: Iterable[_Checkpoint]) -> Iterator[list[_Checkpoint]]:
-    """The checkpoints that one line calls, which are left out together."""
+def checkpoints_by_line(derivation: Derivation) -> Iterator[tuple[list[Equation], Equation | None]]:
+    """The checkpoints that one line calls, which are left out together, and the one that the first of them is in."""
     key = lambda e: (location_of(e), _body(e).name, policy_name(e.params["policy"]))
-    yield from map(list, grouped(tuple(checkpoints), lambda pair: (key(pair[0]), pair[1] is not None and key(pair[1]))))
+    pairs = tuple(_checkpoints(derivation.primal))
+    for same in grouped(pairs, lambda pair: (key(pair[0]), pair[1] is not None and key(pair[1]))):
+        yield [e for e, _ in same], same[0][1]
 
 
 def _checkpoint(whole: Derived, chosen: list[Equation], outer: Equation | None) -> list[NoEffect]:
@@ -256,7 +257,7 @@ def _offloads(derivation: Derivation) -> Iterator[NoEffect]:
     offloading = [r for r in derivation.residuals.checkpoints if any(v.fate == "offloaded" for v in r.values)]
     if not offloading:
         return
-    platform = placement_of(derivation).devices[0].partition(":")[0]
+    platform = platform_of(derivation)
     if moves_on(platform):
         return
     for same in grouped(offloading, lambda r: (r.function, r.location, r.policy)):

@@ -1,6 +1,8 @@
 """What is said to have no effect has none on what JAX derives, and what is not said has one."""
 
+import re
 import warnings
+from collections import Counter
 from functools import partial
 
 import jax
@@ -140,3 +142,48 @@ def test_donations_that_are_not_reused_are_those_that_jax_warns_about(donated):
         1 in donated
     )
     assert ["float32[8,16]" in str(w.message) for w in given if "donated" in str(w.message)] == [True] * len(found)
+
+
+def calls_twice(w, x, **options):
+    f = jax.checkpoint(lambda w, x: jnp.sin(jnp.tanh(x @ w) @ w), **options)
+    return jnp.sum(f(w, f(w, x)))
+
+
+def in_a_loop(ws, x, **options):
+    return scanned(jax.checkpoint(lambda w, x: jnp.sin(jnp.tanh(x @ w) @ w), **options), ws, x)
+
+
+COMPILED = {
+    "calls": (calls_twice, (W, X), {}),
+    "calls_that_xla_may_merge": (calls_twice, (W, X), {"prevent_cse": False}),
+    "loop": (in_a_loop, (WS, X), {}),
+    "loop_without_barriers": (in_a_loop, (WS, X), {"prevent_cse": False}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPILED)
+def test_what_xla_compiles_to_the_same_has_no_effect(name, monkeypatch):
+    """Compiled by JAX from the function as it would be written without it, the gradient has as many operations and as
+    many bytes of temporaries."""
+    f, args, options = COMPILED[name]
+    given, flipped = partial(f, **options), partial(f, prevent_cse=not options.get("prevent_cse", True))
+    assert jaxviz.policies(given, *args).without_effect == ()
+    found = [n.short for n in jaxviz.policies(given, *args, of="compiled").without_effect]
+
+    def compiled(fun):
+        made = jax.jit(jax.grad(fun)).lower(*args).compile()
+        return Counter(re.findall(r" = \S+ ([a-z-]+)\(", made.as_text())), made.memory_analysis().temp_size_in_bytes
+
+    whole = compiled(given)
+    says = ["prevent_cse of the checkpoint of `<lambda>` has no effect on cpu"] * (compiled(flipped) == whole)
+    monkeypatch.setattr(jax, "checkpoint", lambda fun, **_: fun)
+    if compiled(given) == whole:
+        says = ["XLA undoes the checkpoint of `<lambda>` on cpu"]
+    assert found == says
+    assert bool(found) or name.startswith("calls")
+
+
+def test_only_what_there_is_can_be_compiled():
+    with pytest.raises(ValueError, match="of must be 'modelled' or 'compiled'; got 'xla'"):
+        jaxviz.policies(calls_twice, W, X, of="xla")
