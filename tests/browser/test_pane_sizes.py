@@ -140,9 +140,10 @@ CONTROLS = """() => [...document.querySelectorAll(":is(.jv-rail, .jv-pane-head, 
 
 def test_no_control_moves_when_advice_arrives_or_at_a_hover_or_a_selection(page):
     def advise(sentence, setting):
-        advice = {"sentence": sentence, "setting": setting, "cards": [], "error": ""}
+        advice = {"sentence": sentence, "idle": sentence, "setting": setting, "cards": [], "error": ""}
         page.evaluate("advice => jaxviz.model.set('advice', JSON.stringify(advice))", advice)
         expect(page.locator(".jv-head-advice")).to_have_text(sentence)
+        expect(page.locator(".jv-head-keeps")).to_contain_text(f"; {sentence}" if sentence else "saves")
 
     peak = lambda: page.locator(".jv-head-peak").bounding_box()["y"]
     at = peak()

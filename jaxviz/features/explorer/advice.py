@@ -38,11 +38,10 @@ def advice_of(residuals: ResidualSet, switches: Switches) -> PeakAdvice:
     cards = [_card(switches, [number[id(r)] for r in e.residuals], e) for e in residuals.expressions[:_CARDS]]
     helps = isinstance(trade, Trade) and _lowers(written, trade)
     idle = in_short(found_by_leaving_out(switches.derivation))
-    but = f"; {idle}" if idle else ""
     if not helps:
         peak = format_bytes(written.peak_nbytes)
         sentence = f"no checkpoint that was tried lowers the peak of {peak} by {_MORE}"
-        return PeakAdvice(sentence=f"{sentence}{but}", setting="", cards=cards, error="")
+        return PeakAdvice(sentence=sentence, idle=idle, setting="", cards=cards, error="")
     assert isinstance(trade, Trade)
     more = _more_work(switches, trade)
     code = switches.written(key)
@@ -54,7 +53,7 @@ def advice_of(residuals: ResidualSet, switches: Switches) -> PeakAdvice:
     to = f"would bring the peak to {format_bytes(trade.peak_nbytes)}"
     is_plain = by == "checkpoints" and more != _NO_MORE
     sentence = f"{more} {to}" if is_plain else f"{by} {to} for {more}"
-    return PeakAdvice(sentence=f"{sentence}{but}", setting=key, cards=cards, error="")
+    return PeakAdvice(sentence=sentence, idle=idle, setting=key, cards=cards, error="")
 
 
 def _card(switches: Switches, residuals: Iterable[int], expression: SavedExpression) -> str:

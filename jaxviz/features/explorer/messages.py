@@ -188,9 +188,11 @@ class WrittenCode(TypedDict):
 
 class PeakAdvice(TypedDict):
     """Advice on the peak: a sentence with the corresponding setting of the switches, and the cards of the largest saved
-    expressions, in their order. `error` is the reason if there is none."""
+    expressions, in their order; and `idle`, which checkpoint or policy has no effect. `error` is the reason if there is
+    none."""
 
     sentence: str
+    idle: str
     setting: str
     cards: list[str]
     error: str

@@ -473,7 +473,7 @@ class Explorer(Bundled):
             with self.hold_sync():
                 self.tried, self.advice = self._tried(), advice
         except Exception as error:
-            self.advice = as_json(PeakAdvice(sentence="", setting="", cards=[], error=first_line(error)))
+            self.advice = as_json(PeakAdvice(sentence="", idle="", setting="", cards=[], error=first_line(error)))
 
     def _fill_speed(self) -> None:
         self.speed = self.speed or speed_of(self.derivation)

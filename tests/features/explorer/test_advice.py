@@ -142,11 +142,11 @@ def test_what_has_no_effect_is_in_the_first_view():
         "more);"
     )
     assert view_of(found).headline.keeps.startswith(said)
-    sentence = advice_of(found.residuals, Switches(found))["sentence"]
-    assert sentence.endswith("; the checkpoint of `<lambda>` leaves the peak where it was")
+    advice = advice_of(found.residuals, Switches(found))
+    assert advice["idle"] == "the checkpoint of `<lambda>` leaves the peak where it was"
 
 
-def test_what_has_no_effect_is_in_the_sentence():
+def test_what_has_no_effect_is_said():
     elementwise = jax.checkpoint(lambda a: jnp.sin(jnp.tanh(a)), policy=jax.checkpoint_policies.dots_saveable)
     d = derive(lambda w, x: jnp.sum(elementwise(x @ w)), jnp.ones((8, 8)), jnp.ones((8, 8)))
-    assert advice_of(d.residuals, Switches(d))["sentence"].endswith("; the policy of `<lambda>` changes nothing")
+    assert advice_of(d.residuals, Switches(d))["idle"] == "the policy of `<lambda>` changes nothing"

@@ -260,8 +260,9 @@ export class Rail {
   /** The headline: what the gradient saves, its peak, and what would lower it. */
   private fillHeadline(): void {
     const { headline } = this.state.model.view;
-    const { keeps, peak } = headline;
     const advised = this.state.advised;
+    const keeps = [headline.keeps, advised?.idle].filter(Boolean).join("; ");
+    const { peak } = headline;
     const said = (text: string, name: string) =>
       text !== "" &&
       h(

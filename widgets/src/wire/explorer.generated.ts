@@ -116,9 +116,10 @@ export interface WrittenCode {
   text: string;
 }
 
-/** Advice on the peak: a sentence with the corresponding setting of the switches, and the cards of the largest saved expressions, in their order. `error` is the reason if there is none. */
+/** Advice on the peak: a sentence with the corresponding setting of the switches, and the cards of the largest saved expressions, in their order; and `idle`, which checkpoint or policy has no effect. `error` is the reason if there is none. */
 export interface PeakAdvice {
   sentence: string;
+  idle: string;
   setting: string;
   cards: string[];
   error: string;
