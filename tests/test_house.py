@@ -146,7 +146,7 @@ def test_each_primitive_that_is_opened_is_in_the_table_of_programs():
 
 BUDGETS = {
     ".": 1_250,
-    "analysis": 4_020,
+    "analysis": 4_025,
     "features": 440,
     "features/comparison": 760,
     "features/cost": 1_090,
@@ -157,10 +157,10 @@ BUDGETS = {
     "features/memory": 1_155,
     "features/nans": 2_710,
     "features/probes": 1_350,
-    "features/remat": 9_340,
+    "features/remat": 9_360,
     "features/residuals": 1_965,
     "functions": 2_260,
-    "higher_order": 3_470,
+    "higher_order": 3_480,
     "ir": 3_795,
     "ir/compat": 3_880,
     "notebook": 1_000,
