@@ -80,11 +80,11 @@ _FLAGS: Mapping[str, tuple[Any, str]] = {
     ),
     "jax_custom_vjp3": (
         False,
-        "Functions with custom rules are hi-primitives, which jaxviz does not open: reports say so.",
+        "Functions with custom rules are hi-primitives; what JAX saves may differ: derive(...).check() shows where.",
     ),
     "jax_custom_jvp3": (
         False,
-        "Functions with custom rules are hi-primitives, which jaxviz does not open: reports say so.",
+        "Functions with custom rules are hi-primitives; what JAX saves may differ: derive(...).check() shows where.",
     ),
     "jax_scan3": (False, "An experimental option of JAX; jaxviz cannot derive scans under it."),
 }

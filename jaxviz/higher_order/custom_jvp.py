@@ -24,6 +24,15 @@ class CustomJvp(CallPrimitive):
     has_custom_rule = True
     splits_by_policy = False
 
+    def is_asked_inside(self, operation: Operation) -> bool:
+        return False
+
+    def has_jvp_rule(self, operation: Operation) -> bool:
+        return True
+
+    def function_of_rule(self, operation: Operation) -> str:
+        return str(operation.params["call_jaxpr"].name)
+
     def jvp(self, operation: Operation, nonzeros: Mask) -> JvpRule:
         pushed, nonzeros_out, name = _custom_jvp_rule(operation, nonzeros)
         pushed, _ = dce_program(pushed)

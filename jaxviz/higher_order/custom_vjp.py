@@ -29,6 +29,12 @@ class CustomVjp(CallPrimitive):
     has_custom_rule = True
     splits_by_policy = False
 
+    def is_asked_inside(self, operation: Operation) -> bool:
+        return False
+
+    def function_of_rule(self, operation: Operation) -> str:
+        return str(operation.params["call_jaxpr"].name)
+
     def jvp(self, operation: Operation, nonzeros: Mask) -> JvpRule:
         """The program contains an equation that can only be transposed: JAX refuses to run it."""
         forward, residuals, lin, nonzeros_out, name = _custom_vjp_parts(operation, nonzeros)
@@ -95,7 +101,7 @@ REMAT_OPT = RematOpt(compat.remat_opt_p, "fwd_jaxpr")
 def is_backward_rule(equation: Equation) -> bool:
     """Whether it represents the derivative of such a function: it can only be transposed, which runs the backward
     rule."""
-    return equation.primitive is compat.custom_lin_p
+    return equation.primitive in (compat.custom_lin_p, compat.hi_linear_p)
 
 
 def _custom_vjp_parts(operation: Operation, nonzeros: Mask) -> tuple[Program, tuple[Atom, ...], Operation, Mask, str]:

@@ -67,7 +67,8 @@ def applied(primitive: Any, params: Mapping[str, Any], in_avals: tuple[Any, ...]
         recorded = key = None
     if recorded is None:
         out_avals = compat.plain_result_types(primitive, params, in_avals, context)
-        recorded = operation(primitive, read_params(params), in_avals, out_avals, frozenset(), context)
+        opened, shown = compat.opened(primitive, params, context)
+        recorded = operation(opened, read_params(shown), in_avals, out_avals, frozenset(), context)
         if key is not None and not recorded.programs:
             _applied.keep(key, recorded, weakly=recorded.has_user_data)
     return recorded
@@ -186,7 +187,7 @@ class _JaxprReader:
     def equation(self, eqn: Any) -> Equation:
         invars = tuple([self.atom(a) for a in eqn.invars])
         outvars = tuple([self.bind(v) for v in eqn.outvars])
-        primitive, params = compat.opened(eqn.primitive, eqn.params)
+        primitive, params = compat.opened(eqn.primitive, eqn.params, eqn.ctx)
         op = operation(
             primitive,
             read_params(params),
@@ -233,7 +234,7 @@ def read_params(params: Mapping[str, Any]) -> dict[str, Any]:
 
 def write_params(of: Operation) -> Mapping[str, Any]:
     """Its params with every Program in them replaced by its jaxpr."""
-    return map_programs(of.params, lambda program: program.jaxpr) if of.programs else of.params
+    return compat.closed(map_programs(of.params, lambda program: program.jaxpr)) if of.programs else of.params
 
 
 def map_programs(params: Mapping[str, Any], change: Callable[[Program], Any]) -> dict[str, Any]:

@@ -115,6 +115,8 @@ def printed_params(operation: Operation) -> list[str]:
 
     if not operation.params:
         return []
+    if "_prim" in operation.params:
+        return [f"{name}={value}" for name, value in compat.hi_params(operation.params).items()]
     bare = replace(operation, params=map_programs(operation.params, _emptied)) if operation.programs else operation
     # If nothing fits on a line, JAX puts each param on a separate line.
     lines = one_equation(bare).pretty_print(width=1, use_color=False).split("\n")

@@ -109,6 +109,7 @@ ROWS = (
     ("new_ref empty_ref", Plain("movement")), ("freeze", Plain("nothing", "operand")), ("free_ref", Plain("nothing")),
     ("get", Plain("part", operation="read")), ("swap", Plain("update", operation="write")),
     ("addupdate", Plain("added in place", operation="addition in place")),
+    ("LowerVal RaiseVal", Plain("nothing", is_free=True)),
     ("axis_index platform_index random_seed debug_callback debug_print create_token dce_sink", Plain("nothing")),
 )  # fmt: skip
 """Primitives with the same properties, by their names."""

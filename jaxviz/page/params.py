@@ -32,6 +32,8 @@ def visible_params(equation: Equation) -> list[str]:
         ]
     if of(equation) is SHARD_MAP:
         return _shard_map_params(equation.params)
+    if "_prim" in equation.params:
+        return [f"{name}={_param_text(value)}" for name, value in compat.hi_params(equation.params).items()]
     shown: list[str] = []
     nested = {label.split("[")[0] for label, _ in equation.programs}
     names = sorted(equation.params, key=lambda name: not compat.axis_names({name: equation.params[name]}))

@@ -22,8 +22,8 @@ def may_differ(equation: Equation) -> bool:
     if compat.writes_in_place(equation.operation):
         return True
     if of(equation).has_custom_rule:
-        body = equation.programs[0][1]
-        return body.debug_info is None or compat.is_user_file(body.debug_info.func_filename or "")
+        body = equation.programs[0][1] if equation.programs else None
+        return body is None or body.debug_info is None or compat.is_user_file(body.debug_info.func_filename or "")
     return any(map(may_differ, (inner for _, program in equation.programs for inner in program.equations)))
 
 

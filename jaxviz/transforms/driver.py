@@ -261,6 +261,13 @@ def scopes_alone(program: Program) -> Program:
     return replace(program, equations=tuple(replace(e, source=compat.scope_alone(e.source)) for e in program.equations))
 
 
+def with_line_of_call(program: Program, operation: Operation) -> Program:
+    """A rule of the user's prepared for splicing: where it applies the operation itself, it has the line of the
+    equation that the rule is for."""
+    equations = [replace(e, source=None) if e.operation is operation else e for e in program.equations]
+    return replace(program, equations=tuple(equations))
+
+
 class RuleTable(SharedTable[R]):
     """Rules by operation and by what is known about its operands.
 

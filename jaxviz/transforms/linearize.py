@@ -36,6 +36,7 @@ from jaxviz.transforms.driver import (
     select,
     values_of_tangents,
     with_constants_as_inputs,
+    with_line_of_call,
 )
 from jaxviz.transforms.jvp import jvp_rules
 from jaxviz.transforms.partial_eval import split_program
@@ -118,10 +119,17 @@ class Linearized:
 
 
 def jax_rule(
-    operation: Operation, nonzeros: Mask, is_vjp: bool = True, values: Sequence[Any] | None = None
+    operation: Operation, nonzeros: Mask, is_vjp: bool = True, values: Sequence[Any] | None = None, of_user: str = ""
 ) -> LinearizeRule:
-    """The rule that `jax.vjp`, or `jax.linearize`, uses for an operation, as two programs."""
-    name = f"jvp rule of {operation.primitive.name}"
+    """The rule that `jax.vjp`, or `jax.linearize`, uses for an operation, as two programs.
+
+    Args:
+      operation, nonzeros: of an equation.
+      is_vjp: for which of the two.
+      values: those of the operands, for a rule whose Python looks at them.
+      of_user: the name of a rule whose equations have lines of their own.
+    """
+    name = of_user or f"jvp rule of {operation.primitive.name}"
     if all(nonzeros) and compat.is_linear_in_all(operation.primitive) and _is_own_tangent(operation):
         call = call_of(operation)
         tangent = Template(call, "tangent")
@@ -135,7 +143,11 @@ def jax_rule(
     primal, linear, nonzeros_out = compat.linearize_rule(
         operation.primitive, write_params(operation), operation.in_avals, nonzeros, operation.context, is_vjp, values
     )
-    primal, linear = scopes_alone(read_jaxpr(primal)), scopes_alone(read_jaxpr(linear))
+    primal, linear = read_jaxpr(primal), read_jaxpr(linear)
+    if not of_user:
+        primal, linear = scopes_alone(primal), scopes_alone(linear)
+    else:
+        primal = with_line_of_call(primal, operation)
     n_out, n_res = len(operation.out_avals), len(linear.constvars)
     linear, read = dce_program(with_constants_as_inputs(linear), keep_inputs=[False] * n_res + [True] * sum(nonzeros))
     residuals = select(read[:n_res], primal.outvars[n_out:])
@@ -263,8 +275,10 @@ def _rule(
             return linearize_rules(operation, nonzeros)
         return linearize_rules(operation, nonzeros, mode)
     except compat.ConcretizationTypeErrors:
-        if values is None or operation.primitive in linearize_rules.own:
+        if values is None or (operation.primitive in linearize_rules.own and not of(operation).looks_at_values):
             raise
+        if of(operation).looks_at_values:
+            return linearize_rules.find(operation)(operation, nonzeros, mode, values())
         return jax_rule(operation, nonzeros, mode.is_vjp, values())
 
 

@@ -15,6 +15,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.convert import one_equation, write_params
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.syntax import Atom, Decision, Equation, Origin, Program, Relations, Var
+from jaxviz.transforms.primitive import of
 
 Policy = Callable[..., Any]
 
@@ -22,7 +23,8 @@ Policy = Callable[..., Any]
 def in_force(policy: Policy, equation: Equation) -> Policy:
     """The policy about an equation: the one that JAX follows inside a custom rule, if it comes from one."""
     origin = equation.origin
-    in_rule = origin is not None and origin.equation is not None and compat.has_user_rule(origin.equation.primitive)
+    made_by = origin.equation if origin is not None else None
+    in_rule = made_by is not None and not of(made_by).is_asked_inside(made_by.operation)
     return compat.policy_in_rules(policy) if in_rule else policy
 
 

@@ -62,6 +62,9 @@ class Primitive:
     """Whether the debugger can step into it."""
     splits_by_policy: ClassVar[bool] = True
     """Whether a checkpoint policy is asked about the equations in its programs, and not about itself."""
+    looks_at_values: ClassVar[bool] = False
+    """Whether its linearization rule is the user's Python, which may look at the values of the operands: its method
+    takes them as `values`."""
     is_typed_by_cotangents: ClassVar[bool] = False
     """Whether JAX transposes it for the types of the incoming cotangents; otherwise those of its program are used."""
 
@@ -107,6 +110,18 @@ class Primitive:
     def reads_all(self, operation: Operation) -> bool:
         """Whether its only result is all that is in a mutable reference, its only operand."""
         return False
+
+    def is_asked_inside(self, operation: Operation) -> bool:
+        """Whether under `jax_remat3` JAX asks a checkpoint policy about what its rule computes."""
+        return True
+
+    def has_jvp_rule(self, operation: Operation) -> bool:
+        """Whether its custom rule is a JVP rule, which JAX linearizes like any other function."""
+        return False
+
+    def function_of_rule(self, operation: Operation) -> str:
+        """The name of the function that has the custom rule; '' if it is no function's."""
+        return ""
 
     def runs(self, operation: Operation) -> Body | None:
         """The program that it runs although no transform looks into it."""
@@ -247,7 +262,7 @@ def is_choice(equation: Equation) -> bool:
 
 def is_call(equation: Equation) -> bool:
     """Whether it runs one program once, on its operands: a jit, a checkpoint, a function with a custom rule."""
-    return of(equation).kind == "call"
+    return of(equation).kind == "call" and bool(equation.programs)
 
 
 def is_scan(equation: Equation) -> bool:

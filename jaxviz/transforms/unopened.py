@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from jaxviz.ir import compat
+from jaxviz.ir.convert import write_params
 from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Equation, Operation, Program
 from jaxviz.transforms.primitive import of
@@ -18,6 +19,9 @@ _FOREIGN = frozenset(("ffi_call", "tpu_custom_call"))
 _OF_ELEMENTS = frozenset(("reduce", "reduce_window", "select_and_scatter"))
 """Primitives that apply a function to each element as part of the operation; so do those whose name begins with
 `scatter`."""
+
+_OF_PARTS = frozenset(("LowerVal", "RaiseVal"))
+"""Hi-primitives between a value of a hi type and its arrays, which compute nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ def _walk(
 ) -> Iterator[tuple[Equation, tuple[Equation, ...]]]:
     """The equations that are not opened, each with its enclosing equations, innermost first."""
     for e in program.equations:
-        if of(e).is_opened or (costs and of(e).runs(e.operation) is not None):
+        if (of(e).is_opened and e.programs) or (costs and of(e).runs(e.operation) is not None):
             for _, inner in e.programs:
                 yield from _walk(inner, (e, *holders), costs, is_unopened)
         elif is_unopened(e.operation):
@@ -104,7 +108,7 @@ def _walk(
 
 def _is_unopened(operation: Operation) -> bool:
     name = operation.primitive.name
-    if name in _OF_ELEMENTS or name.startswith("scatter"):
+    if name in _OF_ELEMENTS or name in _OF_PARTS or name.startswith("scatter"):
         return False
     if compat.touches_ref(operation):
         return True
@@ -115,7 +119,7 @@ def _is_opaque(operation: Operation) -> bool:
     """Whether an operation contains code that is not a Program: a function, or a hi-primitive."""
     if any(callable(x) and not isinstance(x, type) for x in operation.params.values()):
         return True
-    return compat.is_high_equation(operation.primitive, operation.in_avals, operation.params)
+    return compat.is_high_equation(operation.primitive, operation.in_avals, write_params(operation))
 
 
 def _name(operation: Operation) -> str:

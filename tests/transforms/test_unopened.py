@@ -16,10 +16,13 @@ X = np.linspace(0.1, 1.0, 3, dtype=np.float32)
 
 @pytest.fixture
 def flag(request):
-    before = getattr(jax.config, request.param)
-    jax.config.update(request.param, True)
+    """One flag of JAX's, or several."""
+    before = {name: getattr(jax.config, name) for name in request.param.split()}
+    for name in before:
+        jax.config.update(name, True)
     yield request.param
-    jax.config.update(request.param, before)
+    for name, value in before.items():
+        jax.config.update(name, value)
     jaxviz.clear_caches()
 
 
@@ -148,7 +151,7 @@ RULES = {
 
 
 @opens
-@pytest.mark.parametrize("flag", ["jax_remat3"], indirect=True)
+@pytest.mark.parametrize("flag", ["jax_remat3", "jax_remat3 jax_custom_vjp3 jax_custom_jvp3"], indirect=True)
 @pytest.mark.parametrize("policy", POLICIES[1:4], ids=range(3))
 @pytest.mark.parametrize("rule", RULES)
 def test_a_policy_is_asked_inside_a_custom_rule_where_jax_asks_it(flag, rule, policy):
@@ -167,18 +170,3 @@ def test_checkpoints_that_are_not_opened_are_not_denied(flag):
     assert found.notes[0].startswith("not opened: 2 times RematTraced (test_unopened.py:")
     assert not any("has no checkpoint" in note for note in found.notes)
     assert "; not opened: 2 times RematTraced" in jaxviz.derive(checkpointed(None), X).check().summary
-
-
-@pytest.mark.parametrize("flag", ["jax_custom_vjp3"], indirect=True)
-def test_custom_rules_that_are_hi_primitives_are_named(flag):
-    @jax.custom_vjp
-    def double(x):
-        return 2.0 * x
-
-    double.defvjp(lambda x: (2.0 * x, None), lambda _, ct: (2.0 * ct,))
-    loss = lambda x: jnp.sum(jnp.sin(double(x)))
-    derivation = jaxviz.derive(loss, X)
-    assert "not opened: CustomVJPTraced" in derivation.check().summary
-    assert derivation.check()
-    np.testing.assert_array_equal(jaxviz.grad(loss)(X), jax.grad(loss)(X))
-    assert "no checkpoint is found" in jaxviz.policies(derivation).summary

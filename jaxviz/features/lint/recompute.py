@@ -19,7 +19,6 @@ from jaxviz.derivation import Derivation
 from jaxviz.features.remat.regions import Spot
 from jaxviz.higher_order import bodies, is_scan, of, scan_length
 from jaxviz.higher_order.closed_call import CLOSED_CALL
-from jaxviz.higher_order.custom_jvp import CUSTOM_JVP
 from jaxviz.higher_order.jit import JIT
 from jaxviz.ir import compat
 from jaxviz.ir.errors import EquationError
@@ -29,14 +28,14 @@ from jaxviz.ir.syntax import Atom, Equation, Literal, Program
 from jaxviz.report.tables import nbytes
 from jaxviz.transforms.inline import originals, with_own_variables
 
-_CALLS = (JIT, CLOSED_CALL, CUSTOM_JVP)
+_CALLS = (JIT, CLOSED_CALL)
 
 
 def is_cheap(equation: Equation) -> bool:
     """Whether an equation takes a few steps per element that it reads or computes, and has no effect."""
     if any(compat.is_real_effect(x) for x in equation.effects):
         return False
-    if of(equation) in _CALLS:
+    if of(equation) in _CALLS or (of(equation).has_jvp_rule(equation.operation) and equation.programs):
         return all(map(is_cheap, bodies(equation)[0].program.equations))
     return plain(equation.primitive.name).kind not in ("", *COSTLY)
 

@@ -39,7 +39,8 @@ from jaxviz.features.nans.events import (
 )
 from jaxviz.features.nans.report import NanReport, Passed, Ran, remembered
 from jaxviz.features.nans.search import Birth, NanSearch, Place, ProgramLevel
-from jaxviz.higher_order import bodies, carried, is_call, is_choice, is_loop, of
+from jaxviz.higher_order import carried, is_call, is_choice, is_loop, of
+from jaxviz.higher_order.hi_primitive import HI_PRIMITIVE
 from jaxviz.higher_order.while_loop import with_one_predicate
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -368,8 +369,7 @@ def _on_values(alone: _Subject) -> _Subject:
 
 def _has_own_rule(e: Equation) -> bool:
     """Whether it calls a hi-primitive, which JAX differentiates by a rule of its own."""
-    is_high = compat.is_high_equation(e.primitive, e.operation.in_avals, e.operation.params)
-    return is_high and not bodies(e) and not compat.touches_mutable(e.operation)
+    return of(e) is HI_PRIMITIVE and not compat.touches_mutable(e.operation)
 
 
 def _check_gradient_as_on_values(d: Derivation) -> None:

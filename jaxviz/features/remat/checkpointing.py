@@ -15,6 +15,7 @@ from jaxviz.features.remat.pasted import chunked
 from jaxviz.features.remat.regions import BODIES, Region, Spot, type_of
 from jaxviz.higher_order import of
 from jaxviz.higher_order.checkpoint import apply_remat
+from jaxviz.higher_order.hi_primitive import HI_PRIMITIVE
 from jaxviz.higher_order.scan import SCAN
 from jaxviz.higher_order.shard_map import SHARD_MAP
 from jaxviz.ir import compat
@@ -264,7 +265,7 @@ def refused_in_checkpoint(equations: Sequence[Equation]) -> str:
         if any(compat.is_ref(a.aval) and a not in bound for a in e.invars):
             return f"{describe_equation(e, i)} takes a mutable reference, which JAX would read and write in both passes"
         for inner in (e, *_inside(e)):
-            if inner.primitive is compat.hi_primitive_p and (why := _no_forward_mode(inner.operation)):
+            if of(inner) is HI_PRIMITIVE and (why := _no_forward_mode(inner.operation)):
                 return f"{describe_equation(inner)} has no forward mode, which JAX needs in a checkpoint ({why})"
             if compat.leaves_out_tangents(inner.primitive):
                 return (

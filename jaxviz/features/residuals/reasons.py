@@ -9,9 +9,7 @@ from jaxviz.analysis.site import Site
 from jaxviz.analysis.versions import Version
 from jaxviz.analysis.walk import Reader, location_of, primal_equation
 from jaxviz.higher_order import of
-from jaxviz.higher_order.custom_jvp import CUSTOM_JVP
 from jaxviz.higher_order.custom_vjp import is_backward_rule
-from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.primitives import operation_of
 from jaxviz.ir.syntax import Equation, Var
@@ -175,8 +173,7 @@ def _line_of(reader: Reader) -> Location | None:
 def _operation(reader: Reader) -> str:
     """What people call the operation whose derivative, or second computation, a reader is part of."""
     source = primal_equation(_with_rule(reader))
-    if compat.has_user_rule(source.primitive):
-        name = source.programs[0][1].name
+    if name := of(source).function_of_rule(source.operation):
         return name if name.isidentifier() else f"{'the lambda' if name == '<lambda>' else 'a function'}'s custom rule"
     return operation_of(source)
 
@@ -191,7 +188,8 @@ def _rule(reader: Reader) -> str:
     derived = _with_rule(reader)
     origin, name = derived.origin, reader.equation.primitive.name
     if is_backward_rule(reader.equation) and origin is not None:
-        return f"the {origin.rule} passes it to its backward function"
+        saved = "saves it" if origin.rule.startswith("rule `") else "passes it to its backward function"
+        return f"the {origin.rule} {saved}"
     if origin is not None and origin.rule.startswith("brought back"):
         return f"it is {origin.rule}"
     if _computes_again(reader):
@@ -203,9 +201,9 @@ def _rule(reader: Reader) -> str:
 
 def _derivative(equation: Equation, source: Equation) -> str:
     """The rule of a derived equation, named after the user's equation, or the function with the custom rule."""
-    if of(source) is CUSTOM_JVP:
+    if of(source).has_jvp_rule(source.operation):
         rules = (e.origin.rule for e in (equation, *ancestors(equation)) if e.origin is not None)
-        named = next((rule for rule in rules if rule.startswith("custom JVP rule of ")), None)
+        named = next((rule for rule in rules if rule.startswith(("custom JVP rule of ", "rule `jvp` of "))), None)
         if named is not None:
             return f"the {named}"
     return f"{source.primitive.name}'s derivative"

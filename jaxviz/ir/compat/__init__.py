@@ -9,6 +9,7 @@ from jaxviz.ir.compat.checks import *
 from jaxviz.ir.compat.compiling import *
 from jaxviz.ir.compat.custom_rules import *
 from jaxviz.ir.compat.devices import *
+from jaxviz.ir.compat.hi_primitives import *
 from jaxviz.ir.compat.jaxprs import *
 from jaxviz.ir.compat.policies import *
 from jaxviz.ir.compat.recording import *

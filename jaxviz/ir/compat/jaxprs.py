@@ -78,6 +78,7 @@ custom_vmap_p: Any = _custom_batching.custom_vmap_p
 linear_call_p: Any = _custom_derivatives.linear_call_p
 run_state_p: Any = _discharge.run_state_p
 hi_primitive_p: Any = _hijax.call_hi_primitive_p
+hi_linear_p: Any = _hijax.call_hi_primitive_linearized_p
 shard_map_p: Any = _shard_map.shard_map_p
 sharding_constraint_p: Any = pjit.sharding_constraint_p
 debug_callback_p: Any = debugging.debug_callback_p
@@ -150,15 +151,6 @@ def is_high_equation(primitive: Any, in_avals: Sequence[Any], params: Mapping[st
     return bool(primitive.is_high(*in_avals, **params))
 
 
-def hi_primitive_name(params: Mapping[str, Any]) -> str:
-    """`CustomVJPTraced of f`: the class of the hi-primitive that an equation with these params calls; '' if it calls
-    none."""
-    if "_prim" not in params:
-        return ""
-    function = getattr(getattr(params["_prim"], "traced", None), "fun_name", "")
-    return f"{type(params['_prim']).__name__}{f' of {function}' if function else ''}"
-
-
 _ASKED_OF = name_p, primitives.dot_general_p, primitives.conv_general_dilated_p
 
 
@@ -195,38 +187,6 @@ def _saves_all(policy: _AskedOfSome) -> bool:
 
 def _save_nothing(*_: Any, **__: Any) -> bool:
     return False
-
-
-def has_user_rule(primitive: Any) -> bool:
-    """Whether it is the call of a function with the user's own derivative."""
-    return primitive in (custom_jvp_call_p, custom_vjp_call_p)
-
-
-_OPENS_CHECKPOINTS: bool = jax.__version_info__ >= (0, 12)
-"""Whether a checkpoint that is a hi-primitive has the same params as one that is not, including `prevent_cse`, and
-saves the same."""
-
-
-def opened(primitive: Any, params: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-    """The primitive and the params of an equation; for a call of a hi-primitive, those of the checkpoint or the name
-    that it represents.
-
-    Under `jax_remat3`, `jax.checkpoint` and `checkpoint_name` create such calls.
-    """
-    hi = params.get("_prim") if _OPENS_CHECKPOINTS else None
-    kind = type(hi).__name__
-    if hi is not None and kind == "RematTraced":
-        policy = None if hi.policy is None else _AskedOfSome(hi.policy)
-        opened_params = {
-            "jaxpr": hi.jaxpr,
-            "prevent_cse": hi.prevent_cse,
-            "differentiated": False,
-            "policy": policy,
-        }
-        return remat_p, opened_params
-    if hi is not None and kind == "CheckpointName":
-        return name_p, {"name": hi.name}
-    return primitive, params
 
 
 def is_ref(aval: Any) -> bool:

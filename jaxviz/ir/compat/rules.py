@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -34,7 +33,7 @@ from jaxviz.ir.compat.jaxprs import (
     unknown_debug_info,
     within,
 )
-from jaxviz.ir.compat.private import _ad, _ad_util, _conditionals, _config, _core, _effects, _flattree, _lu, _pe, dtypes
+from jaxviz.ir.compat.private import _ad, _ad_util, _conditionals, _config, _core, _effects, _flattree, _lu, dtypes
 from jaxviz.ir.compat.recording import NotRecorded
 from jaxviz.ir.compat.tracing import trace_to_jaxpr
 from jaxviz.ir.compat.values import is_tracer
@@ -455,25 +454,6 @@ def result_types(
     except NotImplementedError:
         return None
     return tuple(out) if primitive.multiple_results else (out,)
-
-
-def dce_hi_primitive(one: Any, used: Sequence[bool]) -> tuple[Sequence[bool], list[bool], Mapping[str, Any]] | None:
-    """What a hi-primitive is reduced to if not all of its results are used, by its own rule.
-
-    Args:
-      one: a ClosedJaxpr of the one equation.
-      used: which of its results are used.
-
-    Returns:
-      which operands are read, which results are left and the new params; None if nothing is left of it.
-    """
-    (eqn,) = one.jaxpr.eqns
-    rule = _pe.dce_rules[hi_primitive_p]
-    takes_live = len(inspect.signature(rule).parameters) == 3  # since 0.12: also which operands are live
-    read, smaller = rule(list(used), *([[True] * len(eqn.invars)] if takes_live else []), eqn)
-    if smaller is None:
-        return None
-    return read, [v in smaller.outvars for v in eqn.outvars], smaller.params
 
 
 def types_match(x: Any, y: Any) -> bool:
