@@ -170,3 +170,47 @@ def test_checkpoints_that_are_not_opened_are_not_denied(flag):
     assert found.notes[0].startswith("not opened: 2 times RematTraced (test_unopened.py:")
     assert not any("has no checkpoint" in note for note in found.notes)
     assert "; not opened: 2 times RematTraced" in jaxviz.derive(checkpointed(None), X).check().summary
+
+
+# --- rules that decide what a checkpoint saves ------------------------------------------------------------------------
+
+
+def by_remat_rules():
+    """tanh(x) · sin(x), whose rules save one factor in a checkpoint and compute the other again."""
+    f = jax.custom_vjp(lambda x: jnp.tanh(x) * jnp.sin(x))
+
+    def fwd(x):
+        t = jnp.tanh(x)
+        return t * jnp.sin(x), t
+
+    def again(t, x):
+        s = jnp.sin(x)
+        return t * s, (t, s, jnp.cos(x))
+
+    f.defremat(fwd, again, lambda saved, ct: (ct * ((1.0 - saved[0] ** 2) * saved[1] + saved[0] * saved[2]),))
+    return f
+
+
+@opens
+@pytest.mark.parametrize("flag", ["jax_remat3 jax_custom_vjp3"], indirect=True)
+@pytest.mark.parametrize("around", ["checkpoint", "jit in it", "scan", "none"])
+def test_a_checkpoint_that_a_rule_takes_part_in_saves_what_jax_saves(flag, around):
+    f = by_remat_rules()
+    inner = jax.jit(f) if around == "jit in it" else f
+    layer = jax.checkpoint(lambda w, x: inner(w @ x)) if around != "none" else lambda w, x: f(w @ x)
+
+    def loss(x):
+        if around == "scan":
+            return jnp.sum(jax.lax.scan(lambda x, _: (layer(W, x), None), x, None, length=3)[0])
+        return jnp.sum(layer(W, x))
+
+    derivation = jaxviz.derive(loss, X)
+    assert derivation.check(), derivation.check()
+    assert [u.name for u in derivation.unopened] == ["RematTraced"] * (around != "none")
+    np.testing.assert_array_equal(jax.jit(jaxviz.grad(loss))(X), jax.jit(jax.grad(loss))(X))
+    if around == "checkpoint":  # its three programs: what runs forward, what is computed again, and what is transposed
+        again = [e for e in derivation.backward.equations if e.primitive is compat.remat_p]
+        names = [e.primitive.name for _, program in again[0].programs for e in program.equations]
+        assert "tanh" in [e.primitive.name for e in derivation.forward.equations]
+        assert "sin" in names
+        assert "tanh" not in names

@@ -68,7 +68,8 @@ def opened(primitive: Any, params: Mapping[str, Any], context: Any) -> tuple[Any
 
     That of a function with custom rules is named as without `jax_custom_vjp3` and `jax_custom_jvp3`.
 
-    Under `jax_remat3`, `jax.checkpoint` and `checkpoint_name` create such calls. The body is missing if `expand` works
+    Under `jax_remat3`, `jax.checkpoint` and `checkpoint_name` create such calls. A checkpoint in which a hi-primitive
+    decides itself what is saved has JAX's rule. The body is missing if `expand` works
     on what is written in place, or fails.
     """
     hi = params.get("_prim")
@@ -79,7 +80,7 @@ def opened(primitive: Any, params: Mapping[str, Any], context: Any) -> tuple[Any
         return _named(hi_linear_p, "custom_lin" if hi_function_name(params) else f"{kind}.linearized"), params
     if primitive != hi_primitive_p:
         return primitive, params
-    if kind == "RematTraced" and _OPENS_CHECKPOINTS:
+    if kind == "RematTraced" and _OPENS_CHECKPOINTS and not _is_in_part_up_to_rules(hi.jaxpr):
         policy = None if hi.policy is None else _AskedOfSome(hi.policy)
         checkpoint = {"jaxpr": hi.jaxpr, "prevent_cse": hi.prevent_cse, "differentiated": False, "policy": policy}
         return remat_p, checkpoint
@@ -246,6 +247,25 @@ def hi_params(params: Mapping[str, Any]) -> dict[str, Any]:
     function = hi_function_name(params)
     named = {"name": function} if function else {}
     return named | {name: x for name, x in shown.items() if is_data(x) and name != "_body"}
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_in_part_up_to_rules(jaxpr: Any) -> bool:
+    """Whether what a checkpoint of a jaxpr saves is decided by a rule in it, such as that of `defremat`: by JAX, the
+    forward rule of a function without one is recomputed like anything else."""
+    return any(
+        _saves_by_rule(eqn.params) or any(map(_is_in_part_up_to_rules, _core.jaxprs_in_params(eqn.params)))
+        for eqn in jaxpr.eqns
+    )
+
+
+def _saves_by_rule(params: Mapping[str, Any]) -> bool:
+    if "_prim" not in params or type(params["_prim"]).__name__ == "CheckpointName":
+        return False
+    hi = params["_prim"]
+    if type(hi).__name__ == "RematTraced":
+        return _is_in_part_up_to_rules(hi.jaxpr)
+    return has_remat_rule(params) and (not hi_function_name(params) or hi.remat_rules is not None)
 
 
 def has_remat_rule(params: Mapping[str, Any]) -> bool:
