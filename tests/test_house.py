@@ -163,7 +163,7 @@ BUDGETS = {
     "functions": 2_260,
     "higher_order": 3_480,
     "ir": 3_795,
-    "ir/compat": 4_060,
+    "ir/compat": 4_130,
     "notebook": 1_000,
     "page": 1_145,
     "report": 2_290,

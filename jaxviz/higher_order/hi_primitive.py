@@ -57,7 +57,8 @@ class HiPrimitive(CallPrimitive):
             return linearize.split_jvp(pushed, nonzeros_out, len(nonzeros), name, keeps_lines=True)
         check_differentiable(operation)
         name = compat.hi_rule_name(operation.params, "vjp_fwd" if mode.is_vjp else "lin")
-        return linearize.jax_rule(operation, nonzeros, mode.is_vjp, values, name)
+        with compat.as_it_was(operation.params):
+            return linearize.jax_rule(operation, nonzeros, mode.is_vjp, values, name)
 
     def dce(self, operation: Operation, used: Mask) -> DceRule:
         reduced = compat.dce_hi_primitive(one_equation(operation), used)
@@ -103,7 +104,9 @@ def _pushed(operation: Operation, nonzeros: Mask) -> tuple[Program, Mask]:
         operation.primitive, write_params(operation), operation.in_avals, nonzeros, operation.context
     )
     try:
-        return with_line_of_call(_traced(rule, avals), operation), tuple(nonzeros_out)
+        with compat.as_it_was(operation.params):
+            pushed = _traced(rule, avals)
+        return with_line_of_call(pushed, operation), tuple(nonzeros_out)
     except NotImplementedError as error:  # it has a rule for reverse mode alone
         if isinstance(error, EquationError):
             raise

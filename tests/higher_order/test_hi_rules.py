@@ -137,6 +137,61 @@ def test_a_page_does_not_name_what_calls_a_hi_primitive():
     assert not any("call_hi_primitive" in s for s in view.strings)
 
 
+def with_jvp(f, rule):
+    g = jax.custom_jvp(f)
+    g.defjvp(rule)
+    return g
+
+
+def with_vjp(f, fwd, bwd):
+    g = jax.custom_vjp(f)
+    g.defvjp(fwd, bwd)
+    return g
+
+
+def closing_over(kind, w, x):
+    """A rule that closes over a value of the function that is differentiated."""
+    y = lax.stop_gradient(jnp.sin(x))
+    if kind == "jvp":
+        g = with_jvp(jnp.sin, lambda p, t: (jnp.sin(p[0]), jnp.cos(p[0]) * y * t[0]))
+    elif kind == "fwd":
+        g = with_vjp(jnp.sin, lambda v: (jnp.sin(v), (v, y)), lambda saved, ct: (jnp.cos(saved[0]) * ct * saved[1],))
+    else:
+        g = with_vjp(jnp.sin, lambda v: (jnp.sin(v), v), lambda v, ct: (jnp.cos(v) * ct * y,))
+    return jnp.sum(g(w @ x))
+
+
+@pytest.mark.parametrize("kind", ["jvp", "fwd", "bwd"])
+def test_a_rule_may_close_over_a_value_of_the_function(kind):
+    loss = partial(closing_over, kind)
+    with flagged(*FLAGS):
+        assert jaxviz.derive(loss, W, X).check(), jaxviz.derive(loss, W, X).check()
+        for of in (lambda f: f, jax.jit):
+            np.testing.assert_allclose(of(jaxviz.grad(loss))(W, X), of(jax.grad(loss))(W, X), rtol=1e-6)
+
+
+@pytest.mark.parametrize("around", [lambda g, x: g(x), lambda g, x: lax.scan(lambda c, _: (g(c), None), x, None, 2)[0]])
+def test_a_rule_of_a_loop_has_the_variables_of_its_iteration(around):
+    def loss(x):
+        for i in range(3):
+            g = with_jvp(jnp.sin, lambda p, t: (jnp.sin(p[0]), (i + 1.0) * t[0]))
+            h = with_vjp(jnp.sin, lambda v: (jnp.sin(v), (i + 1.0) * v), lambda saved, ct: (saved * ct,))
+            x = around(lambda x, g=g, h=h: h(g(x)), x)
+        return jnp.sum(x)
+
+    with flagged(*FLAGS):
+        np.testing.assert_allclose(jaxviz.grad(loss)(X), jax.grad(loss)(X), rtol=1e-6)
+
+
+def test_a_backward_rule_may_look_at_values():
+    g = with_vjp(jnp.sin, lambda v: (jnp.sin(v), v), lambda v, ct: (ct * (2.0 if v[0] > 0 else 3.0),))
+    loss = lambda x: jnp.sum(g(x))
+    with flagged(*FLAGS):
+        for x in (X, -X):
+            np.testing.assert_allclose(jaxviz.grad(loss)(x), jax.grad(loss)(x))
+            assert jaxviz.derive(loss, x).check()
+
+
 # --- a user's hi-primitive --------------------------------------------------------------------------------------------
 
 

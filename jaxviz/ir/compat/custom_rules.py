@@ -15,7 +15,7 @@ import jax
 from jax.extend.core import ClosedJaxpr
 
 from jaxviz.ir.compat.checks import _is_nonzero, is_float0, zeros
-from jaxviz.ir.compat.private import _ad, _ad_util, _batching, _core, _lu, _source, api_util
+from jaxviz.ir.compat.private import _ad, _ad_util, _batching, _core, _hijax, _lu, _source, api_util
 from jaxviz.ir.syntax import Equation
 
 _rules: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
@@ -268,6 +268,47 @@ def _forward_of_rule(
     return call, list(in_avals), []
 
 
+def custom_function(hi: Any) -> Any:
+    """A hi-primitive whose rules close over values of a trace, as a function of flat operands with custom rules, which
+    may do that: once the trace has ended, JAX itself cannot call them any more."""
+    tree, leaves = hi.in_tree, hi.out_tree.flatten_up_to
+    is_zero = lambda t: isinstance(t, _ad.Zero)
+
+    def function(*args: Any) -> list[Any]:
+        return list(leaves(hi.expand(*tree.unflatten(args))))
+
+    function.__name__ = str(getattr(getattr(hi, "traced", None), "fun_name", type(hi).__name__))
+
+    def jvp(primals: Any, tangents: Any) -> tuple[list[Any], list[Any]]:
+        tangents = [_ad.replace_rule_output_symbolic_zeros(t) for t in tangents]
+        outs, tangents_out = hi.jvp(tree.unflatten(primals), tree.unflatten(tangents))
+        return list(leaves(outs)), [_ad_util.replace_internal_symbolic_zeros(t) for t in leaves(tangents_out)]
+
+    def forward(*args: Any) -> tuple[list[Any], Any]:
+        nonzeros = tree.unflatten([a.perturbed for a in args])
+        outs, residuals, *_ = hi.vjp_fwd(nonzeros, *tree.unflatten([a.value for a in args]))
+        return list(leaves(outs)), residuals
+
+    def backward(residuals: Any, cts: Sequence[Any]) -> tuple[Any, ...]:
+        sums = [_ad.ValAccum(a.to_ct_aval()) for a in hi.in_avals_flat]
+        cts = [_ad.replace_rule_output_symbolic_zeros(ct) for ct in cts]
+        hi.vjp_bwd(residuals, hi.out_tree.unflatten(cts), *tree.unflatten(sums))
+        return tuple(None if is_zero(ct := total.freeze()) else ct for total in sums)
+
+    if has_jvp_alone(hi):
+        by_jvp: Any = jax.custom_jvp(function)
+        by_jvp.defjvp(jvp, symbolic_zeros=True)
+        return by_jvp
+    by_vjp: Any = jax.custom_vjp(function)
+    by_vjp.defvjp(forward, backward, symbolic_zeros=True)
+    return by_vjp
+
+
+def has_jvp_alone(hi: Any) -> bool:
+    """Whether JAX makes the linearization of a hi-primitive of its JVP rule."""
+    return hasattr(_hijax, "linearize_from_jvp") and type(hi).lin is _hijax.linearize_from_jvp[0]
+
+
 def _holds_tracers(trace: Any, root: Any, inside: bool = False) -> bool:
     """Whether a function closes over a tracer of a trace, or of one nested in it, directly or through other
     functions."""
@@ -304,6 +345,8 @@ def _closed_over(root: Any) -> Iterator[Any]:
             pending.append(x.cell_contents)
         elif isinstance(x, types.MethodType):
             pending += [x.__func__, x.__self__]
+        elif hasattr(x, "in_avals_flat"):  # a hi-primitive
+            pending += x.params.values()
         elif _is_container(x):
             for part in x.values() if isinstance(x, dict) else x:
                 # Other pytrees are flattened, but no dict: its keys may have no order.
@@ -357,8 +400,8 @@ def _as_it_is_now(rule: Any) -> Any:
 
 
 _variables: weakref.WeakKeyDictionary[Any, Cells] = weakref.WeakKeyDictionary()
-"""The variables of the rules in a body, such as that of a scan, by the functions that trace the rules; as they were at
-the first call."""
+"""The variables of rules as they were at the first call: in a body, such as that of a scan, by the functions that trace
+the rules; those of a hi-primitive by itself."""
 
 _seen_bodies: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -374,7 +417,23 @@ def _note_rules(params: Mapping[str, Any]) -> None:
             thunk = eqn.params.get("jvp_jaxpr_fun") or eqn.params.get("fwd_jaxpr_thunk")
             if thunk is not None:
                 _variables[thunk.f] = _variables_of(thunk)
+            _note_hi_primitive(eqn.params)
             _note_rules(eqn.params)
+
+
+def _note_hi_primitive(params: Mapping[str, Any]) -> None:
+    """Notes the variables of the rules of a hi-primitive."""
+    if "_prim" in params and (variables := _variables_of(params["_prim"])):
+        with contextlib.suppress(TypeError):  # it is not hashable
+            _variables[params["_prim"]] = variables
+
+
+def as_it_was(params: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+    """Traces a rule of a hi-primitive with the variables that it closed over when it was called."""
+    try:
+        return _having(_variables.get(params["_prim"], ()))
+    except TypeError:
+        return _having(())
 
 
 def _rule_having_variables(thunk: Any) -> contextlib.AbstractContextManager[None]:

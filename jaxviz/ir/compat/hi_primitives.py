@@ -13,6 +13,7 @@ import jax
 from jax.experimental import hijax
 from jax.extend.core import ClosedJaxpr, Primitive
 
+from jaxviz.ir.compat.custom_rules import has_jvp_alone
 from jaxviz.ir.compat.jaxprs import (
     _AskedOfSome,
     function_debug_info,
@@ -88,7 +89,7 @@ def opened(primitive: Any, params: Mapping[str, Any], context: Any) -> tuple[Any
         return name_p, {"name": hi.name}
     body = None if kind == "RematTraced" or isinstance(hi, (LowerVal, RaiseVal)) else _body(hi, context)
     if hi_function_name(params):
-        kind = f"custom_{'jvp' if _has_jvp_alone(hi) else 'vjp'}_call"
+        kind = f"custom_{'jvp' if has_jvp_alone(hi) else 'vjp'}_call"
     return _named(hi_primitive_p, kind), params if body is None else {**params, BODY: body}
 
 
@@ -236,7 +237,7 @@ def hi_rule_name(params: Mapping[str, Any], method: str) -> str:
     function = hi_function_name(params)
     if not function:
         return f"rule `{method}` of {type(params['_prim']).__name__}"
-    return f"custom {'JVP' if _has_jvp_alone(params['_prim']) else 'VJP'} rule of {function}"
+    return f"custom {'JVP' if has_jvp_alone(params['_prim']) else 'VJP'} rule of {function}"
 
 
 def hi_params(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -277,11 +278,7 @@ def has_remat_rule(params: Mapping[str, Any]) -> bool:
 def is_linearized_by_jvp(params: Mapping[str, Any], is_vjp: bool) -> bool:
     """Whether the derivative of a hi-primitive is its JVP rule, split in two by JAX: it has no other."""
     hi = params["_prim"]
-    return _has_jvp_alone(hi) and (not is_vjp or type(hi).vjp_fwd is _hijax.vjp_from_lin[0])
-
-
-def _has_jvp_alone(hi: Any) -> bool:
-    return hasattr(_hijax, "linearize_from_jvp") and type(hi).lin is _hijax.linearize_from_jvp[0]
+    return has_jvp_alone(hi) and (not is_vjp or type(hi).vjp_fwd is _hijax.vjp_from_lin[0])
 
 
 def dce_hi_primitive(one: Any, used: Sequence[bool]) -> tuple[Sequence[bool], list[bool], Mapping[str, Any]] | None:

@@ -19,11 +19,13 @@ from jaxviz.ir.compat.custom_rules import (
     _holds_tracers,
     _jvp_of_rule,
     _MappedAlike,
+    _note_hi_primitive,
     _note_rules,
     _rules,
     _TakenRule,
     _with_unused_inputs,
     closed_over_by_jvp_rule_error,
+    custom_function,
 )
 from jaxviz.ir.compat.devices import abstract_moves, on_meshes_of
 from jaxviz.ir.compat.jaxprs import is_ref, unknown_debug_info
@@ -93,6 +95,11 @@ class _Trace(_pe.DynamicJaxprTrace):
             return primitive.bind_with_trace(self.parent_trace, tracers, tuple(map(_core.typeof, tracers)), params)
         if self.keeps_rules:
             _note_rules(params)
+            _note_hi_primitive(params)
+        hi = params.get("_prim")
+        if hi is not None and ((self.takes_rules and hasattr(hi, "traced")) or _holds_tracers(self, hi)):
+            with _core.set_current_trace(self), _custom_rules_of_old():
+                return custom_function(hi)(*tracers)
         with _place_of_operation():
             out = super().process_primitive(primitive, tracers, params)
         for tracer in out if primitive.multiple_results else [out]:
@@ -261,6 +268,16 @@ class _Trace(_pe.DynamicJaxprTrace):
             shifted = [i if i is None else i + n + len(consts) for i in forwarded]
             eqn.params["out_trees"] = lambda: (out_tree, residual_tree, shifted)
         _rules[eqn.params[name].f] = taken
+
+
+@contextlib.contextmanager
+def _custom_rules_of_old() -> Iterator[None]:
+    """Makes functions with custom rules bind primitives of their own, instead of hi-primitives."""
+    with contextlib.ExitStack() as flags:
+        for name in ("custom_jvp3", "custom_vjp3"):
+            if hasattr(_config, name):
+                flags.enter_context(getattr(_config, name)(False))
+        yield
 
 
 def _n_derivatives(trace: Any) -> int:
