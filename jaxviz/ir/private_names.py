@@ -6,8 +6,10 @@ replaced by an object that raises one when it is used. `jaxviz doctor` lists mis
 without the engine.
 
 Besides the names in the table, `compat` reads some attributes of JAX's objects (`_trace` of a tracer,
-`frame.tracing_eqns` of a trace, `_fun` and `_jit_info` of a jitted function, `_base_array` of random keys) and the
-local variables of the frames of a call of a jitted function (`pjit.cache_miss`, `jit_trace`, `call_impl_cache_miss`).
+`frame.tracing_eqns` of a trace, `_fun` and `_jit_info` of a jitted function, `_base_array` of random keys, `traced`,
+`prim` and `remat_rules` of JAX's own hi-primitives, of which it names the classes `RematTraced` and `CheckpointName`)
+and the local variables of the frames of a call of a jitted function (`pjit.cache_miss`, `jit_trace`,
+`call_impl_cache_miss`).
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from functools import partial
 from jaxviz.ir import compat
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.convert import one_equation, read_jaxpr, trace_rule, write_params
-from jaxviz.ir.errors import EquationError, NoRuleError, message_of
 from jaxviz.ir.syntax import Atom, Operation, Program, Var
 from jaxviz.transforms.dce import dce_program, roles_by_use
 from jaxviz.transforms.driver import (
@@ -77,12 +76,7 @@ def jax_rule(operation: Operation, nonzeros: Mask) -> JvpRule:
 
 def _default_rule(operation: Operation, nonzeros: Mask) -> JvpRule:
     check_differentiable(operation)
-    try:
-        return jax_rule(operation, nonzeros)
-    except NotImplementedError as error:  # of a hi-primitive that has only a rule for reverse mode
-        if isinstance(error, EquationError):
-            raise
-        raise NoRuleError(f"{message_of(error)}.") from error
+    return jax_rule(operation, nonzeros)
 
 
 jvp_rules: RuleTable[JvpRule] = RuleTable("jvp", _default_rule)

@@ -7,12 +7,14 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import nested_programs  # noqa: F401  enters its programs into the table
 import numpy as np
 import pytest
 from hi_primitives import HiPrim
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from lines import line_of
+from programs import CASES
 
 import jaxviz
 from jaxviz.features.explorer.columns import view_of
@@ -102,6 +104,18 @@ def test_rules_that_are_hi_primitives_are_opened(program):
         assert derivation.unopened == ()
         ours, theirs = (jax.jit(grad(loss))(W, X) for grad in (jaxviz.grad, jax.grad))
         np.testing.assert_array_equal(ours, theirs)
+
+
+WITH_RULES = [c for c in CASES if re.search("custom|jvp|vjp", c.name) and c.reverse]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", WITH_RULES, ids=str)
+def test_so_are_those_of_the_table_of_programs(case):
+    with case.where(), flagged(*FLAGS):
+        derivation = jaxviz.derive(case.fun, *case.args, argnums=range(len(case.args)))
+        assert derivation.check(), derivation.check()
+        assert "call_hi_primitive" not in str(jaxviz.residuals(derivation))
 
 
 def plan_of(loss, *args):
