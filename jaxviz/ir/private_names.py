@@ -66,6 +66,7 @@ _ON_VALUES = "a function that branches on values"
 PRIVATE_NAMES: dict[str, Name] = {
     # arrays, types and equations
     "ad_util.SymbolicZero": Name("what a rule with symbolic_zeros=True gets for a zero", "symbolic_zeros=True"),
+    "ad_util.replace_internal_symbolic_zeros": Name("a zero tangent of a rule, as a rule of the user's returns it"),
     "ad_util.empty_like_aval": Name(
         "the dummies of a cond, as JAX creates them",
         "a cond whose branches save different values",
@@ -116,7 +117,7 @@ PRIVATE_NAMES: dict[str, Name] = {
     "hijax.call_hi_primitive_p": Name("an equation of a hi-primitive"),
     "hijax.call_hi_primitive_linearized_p": Name("its derivative, until its rule for the backward pass transposes it"),
     "hijax.linearize_from_jvp": Name("whether a hi-primitive has its JVP rule alone", since=(0, 11)),
-    "hijax.vjp_from_lin": Name("whether its backward pass is that of its linearization", since=(0, 11)),
+    "hijax.vjp_from_lin": Name("whether its backward pass is that of its linearization", since=(0, 11, 1)),
     "interpreters.partial_eval.dce_rules": Name("what a hi-primitive becomes if not all of its results are used"),
     "config.log_checkpoint_residuals": Name("whether JAX logs what checkpoints save"),
     "state.types.WriteEffect": Name("the effect of writing to a mutable reference"),

@@ -306,7 +306,8 @@ def custom_function(hi: Any) -> Any:
 
 def has_jvp_alone(hi: Any) -> bool:
     """Whether JAX makes the linearization of a hi-primitive of its JVP rule."""
-    return hasattr(_hijax, "linearize_from_jvp") and type(hi).lin is _hijax.linearize_from_jvp[0]
+    pair = _hijax.linearize_from_jvp if hasattr(_hijax, "vjp_from_lin") else None
+    return isinstance(pair, tuple) and type(hi).lin is pair[0]
 
 
 def _holds_tracers(trace: Any, root: Any, inside: bool = False) -> bool:
