@@ -111,7 +111,7 @@ def _is_unopened(operation: Operation) -> bool:
     if name in _OF_ELEMENTS or name in _OF_PARTS or name.startswith("scatter"):
         return False
     if compat.touches_ref(operation):
-        return True
+        return not of(operation).accumulates
     return name in _FOREIGN or (bool(operation.out_avals) and (bool(operation.programs) or _is_opaque(operation)))
 
 
