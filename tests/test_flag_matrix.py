@@ -71,7 +71,7 @@ PINNED = pytest.mark.xfail(
 )  # fmt: skip
 LINES_OF_THE_RULE = pytest.mark.xfail(
     strict=True,
-    reason="without the flag JAX holds the forward rule in remat_opt, which is not opened; with it the rule has its lines",
+    reason="without the flag the forward rule is in remat_opt, which is not opened; with it the rule has its lines",
 )
 
 
