@@ -18,6 +18,7 @@ import jax
 
 from jaxviz.analysis.devices import types_to_lower
 from jaxviz.analysis.passes import NotAnEquation, OpenedStep, Opening, Passes, pass_p, with_passes_together
+from jaxviz.analysis.vjp_objects import derivation_of_vjp
 from jaxviz.analysis.walk import with_holders
 from jaxviz.arguments import Argnums, flat_arguments, placed_at, positions
 from jaxviz.derivation import Derivation, DerivedCall, derive
@@ -154,13 +155,20 @@ def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: A
     in a gradient penalty; it is differentiated itself, unless it adds a gradient to a reference. So is a program.
 
     Args:
-      f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
+      f: a function; or a Derivation, Program, ClosedJaxpr or what `vjp` returns, without further arguments.
       args, kwargs: the call.
       argnums: the arguments to differentiate with respect to; `()` for none, also of a step.
 
     Raises:
       the errors of `derive`, and of tracing the step.
     """
+    if not args and not kwargs and (of_vjp := derivation_of_vjp(f)) is not None:
+        return of_vjp
+    if compat.held_for_backward(f) is not None:
+        raise TypeError(
+            "What jax.vjp returned does not hold the function. Pass the function and its arguments, or what jaxviz.vjp "
+            "returns; jaxviz.residuals also lists what jax.vjp returned holds."
+        )
     own = partial(derive, f, *args, argnums=argnums, **kwargs)
     if argnums == () or isinstance(f, Program) or not callable(f):
         return own()

@@ -277,7 +277,8 @@ def vjp(
     value = jax.tree.unflatten(traced.out_tree, outs[: traced.n_results])
     in_tree = jax.tree.structure(primals)
     saveable = compat.flags(saveable_args, in_tree, "saveable_args")
-    f_vjp = vjp_of(Transposable(traced, parts, nonzeros), in_tree, traced.out_tree, outs[n:], saveable)
+    known = Transposable(traced, parts, nonzeros, cond_residuals)
+    f_vjp = vjp_of(known, in_tree, traced.out_tree, outs[n:], saveable)
     return (value, f_vjp, traced.rebuild_aux(outs[traced.n_results : n])) if has_aux else (value, f_vjp)
 
 

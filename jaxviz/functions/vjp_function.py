@@ -19,23 +19,31 @@ from jaxviz.runtime.evaluate import evaluate
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import Mask, select
 from jaxviz.transforms.in_place import with_references
-from jaxviz.transforms.linearize import Linearized
+from jaxviz.transforms.linearize import CondResiduals, Linearized
 from jaxviz.transforms.transpose import Transposed, TransposeOptions, transpose_program
 
 
 class Transposable:
     """The parts of a `VJP` other than its residuals, of a call and its linearization; transposed at the first call."""
 
-    def __init__(self, traced: TracedFunction, parts: Linearized, nonzeros: Sequence[bool]):
-        self.name = traced.program.name
-        self.primal_jaxpr = lambda: traced.program.jaxpr.jaxpr
-        self.in_avals = [v.aval for v in traced.program.invars]
-        self.out_avals = [v.aval for v in traced.program.outvars[: traced.n_results]]
+    def __init__(
+        self,
+        traced: TracedFunction,
+        parts: Linearized,
+        nonzeros: Sequence[bool],
+        cond_residuals: CondResiduals = "jax",
+    ):
+        self.program = program = traced.program  # without the arguments of the call, which may be large
+        self.n_results, self.cond_residuals = traced.n_results, cond_residuals
+        self.name = program.name
+        self.primal_jaxpr = lambda: program.jaxpr.jaxpr
+        self.in_avals = [v.aval for v in program.invars]
+        self.out_avals = [v.aval for v in program.outvars[: traced.n_results]]
         self.linear = parts.linear
         self.nonzeros_in = tuple(nonzeros)
         self.nonzeros_out = parts.nonzeros_out
         self.n_residuals = len(parts.residuals)
-        places: dict[Atom, int] = {v: i for i, v in enumerate(traced.program.invars)}
+        places: dict[Atom, int] = {v: i for i, v in enumerate(program.invars)}
         self.from_argument = tuple(places.get(a) for a in parts.residuals)
         self._transposed: dict[tuple[Mask, Mask, Mask, bool], Transposed] = {}
 

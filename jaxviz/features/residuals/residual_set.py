@@ -14,6 +14,7 @@ from jaxviz.analysis.grouping import grouped, rows_of
 from jaxviz.analysis.layouts import find_layouts
 from jaxviz.analysis.site import Site
 from jaxviz.analysis.training_step import subject_of
+from jaxviz.analysis.vjp_objects import derivation_of_linear
 from jaxviz.analysis.walk import Reader, Source, find_readers, location_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation
@@ -353,7 +354,8 @@ def residuals(f: Any, *args: Any, argnums: Argnums = 0, compile: bool = False, *
     that the step takes; `derive(step, ...)` in its place is about that of the step.
 
     Args:
-      f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
+      f: a function; or a Derivation, Program, ClosedJaxpr or what `vjp` returns, of jaxviz or of JAX, without further
+        arguments.
       *args, **kwargs: its arguments, as for `derive`.
       argnums: the positional arguments to differentiate with respect to, as for `derive`; None for all arrays, as in
         `jax.ad_checkpoint.print_saved_residuals`.
@@ -363,7 +365,15 @@ def residuals(f: Any, *args: Any, argnums: Argnums = 0, compile: bool = False, *
     Raises:
       the errors of `derive`.
     """
+    if not args and not kwargs and (linear := derivation_of_linear(f)) is not None:
+        return replace(find_residuals(linear, compile), on_gradient=(_OF_JAX,))
     return find_residuals(subject_of(f, args, kwargs, argnums), compile)
+
+
+_OF_JAX = (
+    "What jax.vjp returned holds only the linear program: a value that is no argument has the line and the operation "
+    "that read it. What jaxviz.vjp returns knows the lines that compute them."
+)
 
 
 @deep_stack

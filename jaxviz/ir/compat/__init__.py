@@ -18,3 +18,4 @@ from jaxviz.ir.compat.shardy import *
 from jaxviz.ir.compat.source import *
 from jaxviz.ir.compat.tracing import *
 from jaxviz.ir.compat.values import *
+from jaxviz.ir.compat.vjp_objects import *

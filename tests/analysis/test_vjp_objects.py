@@ -1,0 +1,82 @@
+"""Reports on what `vjp` returned, of jaxviz and of JAX."""
+
+import weakref
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jaxviz
+from jaxviz.functions.vjp_function import VJP
+
+W = {"a": jnp.linspace(-1.0, 1.0, 32).reshape(4, 8), "b": jnp.linspace(-1.0, 1.0, 32).reshape(8, 4)}
+X = jnp.linspace(0.1, 1.0, 4)
+
+
+def loss(params, x):
+    h = jnp.sin(x @ params["a"])
+    return jnp.sum(jnp.tanh(h @ params["b"]) ** 2)
+
+
+def scanned(params, x):
+    return jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x @ params["a"] @ params["b"], jnp.ones((3, 4, 4)))[0]
+
+
+@pytest.mark.parametrize("f", [loss, scanned])
+def test_of_jaxviz_it_is_the_gradient_of_the_function(f):
+    _, f_vjp = jaxviz.vjp(f, W, X)
+    of_object, of_function = jaxviz.residuals(f_vjp), jaxviz.residuals(f, W, X, argnums=(0, 1))
+    assert [(r.expression, r.location, r.type, r.why) for r in of_object] == [
+        (r.expression, r.location, r.type, r.why) for r in of_function
+    ]
+    assert jaxviz.memory(f_vjp).peak_nbytes == jaxviz.memory(f, W, X, argnums=(0, 1)).peak_nbytes
+
+
+@pytest.mark.parametrize("f", [loss, scanned])
+def test_of_jax_it_is_what_the_object_holds(f):
+    _, f_vjp = jax.vjp(f, W, X)
+    found = jaxviz.residuals(f_vjp)
+    values = [r for r in found if r.kind != "argument"]
+    assert Counter(r.type for r in values) == Counter(
+        jax.typeof(x).str_short(short_dtypes=True) for x in f_vjp.opaque_residuals
+    )
+    arguments = {r.expression for r in found if r.kind == "argument"}
+    assert arguments <= {"args[0]['a']", "args[0]['b']", "args[1]"}
+    assert arguments
+    first = f.__code__.co_firstlineno
+    assert {r.location.line - first for r in found} <= {0, 1, 2}
+    assert "holds only the linear program" in " ".join(str(found).split())
+
+
+def test_other_reports_need_the_function():
+    with pytest.raises(TypeError, match="does not hold the function"):
+        jaxviz.memory(jax.vjp(loss, W, X)[1])
+
+
+def test_one_is_read_in_a_function_that_is_traced():
+    @jax.jit
+    def step(params, x):
+        y, f_vjp = jax.vjp(loss, params, x)
+        assert jaxviz.residuals(f_vjp).nbytes > 0
+        return y, f_vjp(1.0)
+
+    step(W, X)
+
+
+def test_arguments_that_are_not_saved_are_named():
+    if jax.__version_info__ < (0, 11):
+        pytest.skip("before JAX 0.11 all arguments are saved")
+    _, f_vjp = jax.vjp(loss, W, X, saveable_args=(False, True))
+    assert "args[0]['a']" in str(jaxviz.residuals(f_vjp))
+
+
+def test_it_does_not_keep_arguments_that_it_does_not_need():
+    """As in JAX, whose object has a mark in their place."""
+    x = jnp.ones(1000) * 2.0
+    held = weakref.ref(x)
+    _, f_vjp = jaxviz.vjp(lambda x: (x + 1.0).sum(), x)
+    del x
+    assert held() is None
+    assert isinstance(f_vjp, VJP)
+    f_vjp(1.0)
