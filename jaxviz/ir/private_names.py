@@ -118,6 +118,7 @@ PRIVATE_NAMES: dict[str, Name] = {
     "hijax.call_hi_primitive_linearized_p": Name("its derivative, until its rule for the backward pass transposes it"),
     "hijax.linearize_from_jvp": Name("whether a hi-primitive has its JVP rule alone", since=(0, 11)),
     "hijax.vjp_from_lin": Name("whether its backward pass is that of its linearization", since=(0, 11, 1)),
+    "interpreters.partial_eval.dce_jaxpr": Name("whether JAX removes what is written to a reference and not read"),
     "interpreters.partial_eval.dce_rules": Name("what a hi-primitive becomes if not all of its results are used"),
     "config.log_checkpoint_residuals": Name("whether JAX logs what checkpoints save"),
     "state.types.WriteEffect": Name("the effect of writing to a mutable reference"),

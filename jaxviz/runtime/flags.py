@@ -10,6 +10,8 @@ from typing import Any
 
 import jax
 
+from jaxviz.ir import compat
+
 Flags = Mapping[str, Any]
 """Names of `jax.config` with their values; those that are left out stay as they are."""
 
@@ -20,7 +22,7 @@ def check_flags(flags: Flags) -> None:
         if name not in jax.config.values:
             close = difflib.get_close_matches(name, [*jax.config.values], 1)
             meant = f"; did you mean {close[0]!r}?" if close else ""
-            raise ValueError(f"JAX {jax.__version__} has no flag {name!r}{meant}")
+            raise ValueError(f"{compat.JAX} has no flag {name!r}{meant}")
 
 
 @contextlib.contextmanager

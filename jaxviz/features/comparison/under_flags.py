@@ -14,6 +14,7 @@ from jaxviz.analysis.checkpoints import NoEffect, in_short
 from jaxviz.derivation import STAGES, Derivation
 from jaxviz.features.comparison.report import Comparison
 from jaxviz.features.remat.without_effect import without_effect
+from jaxviz.ir import compat
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import JaxvizError, NoRuleError
 from jaxviz.report.data import Entry
@@ -90,7 +91,7 @@ class FlagComparison(Comparison, schema="compare.flags"):
         """Those of any comparison, and what a flag came too late for."""
         early = listed(dict.fromkeys(name for flags in self.flags for name in applied_before(flags)))
         late = (
-            f"JAX {jax.__version__} reads the flag when {early} is applied: a function to which it was applied before "
+            f"{compat.JAX} reads the flag when {early} is applied: a function to which it was applied before "
             "is the same with any flag."
         )
         return (*super().notes, *[late] * bool(early))

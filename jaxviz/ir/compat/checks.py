@@ -137,7 +137,7 @@ def accumulated_in(accumulator: Any, aval: Any) -> Any:
         of_ref = inner_type(_core.typeof(accumulator.ref))
         if is_ref(aval) or _core.typematch(of_ref, accumulator.aval):
             return accumulator.ref
-    return _core.new_ref(zeros(cotangent_type(inner_type(aval)))) if is_ref(aval) else None
+    return jax.new_ref(zeros(cotangent_type(inner_type(aval)))) if is_ref(aval) else None
 
 
 def accumulated(accumulator: Any) -> Any:
