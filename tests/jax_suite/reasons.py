@@ -33,7 +33,7 @@ CANNOT |= dict.fromkeys(
 )
 CANNOT |= dict.fromkeys(
     ["CustomVJP3Test.test_fwd_closes_over_tracer", "CustomVJP3Remat3Test.test_fwd_closes_over_tracer"],
-    "a forward rule closes over what is differentiated outside of it: it is refused as without the flag, in JAX's words",
+    "a forward rule closes over what is differentiated outside: it is refused as without the flag, in JAX's words",
 )
 CANNOT["test_custom_types_and_primitive"] = (
     "the text of what jaxviz.vjp returns does not have the types of what it holds"
