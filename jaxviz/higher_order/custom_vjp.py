@@ -37,6 +37,12 @@ class CustomVjp(CallPrimitive):
 
     def jvp(self, operation: Operation, nonzeros: Mask) -> JvpRule:
         """The program contains an equation that can only be transposed: JAX refuses to run it."""
+        if _only_reach_its_rule(operation, nonzeros):
+            builder = Builder()
+            operands = [Var(a) for a in operation.in_avals]
+            outs = builder.apply(operation, operands)
+            pushed = builder.program([*operands, *_tangents(operation, nonzeros)], outs)
+            return JvpRule(Template(pushed, "primal"), (False,) * len(outs), _NO_TANGENT)
         forward, residuals, lin, nonzeros_out, name = _custom_vjp_parts(operation, nonzeros)
         builder = Builder()
         results = builder.inline(replace(forward, outvars=(*forward.outvars, *residuals)), forward.invars)
@@ -50,6 +56,10 @@ class CustomVjp(CallPrimitive):
         return JvpRule(Template(pushed, roles, keeps_lines=True), nonzeros_out, name)
 
     def linearize(self, operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
+        if _only_reach_its_rule(operation, nonzeros):
+            unread = Template(Builder().program(_tangents(operation, nonzeros), ()), "tangent")
+            nothing = (False,) * len(operation.out_avals)
+            return LinearizeRule(Template(call_of(operation), "primal"), unread, (), nothing, _NO_TANGENT)
         forward, residuals, lin, nonzeros_out, name = _custom_vjp_parts(operation, nonzeros)
         computed = [a for a in dict.fromkeys(residuals) if a not in {*forward.invars, *forward.outvars}]
         primal = replace(forward, outvars=(*forward.outvars, *computed))
@@ -96,6 +106,21 @@ class RematOpt(Whole):
 CUSTOM_VJP = CustomVjp(compat.custom_vjp_call_p, "call_jaxpr")
 CUSTOM_LIN = CustomLin(compat.custom_lin_p)
 REMAT_OPT = RematOpt(compat.remat_opt_p, "fwd_jaxpr")
+
+
+_NO_TANGENT = "custom VJP rule that closes over a tangent"
+
+
+def _only_reach_its_rule(operation: Operation, nonzeros: Mask) -> bool:
+    """Whether tangents only reach values that the rule closes over, on which the function does not depend."""
+    n = operation.params["num_consts"]
+    if not any(nonzeros[:n]) or any(nonzeros[n:]):
+        return False
+    return not any(nonzeros[: compat.n_closed_over(write_params(operation))])
+
+
+def _tangents(operation: Operation, nonzeros: Mask) -> list[Var]:
+    return [Var(a.to_tangent_aval()) for a in select(nonzeros, operation.in_avals)]
 
 
 def is_backward_rule(equation: Equation) -> bool:

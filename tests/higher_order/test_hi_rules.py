@@ -197,6 +197,20 @@ def test_a_rule_of_a_loop_has_the_variables_of_its_iteration(around):
         np.testing.assert_allclose(jaxviz.grad(loss)(X), jax.grad(loss)(X), rtol=1e-6)
 
 
+@pytest.mark.parametrize("transform", ["grad", "jacfwd"])
+@pytest.mark.parametrize("flags", [(), FLAGS])
+def test_a_forward_rule_may_close_over_what_is_differentiated_outside(flags, transform):
+    """The function does not depend on it, so its result has no tangent."""
+
+    def outer(module, y):
+        f = with_vjp(jnp.sin, lambda x: (jnp.sin(x), y), lambda y, ct: (2.0 * jnp.cos(y) * ct,))
+        return module.grad(lambda x: f(x) * y)(1.0)
+
+    with flagged(*flags):
+        derivative = getattr(jaxviz, transform)(lambda y: outer(jaxviz, y))(4.0)
+    np.testing.assert_allclose(derivative, 2.0 * jnp.cos(4.0) - 2.0 * 4.0 * jnp.sin(4.0), rtol=1e-6)
+
+
 def test_a_backward_rule_may_look_at_values():
     g = with_vjp(jnp.sin, lambda v: (jnp.sin(v), v), lambda v, ct: (ct * (2.0 if v[0] > 0 else 3.0),))
     loss = lambda x: jnp.sum(g(x))

@@ -31,10 +31,6 @@ CANNOT |= dict.fromkeys(
     """.split(),
     _MUTABLE,
 )
-CANNOT |= dict.fromkeys(
-    ["CustomVJP3Test.test_fwd_closes_over_tracer", "CustomVJP3Remat3Test.test_fwd_closes_over_tracer"],
-    "a forward rule closes over what is differentiated outside: it is refused as without the flag, in JAX's words",
-)
 CANNOT["test_custom_types_and_primitive"] = (
     "the text of what jaxviz.vjp returns does not have the types of what it holds"
 )
