@@ -166,7 +166,8 @@ class OpenLab(PictureTab):
         Args:
           widget: the locator of what must be visible then.
         """
-        lost = self.page.get_by_text("Error displaying widget: model not found")
+        # Each widget of the notebook says so.
+        lost = self.page.get_by_text("Error displaying widget: model not found").first
         for _ in range(3):
             self.close()
             self.open(self.path.name, own_kernel=True)
