@@ -11,6 +11,7 @@ from benchmarks import (
     first_report,
     loops,
     memory,
+    microbatches,
     nans,
     probes,
     remat,
@@ -32,3 +33,4 @@ reports.main(quick=quick)
 compiled_memory.main(quick=quick)
 compile_cost.main(quick=quick)
 memory.main(quick=quick)
+microbatches.main(quick=quick)

@@ -41,6 +41,7 @@ from jaxviz.runtime.cache import clear_compiled
 from jaxviz.runtime.evaluate import evaluate
 from jaxviz.runtime.references import restored
 from jaxviz.transforms.driver import select
+from jaxviz.transforms.in_place import with_references
 from jaxviz.transforms.jvp import Jvp, jvp_program
 from jaxviz.transforms.linearize import CondResiduals, Linearized, linearize_program, mode_of
 from jaxviz.transforms.transpose import Transposed, TransposeOptions, transpose_program
@@ -154,6 +155,17 @@ class Derivation:
             transposed = transpose(TransposeOptions(at=self._inputs_of_backward(error)))
         check_if_asked(transposed.backward)
         return transposed
+
+    def backward_in_place(self, in_place: Sequence[bool]) -> Program:
+        """Residuals, cotangents of results, references → cotangents of the other inputs.
+
+        Args:
+          in_place: for which of the differentiated inputs there is a reference, to which the program adds the
+            cotangent.
+        """
+        linear = [False] * self.n_residuals + [True] * sum(self.nonzeros)
+        program = with_references(self.linear, [False] * self.n_residuals + list(in_place))
+        return transpose_program(program, linear, [True] * len(program.outvars)).backward
 
     def _inputs_of_backward(self, error: Exception) -> list[Any]:
         """The residuals at the arguments, and the cotangent of the result, 1, as `jax.grad` has them: for backward

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import compress, islice
@@ -14,13 +14,14 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
 
 from jaxviz.analysis.walk import with_holders
+from jaxviz.derivation import Derivation
 from jaxviz.higher_order import Body, bodies, of
 from jaxviz.higher_order.jit import JIT, jit_operation
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr, with_programs
 from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
 from jaxviz.transforms.dce import dce_program
-from jaxviz.transforms.driver import partition, program_effects
+from jaxviz.transforms.driver import Mask, partition, program_effects
 from jaxviz.transforms.inline import inlined_where
 from jaxviz.transforms.vmap import Dim, vmap_program
 
@@ -53,10 +54,10 @@ def _mapped(
     axis: compat.Axis, operands: Sequence[Any], dims: Sequence[Dim], **params: Any
 ) -> tuple[Any, Sequence[Dim]]:
     """A pass under `jax.vmap`: with the residuals of one forward pass, as in `jax.jacrev`, still a backward pass."""
-    types, n = params["out_avals"], len(operands) - params.get("n_cotangents", 0)
+    types, n = params["out_avals"], len(operands) - params.get("n_cotangents", 0) - sum(params.get("in_place", ()))
     if all(d is None for d in dims):
         return pass_p.bind(*operands, **params), [None] * len(types)
-    if any(d is not None for d in dims[:n]):
+    if any(d is not None for d in dims[:n]) or any(params.get("in_place", ())):
         raise NotAnEquation(params["mark"], "under jax.vmap")
     params["maps"] = (*params["maps"], (axis, tuple(dims[n:])))
     params["out_avals"] = tuple([compat.mapped_type(a, 0, axis) for a in types])
@@ -74,10 +75,17 @@ class Passes:
     Args:
       forward: inputs → results, residuals.
       backward: residuals, cotangents of the results → cotangents of the inputs.
+      in_place: for each differentiated input, whether its cotangent is added to a reference → the backward pass that
+        takes these references after its other inputs, and returns the other cotangents.
     """
 
     forward: Program
     backward: Program
+    in_place: Callable[[Mask], Program]
+
+    @staticmethod
+    def of(derivation: Derivation) -> Passes:
+        return Passes(derivation.forward, derivation.backward, derivation.backward_in_place)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,8 +165,9 @@ class Opening:
         )  # a reference is no result
 
     def _backward(self, e: Equation, operands: tuple[Atom, ...]) -> Equation:
-        backward = _wanted_of(self.passes[e.params["mark"]].backward, e.params["wanted"])
-        n = len(backward.invars) - e.params["n_cotangents"]
+        passes, in_place = self.passes[e.params["mark"]], e.params["in_place"]
+        backward = _wanted_of(passes.in_place(in_place) if any(in_place) else passes.backward, e.params["wanted"])
+        n = len(backward.invars) - len(_split(e)[1])
         for axis, dims in e.params["maps"]:
             backward = vmap_program(backward, [None] * n + [*dims], axis, to=[0] * len(backward.outvars)).program
         call = Equation(_call(backward), operands, e.outvars, e.source)
@@ -221,8 +230,8 @@ def _reads(program: Program, v: Atom) -> bool:
 
 
 def _split(backward: Equation) -> tuple[tuple[Atom, ...], tuple[Atom, ...]]:
-    """The residuals and the cotangents that a backward pass reads."""
-    n = len(backward.invars) - backward.params["n_cotangents"]
+    """The residuals that a backward pass reads; the cotangents, and the references to which it adds others."""
+    n = len(backward.invars) - backward.params["n_cotangents"] - sum(backward.params["in_place"])
     return backward.invars[:n], backward.invars[n:]
 
 

@@ -34,7 +34,7 @@ from jaxviz.ir.syntax import Atom, Equation, Operation, Program
 from jaxviz.ir.trace import TracedFunction, trace_call, with_fixed
 from jaxviz.report.tables import nbytes
 from jaxviz.transforms.dce import live_equations
-from jaxviz.transforms.driver import Mask, with_constants_as_inputs
+from jaxviz.transforms.driver import Mask, select, with_constants_as_inputs
 from jaxviz.transforms.linearize import CondResiduals
 
 
@@ -96,7 +96,7 @@ class TrainingStep:
         Args:
           passes: replacements for the passes of `gradient`; by default its own forward and backward pass.
         """
-        all_passes = [Passes(d.forward, d.backward) for d in self.gradients]
+        all_passes = list(map(Passes.of, self.gradients))
         if passes is not None:
             all_passes[self.mark] = passes
         opening = Opening(all_passes, [len(d.primal.outvars) for d in self.gradients], self.mark)
@@ -289,15 +289,23 @@ def passes_of_jax(loss: Program, like: Derivation) -> Passes:
     nonzeros = like.linearized.nonzeros_out
     results = [v.aval.to_ct_aval() for v in loss.outvars[:n_results]]
 
-    def backward(*inputs: Any) -> list[Any]:
+    differentiated = [v.aval for v, nz in zip(loss.invars, active, strict=True) if nz]
+    cotangent_types = [a for a, nz in zip(results, nonzeros, strict=True) if nz]
+
+    def backward(in_place: Mask, *inputs: Any) -> list[Any]:
         pull = jax.tree.unflatten(seen[0], inputs[: len(residual_types)])
         rest = iter(inputs[len(residual_types) :])
-        cotangents = pull([next(rest) if nz else compat.zeros(a) for nz, a in zip(nonzeros, results, strict=True)])
-        reached = [r for r, nz in zip(like.reached, active, strict=True) if nz]
-        return [x for x, r in zip(cotangents, reached, strict=True) if r]
+        cts = [next(rest) if nz else compat.zeros(a) for nz, a in zip(nonzeros, results, strict=True)]
+        if any(in_place):
+            pull = pull.with_refs(*(next(rest) if added else compat.GRAD_VALUE for added in in_place))
+        reached = [r and not a for r, a in zip(select(active, like.reached), in_place, strict=True)]
+        return list(select(reached, pull(cts)))
 
-    cotangent_types = [a for a, nz in zip(results, nonzeros, strict=True) if nz]
-    return Passes(traced, trace_rule(backward, (*residual_types, *cotangent_types)))
+    def traced_backward(in_place: Mask) -> Program:
+        refs = [compat.ref_to(a) for a in select(in_place, differentiated)]
+        return trace_rule(partial(backward, in_place), (*residual_types, *cotangent_types, *refs))
+
+    return Passes(traced, traced_backward((False,) * sum(active)), traced_backward)
 
 
 @contextlib.contextmanager
@@ -435,19 +443,19 @@ class _BackwardPass(Transposable):
     def cotangents(
         self, residuals: Sequence[Any], cts: Sequence[Any], needed: Mask, refs: Sequence[Any], logs: bool
     ) -> tuple[Iterator[Any], Mask, Any]:
-        """See `Transposable`; a zero is written out, and cotangents are values, also those that are added to a
-        reference."""
+        """See `Transposable`; a zero is written out."""
         if logs:
             raise NotAnEquation(self.mark, "with logs")
         seeds = [compat.zeros(ct.aval) if compat.is_zero(ct) else ct for ct in cts]
-        of_arguments = self.derivation.reached[len(self.derivation.reached) - len(self.nonzeros_in) :]
-        reached = [r for r, nonzero in zip(of_arguments, self.nonzeros_in, strict=True) if nonzero]
-        of_reached = tuple([w for w, r in zip(needed, reached, strict=True) if r])
-        types = _types(self.derivation.backward.outvars)
+        d = self.derivation
+        in_place = tuple([ref is not None for ref in refs])
+        backward = d.backward_in_place(in_place) if any(in_place) else d.backward
+        reached = [r and not added for r, added in zip(select(d.nonzeros, d.reached), in_place, strict=True)]
+        of_reached = tuple(select(reached, needed))
         outs = pass_p.bind(
-            *residuals, *seeds, mark=self.mark, is_forward=False, n_cotangents=len(seeds), wanted=of_reached, maps=(),
-            effects=self.derivation.backward.effects,
-            out_avals=tuple([t for t, w in zip(types, of_reached, strict=True) if w]),
+            *residuals, *seeds, *(ref for ref in refs if ref is not None), mark=self.mark, is_forward=False,
+            n_cotangents=len(seeds), in_place=in_place, wanted=of_reached, maps=(), effects=backward.effects,
+            out_avals=tuple(select(of_reached, _types(backward.outvars))),
         )  # fmt: skip
         return iter(outs), tuple([w and r for w, r in zip(needed, reached, strict=True)]), None
 

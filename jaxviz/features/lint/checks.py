@@ -17,6 +17,7 @@ from jaxviz.analysis.grouping import alike, grouped, pattern, repetition
 from jaxviz.analysis.naming import ROOM_IN_SENTENCE
 from jaxviz.analysis.walk import defined_at, location_of
 from jaxviz.derivation import Derivation
+from jaxviz.features.lint.microbatches import accumulations, nbytes_beside
 from jaxviz.features.lint.recompute import Candidate, SavedValues, candidates, spots_of
 from jaxviz.features.remat.checkpointing import checkpointed
 from jaxviz.features.remat.diff import Wrapped, wrapped_at
@@ -456,9 +457,35 @@ def _around(region: Region, wrapped: Wrapped | None, trade: Trade | None, search
     )
 
 
+# --- microbatches -----------------------------------------------------------------------------------------------------
+
+
+def _accumulated(subject: LintSubject) -> Iterator[Advice]:
+    """A sum of gradients that a loop carries, where the backward pass could add in place."""
+    if subject.derivation.step is None:
+        return
+    step, loops = accumulations(subject.derivation.step)
+    for loop in loops:
+        less, where = nbytes_beside(step, [loop]), location_of(loop.adds)
+        if less <= 0 or where is None:
+            continue
+        gradient, times = step.gradients[loop.mark].gradient, loop.loop.params["length"]
+        yield Advice(
+            "",
+            f"The loop adds up the {gradient} in what it carries: in each of {times:,} iterations another gradient is "
+            f"beside the sum, {format_bytes(less)} more than if the backward pass adds to the sum in place.",
+            "before the loop make references, `total = jax.tree.map(lambda p: jax.new_ref(jnp.zeros_like(p)), "
+            "params)`; in it let the backward pass add to them, `value, pull = jax.vjp(lambda p: loss(p, batch), "
+            f"params)` and `pull.with_refs(total)(jnp.ones_like(value){loop.scale})`; after it read the sum, "
+            "`jax.tree.map(jax.freeze, total)`.",
+            where, less,
+        )  # fmt: skip
+
+
 FIND: dict[str, Callable[[LintSubject], Iterator[Advice]]] = {
     "layer-checkpoint": _layers,
     "cheap-recompute": _cheap,
+    "sum-in-carry": _accumulated,
     "checkpoint-without-effect": _without_effect("checkpoint-without-effect"),
     "unknown-name": _without_effect("unknown-name"),
     "unused-name": _without_effect("unused-name"),

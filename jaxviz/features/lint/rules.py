@@ -68,6 +68,21 @@ _RULES = (
         """,
     ),
     LintRule(
+        "sum-in-carry",
+        "a loop over microbatches adds up gradients in what it carries",
+        """
+        Such a loop holds two gradients: the sum, and that of one microbatch, which a loop of the backward pass computes
+        as a whole, for example in the parameters of stacked layers. If the arguments of the backward pass are
+        references, it adds to them instead, one layer at a time. `jax.vjp` returns what can do that:
+        `pull.with_refs(total)` takes a reference for each argument.
+
+        The bytes are by how much the modelled peak of the step falls with the backward pass in place. A gradient that
+        no loop computes makes no difference: XLA adds it to the sum before it computes the next one. The sums are in
+        another order, so that the last digits may differ. If something else reads each gradient, such as clipping, it
+        is needed as a whole, and there is no advice.
+        """,
+    ),
+    LintRule(
         "checkpoint-without-effect",
         "a jax.checkpoint saves no bytes, or leaves the peak where it was",
         """

@@ -17,13 +17,14 @@ from jaxviz.analysis.layouts import Layouts
 from jaxviz.analysis.passes import OpenedStep
 from jaxviz.analysis.walk import place_of
 from jaxviz.derivation import Derivation
+from jaxviz.features.memory.fusions import adds_to_slice, is_fused, may_write_into_an_operand
 from jaxviz.features.memory.names import DerivationNames
 from jaxviz.features.residuals.saved_bytes import are_read
 from jaxviz.higher_order import Body, bodies, is_loop, is_scan, of
 from jaxviz.ir import compat
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.origin import Location
-from jaxviz.ir.primitives import ELEMENTWISE, is_view, plain
+from jaxviz.ir.primitives import is_view, plain
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 from jaxviz.report.tables import nbytes, type_text
 
@@ -130,8 +131,6 @@ class MemoryStep:
 
 _WRITTEN_INTO = frozenset(("temporary", "cotangent", "residual", "argument"))
 """The kinds of values whose memory a later result may take; that of an argument only if it is donated."""
-_WRITES_INTO = ("update", "scattering", "scattered arithmetic", "sorting", "factorization", "solving", "all-reduce")
-"""Operations that change an operand, or a part of it, in place."""
 
 
 @dataclass(eq=False, slots=True)
@@ -378,6 +377,8 @@ class Model:
         if is_view(e):
             env[e.outvars[0]] = operands[0]
             return
+        if adds_to_slice(e):
+            self.new(e.invars[1], "temporary", e, within).stack = operands[0]
         results = []
         for k, v in enumerate(e.outvars):
             parts = self.layouts.parts(e, k) if self.layouts is not None else 1
@@ -392,6 +393,10 @@ class Model:
                 b for b in operands if b.nbytes == written.nbytes and not (written.is_free and b.kind == "argument")
             ]
             self.into.append((now, fits, written))
+        if is_loop(e):  # a loop's carry has one place
+            n_fixed, n_carry = of(e).carry(e.operation)
+            for a, result in zip(e.invars[n_fixed : n_fixed + n_carry], results, strict=False):
+                self.into.append((now, [self.read(env, a)], result))
         if e.operation.programs and (inside := self.alive_inside(e, within, env)):
             self.inside[now] = inside
 
@@ -408,6 +413,9 @@ class Model:
             model = Model(self.derivation, (), self.named, self.layouts)
             model.opened, model.is_backward, model.in_pass = self.opened, self.is_backward, self.in_pass
             env: Env = {v: ModelledBuffer(0, "argument", 0, 0) for v in (*body.program.invars, *body.program.constvars)}
+            for v, i in zip(body.program.invars, body.operands, strict=True):
+                if compat.is_ref(v.aval):  # a slice of it is named after it
+                    env[v] = replace(self.read(outer, e.invars[i]), nbytes=0, kind="argument", born=0, last=0)
             model.walk(body.program, env, (*within, e))
             if is_loop(e) and body.has_results:
                 model.hold_carry(e, body, env)
@@ -420,10 +428,15 @@ class Model:
         return [replace(b, kind="temporary", born=now, last=now) for b in largest if b.nbytes and not b.is_free]
 
     def hold_carry(self, e: Equation, body: Body, env: Env) -> None:
-        """Keeps what an iteration hands on until it ends: the carry that it reads is in the memory of the loop."""
-        for a in body.program.outvars[: of(e).carry(e.operation)[1]]:
+        """Keeps what an iteration hands on until it ends: the carry that it reads is in the memory of the loop, and so
+        is what is written into that."""
+        n_fixed, n_carry = of(e).carry(e.operation)
+        for a, v in zip(body.program.outvars[:n_carry], body.program.invars[n_fixed:], strict=False):
             if a in env and (buffer := self.read(env, a)).equation is not None:
+                changes = v in buffer.equation.invars and may_write_into_an_operand(buffer.equation)
                 buffer.is_free, buffer.last = False, len(self.steps) - 1
+                if changes and self.read(env, v).last == buffer.born:
+                    buffer.nbytes = 0
 
     def hold_slices(self, e: Equation, within: tuple[Equation, ...], body: Body, env: Env, outer: Env) -> None:
         """Adds the slices of stacked operands that an iteration reads, except where XLA slices within the fusion."""
@@ -482,7 +495,7 @@ class Model:
     def leave_out_overwritten(self) -> None:
         """Nothing is stored of what a write to a reference replaces, unless that is read."""
         for buffer in self.buffers:
-            e = buffer.equation
+            e = buffer.equation if buffer.stack is None else None
             if buffer.last == buffer.born and e is not None and e.effects and compat.written_refs(e.effects):
                 buffer.nbytes = 0
 
@@ -567,28 +580,6 @@ class Model:
         if b.equation is None:
             return pattern(b.name)
         return pattern(b.name), repetition(b.equation, b.within, place_of(b.equation, b.var))
-
-
-def may_write_into_an_operand(e: Equation) -> bool:
-    """Whether the result may reuse the memory of an operand with its size that is last read there."""
-    if len(e.outvars) != 1 or e.programs or compat.written_refs(e.effects):
-        return False
-    return is_elementwise(e) or e.primitive.name == "transpose" or plain(e.primitive.name).kind in _WRITES_INTO
-
-
-def is_elementwise(e: Equation) -> bool:
-    """Whether each element of the result needs one of each operand: they have its shape, or are numbers."""
-    if plain(e.primitive.name).kind not in ELEMENTWISE:
-        return False
-    shape = getattr(e.outvars[0].aval, "shape", None)
-    return all(getattr(a.aval, "shape", None) in (shape, ()) for a in e.invars)
-
-
-def is_fused(e: Equation) -> bool:
-    """Whether XLA reads its operands element by element, and so can compute them there."""
-    if len(e.outvars) != 1 or e.programs:
-        return False
-    return is_view(e) or is_elementwise(e) or plain(e.primitive.name).kind == "reduction"
 
 
 def _comes_late(e: Equation) -> bool:

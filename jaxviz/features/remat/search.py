@@ -182,7 +182,7 @@ class Search:
         if self.step is None:
             layouts = find_layouts(opened)
             return None if layouts is None else (layouts, layouts.arguments)
-        step = self.step.opened(Passes(opened.forward, opened.backward))
+        step = self.step.opened(Passes.of(opened))
         layouts = layouts_of_step(step.program, self.step.placed)
         call = next(iter(step.forward))  # the calls of one function are alike
         return None if layouts is None else (layouts, [layouts.values.get(a, 1) for a in call.invars])

@@ -263,7 +263,29 @@ def all_at_once(around, inside, ws, x):
 
 LAYERS = (jnp.zeros((8, 32, 32)), jnp.ones((512, 32)))
 
+
+def microbatches(sums_up, w, xs):
+    """The gradient of stacked layers, added up over microbatches."""
+    loss = lambda w, x: jnp.sum(lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, w)[0])
+    return sums_up(loss, w, xs)
+
+
+def in_carry(loss, w, xs):
+    return lax.scan(lambda total, x: (total + jax.grad(loss)(w, x), None), jnp.zeros_like(w), xs)[0]
+
+
+def in_reference(loss, w, xs):
+    total = jax.new_ref(jnp.zeros_like(w))
+    add = lambda _, x: (None, jax.vjp(lambda w: loss(w, x), w)[1].with_refs(total)(jnp.float32(1.0)))
+    lax.scan(add, None, xs)
+    return jax.freeze(total)
+
+
+MICROBATCHES = (jnp.zeros((8, 32, 32)), jnp.ones((3, 4, 32)))
+
 CASES = [
+    Case("sum-in-carry", "layers", partial(microbatches, in_carry), partial(microbatches, in_reference), MICROBATCHES,
+         exact=False, words=("The loop adds up the gradient of `<lambda>` in `w`", "pull.with_refs(total)")),
     Case("layer-checkpoint", "scan", partial(layers_scanned, lambda f: f), partial(layers_scanned, jax.checkpoint),
          LAYERS,
          words=("Everything that its iterations compute",
@@ -408,6 +430,7 @@ NONE = {
         ("everything", partial(named, POLICIES.everything_saveable), WX),
         ("a_function", partial(named, lambda *_, **__: True), WX),
     ],
+    "sum-in-carry": [("in_place", partial(microbatches, in_reference), MICROBATCHES)],
     "donation-without-effect": [
         ("reused", partial(update, jax.jit(sgd, donate_argnums=0)), WX),
         ("outermost", jax.jit(lambda w, x: jnp.sum(jnp.sin(x @ w)), donate_argnums=1), WX),

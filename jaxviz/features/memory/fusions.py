@@ -1,0 +1,41 @@
+"""What XLA computes where it is read, or in the memory of an operand, and what it copies."""
+
+from __future__ import annotations
+
+from jaxviz.ir import compat
+from jaxviz.ir.primitives import ELEMENTWISE, is_view, plain
+from jaxviz.ir.syntax import Equation
+from jaxviz.report.tables import nbytes
+
+_WRITES_INTO = ("update", "scattering", "scattered arithmetic", "sorting", "factorization", "solving", "all-reduce")
+"""Operations that change an operand, or a part of it, in place."""
+
+
+def may_write_into_an_operand(e: Equation) -> bool:
+    """Whether the result may reuse the memory of an operand with its size that is last read there."""
+    if len(e.outvars) != 1 or e.programs or compat.written_refs(e.effects):
+        return False
+    return is_elementwise(e) or e.primitive.name == "transpose" or plain(e.primitive.name).kind in _WRITES_INTO
+
+
+def adds_to_slice(e: Equation) -> bool:
+    """Whether XLA copies the slice of a reference to which something is added; it scatters at indices in an array."""
+    if e.primitive.name != "addupdate":
+        return False
+    ref, added, *indices = (a.aval for a in e.invars)
+    return nbytes(added) < nbytes(ref) and all(a.shape == () for a in indices)
+
+
+def is_elementwise(e: Equation) -> bool:
+    """Whether each element of the result needs one of each operand: they have its shape, or are numbers."""
+    if plain(e.primitive.name).kind not in ELEMENTWISE:
+        return False
+    shape = getattr(e.outvars[0].aval, "shape", None)
+    return all(getattr(a.aval, "shape", None) in (shape, ()) for a in e.invars)
+
+
+def is_fused(e: Equation) -> bool:
+    """Whether XLA reads its operands element by element, and so can compute them there."""
+    if len(e.outvars) != 1 or e.programs:
+        return False
+    return is_view(e) or is_elementwise(e) or plain(e.primitive.name).kind == "reduction"
