@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxviz.environments.elsewhere import TRACEBACK_SHOWS
 from jaxviz.features.doctor import WORDS, print_doctor
 from jaxviz.notebook.calls import CallError, EvaluatedCall, evaluate_call, parse_calls
 from jaxviz.notebook.options import COMMANDS, DEFAULTS, Command
@@ -43,6 +44,7 @@ _EXAMPLES = """examples:
   jaxviz remat model:loss --args "params, x" --budget 512MiB --code     what to recompute, and the lines for it
   jaxviz lint model:loss --args "params, x"                             what to change, with the bytes at stake
   jaxviz compare model:loss --args "params, x" --flags jax_remat3       what a flag of JAX changes, in bytes and work
+  jaxviz upgrade model:loss --args "params, x" --from old-env           what a newer JAX changes, from types to values
   jaxviz nan model:loss --args "params, jnp.zeros((8, 16))"             which operation computes a NaN, and from what
   jaxviz profile model:step --args "params, jnp.ones((8, 16))"          where the time of a call goes
   jaxviz jaxpr model:loss --args "params, x" --stage backward           a program as text
@@ -88,9 +90,12 @@ def _run(options: Any) -> int:
     try:
         command = COMMANDS[options.command]
         command.check(options)
-        function, namespace = _load(options.target)
-        what = f"evaluating --args {options.args}" if options.args else what
-        call = _call(function, options, namespace)
+        if command.elsewhere and not options.facts:
+            call, namespace = EvaluatedCall(f"{options.target}({options.args})", _elsewhere, (), {}), {}
+        else:
+            function, namespace = _load(options.target)
+            what = f"evaluating --args {options.args}" if options.args else what
+            call = _call(function, options, namespace)
         what = f"{command.doing} {options.target}"
         _show(command, Request(call, options, namespace, say=note if options.json else show, note=note))
         return 0
@@ -107,8 +112,12 @@ def _run(options: Any) -> int:
         if options.traceback:
             complain("".join(traceback.format_exception(error)))
         else:
-            complain(short_message(error, what, "(--traceback shows where)"))
+            complain(short_message(error, what, TRACEBACK_SHOWS))
         return _FAILURE
+
+
+def _elsewhere() -> None:
+    """Stands for a function that this process does not load."""
 
 
 # --- options ----------------------------------------------------------------------------------------------------------
@@ -137,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
         added.add_argument(
             "target", metavar="module:function", help="such as package.model:loss or path/to/model.py:loss"
         )
-        types = "" if command.runs else "; a type such as f32[8,16] or bf16[] can replace an array"
+        types = "" if command.runs and not command.elsewhere else "; a type such as f32[8,16] or bf16[] can replace an array"
         added.add_argument(
             "--args", metavar="EXPRESSIONS", default="",
             help="the arguments, as written in a call: Python in the namespace of the module, with jax, jnp and np "

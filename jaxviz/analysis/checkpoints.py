@@ -27,6 +27,7 @@ from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.syntax import Checkpoint, Decision, Equation, Program, Var
 from jaxviz.report.charts import Bars
 from jaxviz.report.data import Data
+from jaxviz.report.differences import Difference
 from jaxviz.report.report import MOST_ROWS, Report, Table
 from jaxviz.report.tables import format_bytes, line_label, listed, more_rows, nbytes, repeated, short_location
 
@@ -196,7 +197,7 @@ class NoEffect(Data):
     nbytes: int = 0
     count: int = 1
 
-    _data = ("rule", "text", "fix", "location", "nbytes", "count")
+    _data = ("rule", "text", "short", "fix", "location", "nbytes", "count")
 
 
 def in_short(findings: Iterable[NoEffect]) -> str:
@@ -204,6 +205,25 @@ def in_short(findings: Iterable[NoEffect]) -> str:
     there is no advice on them."""
     first, *rest = [*(n.short for n in findings if n.rule), ""]
     return f"{first} (and {len(rest) - 1:,} more)" if len(rest) > 1 else first
+
+
+def effects_apart(before: Sequence[NoEffect], after: Sequence[NoEffect]) -> tuple[list[NoEffect], list[NoEffect]]:
+    """What has no effect only before, and only after, whatever the numbers in the sentences."""
+
+    def key(n: NoEffect) -> Hashable:
+        return n.rule, n.location.file.rpartition("/")[2], n.location.line, _AMOUNT.sub("#", n.short)
+
+    keys = [{key(n) for n in found} for found in (before, after)]
+    return [n for n in before if key(n) not in keys[1]], [n for n in after if key(n) not in keys[0]]
+
+
+def effect_rows(gone: Iterable[NoEffect], new: Iterable[NoEffect]) -> tuple[Difference, ...]:
+    """What has no effect only before, and only after, as rows of a table of differences."""
+    rows = ((sign, n) for sign, found in ((-1, gone), (1, new)) for n in found)
+    return tuple(Difference(sign, n.text, "", n.location, unit="findings") for sign, n in rows)
+
+
+_AMOUNT = re.compile(r"\d[\d.,]*( [KMGT]?i?B\b| [kMGTP]?FLOP\b)?")
 
 
 def names_without_effect(reports: Sequence[CheckpointReport], program: Program | None = None) -> Iterator[NoEffect]:

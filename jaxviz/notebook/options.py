@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import SUPPRESS
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -53,6 +54,7 @@ class Command:
       calls: how many calls it takes.
       alone: an option with which it takes one call instead, and without which it takes none on the command line.
       runs: whether it runs the call.
+      elsewhere: whether other processes load the function; the request then has only the texts.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Command:
     calls: int = 1
     alone: str = ""
     runs: bool = False
+    elsewhere: bool = False
 
     @property
     def magic(self) -> str:
@@ -113,6 +116,7 @@ _COMPARE = Option(
 _UNDER_POLICIES = (_ARGNUMS, _JSON, _PLOT, _POLICY, _COMPARE)
 _SAVE = Option("--save", "also write it as JSON, with versions, flags and device, for --against", metavar="FILE")
 _AGAINST = Option("--against", "show what changed since --save wrote this file, and why", metavar="FILE")
+_AN_ENVIRONMENT = "a Python or the folder of one's environment (default: the Python that runs)"
 _STAGE = Option("--stage", f"which: {STAGE_NAMES} (default: primal)", default="primal")
 
 _COMMANDS = (
@@ -289,6 +293,18 @@ _COMMANDS = (
         ("explore flags",),
         calls=2,
         alone="flags",
+    ),
+    Command(
+        "upgrade", "gathering facts of", Request.upgrade,
+        (
+            _ARGNUMS, _JSON,
+            Option("--from", f"the environment before, {_AN_ENVIRONMENT}", metavar="ENV", only="command"),
+            Option("--to", f"the environment after, {_AN_ENVIRONMENT}", metavar="ENV", only="command"),
+            Option("--facts", SUPPRESS, metavar="FOLDER", only="command"),
+        ),
+        "what a newer JAX, or another environment, changes for the gradient",
+        runs=True,
+        elsewhere=True,
     ),
 )  # fmt: skip
 COMMANDS = {command.name: command for command in _COMMANDS}

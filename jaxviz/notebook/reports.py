@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
@@ -14,6 +15,10 @@ from jaxviz.analysis.budgets import read_budget, read_share, read_size
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import STAGES, Derivation, derive
+from jaxviz.environments.elsewhere import FACTS
+from jaxviz.environments.gather import gather_facts
+from jaxviz.environments.report import Upgrade
+from jaxviz.environments.start import upgrade
 from jaxviz.features.comparison.report import Comparison, compare
 from jaxviz.features.debugger.start import step
 from jaxviz.features.debugger.stepper import Stepper
@@ -180,6 +185,22 @@ class Request:
             raise CallError("give the flags to compare with, such as --flags jax_remat3")
         flags = read_flags(self.options.flags)
         return self.of(partial(compare, self.call.fun), flags=({}, flags))
+
+    def upgrade(self) -> Upgrade | None:
+        """What another environment changes; in the process that one of the two runs, gathers the facts of this one."""
+        options = self.options
+        if options.facts:
+            call, folder = self.call, Path(options.facts)
+            gather_facts(
+                options.target, options.args, call.fun, call.args, call.kwargs, self.argnums, folder
+            ).save(folder / FACTS)
+            return None
+        try:
+            return upgrade(
+                options.target, options.args, before=getattr(options, "from"), after=options.to, argnums=self.argnums
+            )
+        except ValueError as error:
+            raise CallError(str(error)) from None
 
     def jaxpr(self) -> ProgramText:
         """The program of a stage."""

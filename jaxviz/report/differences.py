@@ -3,13 +3,16 @@ or shrank."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from jaxviz.ir.origin import Location
 from jaxviz.report.data import Data
 from jaxviz.report.report import Table
-from jaxviz.report.tables import counted, format_bytes, format_flops, short_location
+from jaxviz.report.tables import counted, format_bytes, format_flops, format_seconds, short_location
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +22,7 @@ class Figure(Data):
     Args:
       name: what it is, such as 'saved bytes'.
       before, after: its values for the first and the second version.
-      unit: such as 'equations', 'values', 'bytes' or 'FLOPs'.
+      unit: such as 'equations', 'values', 'bytes', 'FLOPs' or 'ms'.
     """
 
     name: str
@@ -105,10 +108,61 @@ def share(before: int, after: int) -> str:
 
 
 def amount(n: int, unit: str) -> str:
-    """`1.5 KiB`, `1.2 MFLOP`, `1,200`."""
-    return format_bytes(n) if unit == "bytes" else format_flops(n) if unit == "FLOPs" else f"{n:,}"
+    """`1.5 KiB`, `1.2 MFLOP`, `310 ms`, `1,200`."""
+    return _AMOUNTS[unit](n) if unit in _AMOUNTS else f"{n:,}"
+
+
+_AMOUNTS: dict[str, Callable[[int], str]] = {
+    "bytes": format_bytes,
+    "FLOPs": format_flops,
+    "ms": lambda n: format_seconds(n / 1000),
+}
 
 
 def signed(n: int, unit: str) -> str:
     """`+1.5 KiB`, `-12`."""
     return f"{'-' if n < 0 else '+' * (n > 0)}{amount(abs(n), unit)}"
+
+
+def part_of_change(part: int, total: int, unit: str) -> str:
+    """`most of it +1.5 KiB`, or `the largest part +0.5 KiB`: the largest part of a change, in words."""
+    return f"{'most of it' if 2 * abs(part) > abs(total) else 'the largest part'} {signed(part, unit)}"
+
+
+def most_of_it(differences: Sequence[Difference], total: int) -> str:
+    """``most of it +1.5 KiB for `jnp.tanh(x @ w)` (model.py:12)``: the largest of them in the direction of the whole
+    change; '' if there is none."""
+    up = 1 if total >= 0 else -1
+    most = max(differences, key=lambda d: up * d.change, default=None)
+    if most is None or up * most.change <= 0:
+        return ""
+    where = f" ({short_location(most.location)})" if most.location is not None else ""
+    return f"{part_of_change(most.change, total, most.unit)} for {most.what}{where}"
+
+
+def paired_by(
+    keys: Sequence[Callable[[T], Hashable]], before: Sequence[T], after: Sequence[T]
+) -> Iterator[tuple[T | None, T | None]]:
+    """The rows of two versions, with those about the same thing paired; the others with None.
+
+    Args:
+      keys: keys by which rows are matched, the most specific first; one of None matches nothing.
+      before, after: the rows.
+    """
+    left, right = list(before), list(after)
+    for key in keys:
+        places: dict[Hashable, list[T]] = {}
+        for row in left:
+            places.setdefault(key(row), []).append(row)
+        rest, taken = [], set[int]()
+        for row in right:
+            same = places.get(key(row)) if key(row) is not None else None
+            if same:
+                other = same.pop(0)
+                taken.add(id(other))
+                yield other, row
+            else:
+                rest.append(row)
+        left, right = [row for row in left if id(row) not in taken], rest
+    yield from ((row, None) for row in left)
+    yield from ((None, row) for row in right)

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import jax
 
-from jaxviz.analysis.checkpoints import NoEffect, in_short
+from jaxviz.analysis.checkpoints import NoEffect, effect_rows, effects_apart, in_short
 from jaxviz.derivation import STAGES, Derivation
 from jaxviz.features.comparison.report import Comparison
 from jaxviz.features.remat.without_effect import without_effect
@@ -54,18 +54,7 @@ class FlagComparison(Comparison, schema="compare.flags"):
     @cached_property
     def effects(self) -> tuple[Difference, ...]:
         """What has no effect with one of them only."""
-        return tuple(
-            Difference(sign, n.text, "", n.location, unit="findings")
-            for sign, (found, others) in zip((-1, 1), self._effects, strict=True)
-            for n in found
-            if n not in others
-        )
-
-    @property
-    def _effects(self) -> tuple[tuple[tuple[NoEffect, ...], tuple[NoEffect, ...]], ...]:
-        """For each side what has no effect, and that of the other one."""
-        before, after = self.without_effect
-        return (before, after), (after, before)
+        return effect_rows(*effects_apart(*self.without_effect))
 
     @property
     def is_same(self) -> bool:
@@ -82,7 +71,7 @@ class FlagComparison(Comparison, schema="compare.flags"):
         parts = [f"{f.name} {f.cells[-1]}" for f in self.figures if f.unit != "equations" and f.change]
         if self.same_lines < 1:
             parts.append(f"{100 * self.same_lines:.0f} % of the bytes on the same lines for the same reasons")
-        gone, new = (in_short(n for n in found if n not in others) for found, others in self._effects)
+        gone, new = map(in_short, effects_apart(*self.without_effect))
         parts += filter(None, [new, f"no longer: {gone}" * bool(gone)])
         return f"{which}: {'; '.join(parts) or 'other equations, the same figures'}"
 

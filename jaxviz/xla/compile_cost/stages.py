@@ -116,6 +116,7 @@ class Subject:
       gradient: turns a function of these arguments into what is compiled; None if it is compiled as it is.
       cotangents: the types of that one's further arguments.
       is_step: whether the function takes a gradient itself.
+      active: the positions of the inputs that it is differentiated in.
     """
 
     name: str
@@ -126,6 +127,7 @@ class Subject:
     gradient: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
     cotangents: tuple[Any, ...] = ()
     is_step: bool = False
+    active: tuple[int, ...] = ()
 
     def make(self) -> Callable[..., Any]:
         """What is compiled."""
@@ -171,12 +173,12 @@ def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: A
     about = gradient_text(name, [head for head in heads if head]) if any(heads) else f"gradient of `{name}`"
     if is_loss(program):
         of_loss = lambda fun: jax.value_and_grad(lambda *xs: jax.tree.leaves(fun(*xs))[0], argnums=active)
-        return replace(as_it_is, about=about, gradient=of_loss)
+        return replace(as_it_is, about=about, gradient=of_loss, active=active)
     floating = [jnp.issubdtype(a.dtype, jnp.inexact) for a in program.out_avals]
     results = zip(program.out_avals, floating, strict=True)
     cotangents = tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a, is_float in results if is_float)
     pulled_back = lambda fun: _pulled_back(fun, active, len(inputs), floating)
-    return replace(as_it_is, about=about, gradient=pulled_back, cotangents=cotangents)
+    return replace(as_it_is, about=about, gradient=pulled_back, cotangents=cotangents, active=active)
 
 
 def _named(fun: Callable[..., Any], name: str) -> Callable[..., Any]:

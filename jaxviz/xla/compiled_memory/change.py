@@ -11,7 +11,7 @@ from jaxviz.analysis.grouping import pattern
 from jaxviz.ir.origin import Location
 from jaxviz.report.charts import Bars
 from jaxviz.report.data import Data
-from jaxviz.report.differences import Difference, Figure, difference_table, signed
+from jaxviz.report.differences import Difference, Figure, difference_table, paired_by, part_of_change
 from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import counted, format_bytes, listed, repeated, short_location
 from jaxviz.xla.compiled_memory.report import CompiledMemory, Held, as_code
@@ -122,8 +122,13 @@ class MemoryChange(Report, schema="compiled_memory.compare"):
         if not self.changes:
             return f"{of}: the same bytes at the peak, {format_bytes(b.peak_nbytes)}"
         said = f"{of}: {Figure('peak', a.peak_nbytes, b.peak_nbytes, 'bytes')}"
+        return f"{said}; {self.most_of_it}" if self.largest else said
+
+    @property
+    def most_of_it(self) -> str:
+        """``most of it +768.0 KiB for `x * gate` (model.py:12): it is saved now``; '' if no value stands out."""
         if not self.largest:
-            return said
+            return ""
         first = self.largest[0]
         where = f" ({short_location(first.row.location)})" if first.row.location is not None else ""
         others = len({name_of(c.row) for c in self.largest}) - 1
@@ -131,8 +136,7 @@ class MemoryChange(Report, schema="compiled_memory.compare"):
         because = f": {first.why}" if first.why else ""
         most = sum(c.nbytes for c in self.largest)
         total = sum(c.nbytes for c in self.changes)
-        share = "most of it" if 2 * abs(most) > abs(total) else "the largest part"
-        return f"{said}; {share} {signed(most, 'bytes')} for {as_code(first.row)}{where}{more}{because}"
+        return f"{part_of_change(most, total, 'bytes')} for {as_code(first.row)}{where}{more}{because}"
 
     def _chart(self) -> Bars:
         rows = [
@@ -286,23 +290,7 @@ types."""
 
 def paired(before: Sequence[Held], after: Sequence[Held]) -> Iterator[tuple[Held | None, Held | None]]:
     """The rows of two programs, with those about the same thing paired."""
-    left, right = list(before), list(after)
-    for key in _KEYS:
-        places: dict[Hashable, list[Held]] = {}
-        for occupant in left:
-            places.setdefault(key(occupant), []).append(occupant)
-        rest = []
-        for occupant in right:
-            same = places.get(key(occupant)) if key(occupant) is not None else None
-            if same:
-                other = same.pop(0)
-                left.remove(other)
-                yield other, occupant
-            else:
-                rest.append(occupant)
-        right = rest
-    yield from ((occupant, None) for occupant in left)
-    yield from ((None, occupant) for occupant in right)
+    return paired_by(_KEYS, before, after)
 
 
 def same_in(rows: Sequence[Held], occupant: Held) -> Held | None:

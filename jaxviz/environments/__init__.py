@@ -1,0 +1,1 @@
+"""One program in two environments: facts about it in each, and what differs."""

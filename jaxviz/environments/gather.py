@@ -1,0 +1,215 @@
+"""Gathers the facts of a program in this environment, from the reports that show them."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+
+from jaxviz.analysis.checkpoints import CheckpointReport
+from jaxviz.analysis.grouping import grouped
+from jaxviz.analysis.naming import ROOM_IN_SENTENCE, written_at
+from jaxviz.analysis.training_step import subject_of
+from jaxviz.analysis.walk import defined_at, location_of
+from jaxviz.arguments import Argnums
+from jaxviz.derivation import Derivation
+from jaxviz.environments.facts import (
+    CompiledFacts,
+    Environment,
+    Facts,
+    LineWork,
+    ModelledPeak,
+    NotKnown,
+    PolicyDecisions,
+    ProgramFacts,
+    SavedRow,
+)
+from jaxviz.environments.values import NoValuesError, values_of
+from jaxviz.features.cost.parts import CostRow
+from jaxviz.features.cost.report import cost
+from jaxviz.features.memory.timeline import MemoryTimeline, memory
+from jaxviz.features.remat.without_effect import without_effect
+from jaxviz.features.residuals.residual import ResidualGroup
+from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.errors import message_of
+from jaxviz.ir.origin import Location
+from jaxviz.ir.stack import deep_stack
+from jaxviz.progress import counting
+from jaxviz.report.places import source_line
+from jaxviz.runtime import compilations
+from jaxviz.xla.collectives.reading import collectives
+from jaxviz.xla.collectives.report import Collective
+from jaxviz.xla.compile_cost.stages import CompileTimings, Phases, Subject, warmed_up
+from jaxviz.xla.compile_cost.stages import subject_of as compiled_subject_of
+from jaxviz.xla.compiled_memory.places import CompiledSubject, gradient_or_step
+from jaxviz.xla.compiled_memory.reading import memory_of_subject
+
+T = TypeVar("T")
+TIMES = 3
+"""How often the gradient is compiled, for the median."""
+PATIENCE = 30.0
+"""The gradient is not compiled again after this many seconds of compiling."""
+
+
+@api_boundary
+@deep_stack
+@counting("facts")
+def gather_facts(
+    target: str,
+    arguments: str,
+    f: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    argnums: Argnums,
+    folder: Path,
+) -> Facts:
+    """The facts of a function and its gradient in this environment.
+
+    A part that cannot be found out is left out, with the reason in `not_known`.
+
+    Args:
+      target, arguments: as the user wrote them.
+      f, args, kwargs, argnums: as for `derive`.
+      folder: for the arrays; see `values_of`.
+
+    Raises:
+      the errors of `derive`.
+    """
+    derivation = subject_of(f, args, kwargs, argnums)
+    parts = _Parts()
+    program = _program(derivation, parts)
+    with compilations.unwatched():
+        lowered = parts.known("compiled program", lambda: gradient_or_step(derivation))
+        subject = parts.known("compile time", lambda: compiled_subject_of(f, args, kwargs, argnums))
+        compiled = _compiled(derivation, lowered, subject, parts)
+        values = None if subject is None else parts.known("values", lambda: values_of(subject, folder))
+    return Facts(target, arguments, environment(), program, compiled, values, tuple(parts.not_known))
+
+
+class _Parts:
+    """Which parts are not known, and why."""
+
+    def __init__(self) -> None:
+        self.not_known: list[NotKnown] = []
+
+    def known(self, what: str, find: Callable[[], T]) -> T | None:
+        """A part; None if it cannot be found out, which is noted."""
+        try:
+            return find()
+        except Exception as error:
+            message = message_of(error).strip().split("\n")[0]
+            kind = "" if isinstance(error, NoValuesError) else f"{type(error).__name__}: "
+            self.not_known.append(NotKnown(what, f"{kind}{message}"))
+            return None
+
+
+def environment() -> Environment:
+    """The versions and flags of this environment."""
+    flags = {name: str(value) for name, value in sorted(jax.config.values.items())}
+    return Environment(platform.python_version(), jax.__version__, _version("jaxlib"), _libraries(), flags)
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+_NOT_THE_PROGRAM_S = {"jax", "jaxlib", "jaxviz-lab"}
+
+
+def _libraries() -> dict[str, str]:
+    """The versions of the packages that are imported, but JAX and jaxviz."""
+    imported = {name.partition(".")[0] for name in sys.modules}
+    packages = metadata.packages_distributions()
+    names = {package for module in imported & packages.keys() for package in packages[module]}
+    return {name: _version(name) for name in sorted(names - _NOT_THE_PROGRAM_S)}
+
+
+# --- of the program ---------------------------------------------------------------------------------------------------
+
+
+def _program(d: Derivation, parts: _Parts) -> ProgramFacts:
+    saved = d.residuals
+    idle = parts.known("what has no effect", lambda: tuple(without_effect(d)))
+    return ProgramFacts(
+        d.about,
+        tuple(_saved_row(g) for g in saved.groups if g.residuals[0].is_saved),
+        saved.saved.arguments,
+        parts.known("modelled peak", lambda: _peak(memory(d))),
+        parts.known("FLOPs", lambda: _work(cost(d).rows)),
+        tuple(_decisions(same) for same in grouped(saved.checkpoints, lambda r: (r.function, r.policy, r.location))),
+        idle,
+        tuple(dict.fromkeys(str(u) for u in d.unopened)),
+    )
+
+
+def _saved_row(g: ResidualGroup) -> SavedRow:
+    nbytes = sum(r.nbytes_on_one for r in g.residuals)
+    return SavedRow(g.label, g.residuals[0].type, g.count, nbytes, g.why, g.library, g.location)
+
+
+def _peak(timeline: MemoryTimeline) -> ModelledPeak | None:
+    if not timeline.steps:
+        return None
+    step = timeline.steps[timeline.peak]
+    at = location_of(step.equation, step.within)
+    what = written_at(at, ROOM_IN_SENTENCE) or step.equation.primitive.name
+    return ModelledPeak(step.total, what, at or defined_at(timeline.derivation.primal))
+
+
+def _work(rows: Iterable[CostRow]) -> tuple[LineWork, ...]:
+    forward, backward, recomputed = Counter[Location](), Counter[Location](), Counter[Location]()
+    for row in rows:
+        (forward if row.stage == "forward" else backward)[row.location] += row.cost.flops
+        if row.stage == "backward" and _is_recomputed(row):
+            recomputed[row.location] += row.cost.flops
+    lines = dict.fromkeys([*forward, *backward])
+    return tuple(LineWork(source_line(at), at, forward[at], backward[at], recomputed[at]) for at in lines)
+
+
+def _is_recomputed(row: CostRow) -> bool:
+    equations = (row.part.equation, *row.part.within)
+    return any(e.origin is not None and e.origin.role == "recomputation" for e in equations)
+
+
+def _decisions(same: Sequence[CheckpointReport]) -> PolicyDecisions:
+    first = same[0]
+    fates = Counter(v.fate for report in same for v in report.values)
+    counts = fates["saved"], fates["offloaded"], fates["recomputed"]
+    return PolicyDecisions(first.function, first.policy, first.location, *counts)
+
+
+# --- as compiled ------------------------------------------------------------------------------------------------------
+
+
+def _compiled(
+    d: Derivation, lowered: CompiledSubject | None, subject: Subject | None, parts: _Parts
+) -> CompiledFacts:
+    device = jax.devices()[0]
+    n_devices = 1 if lowered is None else lowered.n_devices
+    found = None if lowered is None else parts.known("compiled memory", lambda: memory_of_subject(lowered))
+    exchanged: tuple[Collective, ...] | None = ()
+    if n_devices > 1:
+        exchanged = parts.known("collectives", lambda: collectives(d).compiled)
+    timed = None if subject is None else parts.known("compile time", lambda: _compilations(subject))
+    return CompiledFacts(device.platform, device.device_kind, n_devices, found, exchanged, timed or ())
+
+
+def _compilations(subject: Subject) -> tuple[Phases, ...]:
+    """The seconds of each of up to `TIMES` compilations."""
+    warmed_up()
+    timings = CompileTimings()
+    for _ in range(TIMES):
+        timings.compile(subject.make(), (*subject.inputs, *subject.cotangents))
+        if sum(s.wall for s in timings.compiling) > PATIENCE:
+            break
+    times = zip(timings.tracing, timings.lowering, timings.compiling, strict=True)
+    return tuple(Phases(*of) for of in times)
