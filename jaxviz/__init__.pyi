@@ -5,6 +5,8 @@ from .derivation import Check as Check
 from .derivation import Derivation as Derivation
 from .derivation import clear_caches as clear_caches
 from .derivation import derive as derive
+from .environments.report import Upgrade as Upgrade
+from .environments.start import upgrade as upgrade
 from .features.comparison.report import Comparison as Comparison
 from .features.comparison.report import compare as compare
 from .features.comparison.under_flags import FlagComparison as FlagComparison

@@ -90,8 +90,11 @@ def _run(options: Any) -> int:
     try:
         command = COMMANDS[options.command]
         command.check(options)
+        function: Any
+        namespace: dict[str, Any]
         if command.elsewhere and not options.facts:
-            call, namespace = EvaluatedCall(f"{options.target}({options.args})", _elsewhere, (), {}), {}
+            function, namespace = _elsewhere, {}
+            call = EvaluatedCall(f"{options.target}({options.args})", function, (), {})
         else:
             function, namespace = _load(options.target)
             what = f"evaluating --args {options.args}" if options.args else what
@@ -146,7 +149,11 @@ def _parser() -> argparse.ArgumentParser:
         added.add_argument(
             "target", metavar="module:function", help="such as package.model:loss or path/to/model.py:loss"
         )
-        types = "" if command.runs and not command.elsewhere else "; a type such as f32[8,16] or bf16[] can replace an array"
+        types = (
+            ""
+            if command.runs and not command.elsewhere
+            else "; a type such as f32[8,16] or bf16[] can replace an array"
+        )
         added.add_argument(
             "--args", metavar="EXPRESSIONS", default="",
             help="the arguments, as written in a call: Python in the namespace of the module, with jax, jnp and np "

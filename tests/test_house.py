@@ -146,8 +146,9 @@ def test_each_primitive_that_is_opened_is_in_the_table_of_programs():
 
 
 BUDGETS = {
-    ".": 1_260,
+    ".": 1_270,
     "analysis": 4_105,
+    "environments": 1_560,
     "features": 440,
     "features/comparison": 760,
     "features/cost": 1_090,
@@ -164,9 +165,9 @@ BUDGETS = {
     "higher_order": 3_605,
     "ir": 3_810,
     "ir/compat": 4_255,
-    "notebook": 1_000,
+    "notebook": 1_040,
     "page": 1_145,
-    "report": 2_290,
+    "report": 2_480,
     "runtime": 1_720,
     "teach": 5_240,
     "transforms": 3_375,
@@ -175,7 +176,7 @@ BUDGETS = {
     "xla/compat": 730,
     "xla/compilations": 910,
     "xla/compile_cost": 1_300,
-    "xla/compiled_memory": 3_350,
+    "xla/compiled_memory": 3_290,
     "xla/donation": 360,
     "xla/explorer_stage": 420,
     "xla/profile": 1_110,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -129,9 +130,7 @@ _DECISION_KEYS: tuple[Callable[[PolicyDecisions], Hashable], ...] = (
 )
 
 
-def decision_differences(
-    before: Sequence[PolicyDecisions], after: Sequence[PolicyDecisions]
-) -> tuple[Difference, ...]:
+def decision_differences(before: Sequence[PolicyDecisions], after: Sequence[PolicyDecisions]) -> tuple[Difference, ...]:
     """The checkpoints whose policies save other numbers of values."""
     rows = []
     for a, b in paired_by(_DECISION_KEYS, before, after):
@@ -152,6 +151,8 @@ def _largest_first(rows: Iterable[Difference]) -> tuple[Difference, ...]:
     return tuple(sorted(rows, key=lambda d: -abs(d.change)))
 
 
+Verdict = Literal["worse", "better", "same"]
+
 # --- figures, and which got worse -------------------------------------------------------------------------------------
 
 
@@ -167,7 +168,7 @@ class Judged(Data):
 
     figure: Figure
     where: str
-    verdict: Literal["worse", "better", "same"]
+    verdict: Verdict
 
     @property
     def is_small(self) -> bool:
@@ -185,43 +186,44 @@ def judged_figures(a: Facts, b: Facts) -> Iterator[Judged]:
     """The figures that both have, the most reliable first: from types, from the compiled program, measured."""
     p, q = a.program, b.program
     saved = saved_differences(p.saved, q.saved)
-    yield _judged("saved values", "values", *(sum(r.count for r in f.saved) for f in (p, q)), verdict="same")
-    yield _judged("saved bytes", "bytes", *(sum(r.nbytes for r in f.saved) for f in (p, q)), saved)
+    yield _shown(_sums("saved values", "values", p.saved, q.saved, lambda r: r.count))
+    yield _judged(_sums("saved bytes", "bytes", p.saved, q.saved, lambda r: r.nbytes), most_of_it(saved))
     if p.peak is not None and q.peak is not None:
-        peak = Figure("modelled peak", p.peak.nbytes, q.peak.nbytes, "bytes")
         at = f" ({short_location(q.peak.location)})" if q.peak.location is not None else ""
-        yield Judged(peak, f"at `{q.peak.what}`{at}" * bool(peak.change), _verdict(peak))
+        yield _judged(Figure("modelled peak", p.peak.nbytes, q.peak.nbytes, "bytes"), f"at `{q.peak.what}`{at}")
     if p.work is not None and q.work is not None:
-        rows = work_differences(p.work, q.work)
-        yield _judged("FLOPs", "FLOPs", *(sum(w.forward + w.backward for w in f) for f in (p.work, q.work)), rows)
+        most = most_of_it(work_differences(p.work, q.work))
+        yield _judged(_sums("FLOPs", "FLOPs", p.work, q.work, lambda w: w.forward + w.backward), most)
         for part in _PARTS:
-            flops = (sum(getattr(w, part) for w in f) for f in (p.work, q.work))
-            yield _judged(f"{part} FLOPs", "FLOPs", *flops, verdict="same")
+            yield _shown(_sums(f"{part} FLOPs", "FLOPs", p.work, q.work, attrgetter(part)))
     yield from _judged_compiled(a, b)
 
 
-def _judged(
-    name: str, unit: str, before: int, after: int, rows: Sequence[Difference] = (), verdict: Any = None
-) -> Judged:
-    figure = Figure(name, before, after, unit)
-    return Judged(figure, most_of_it(rows, figure.change) if figure.change else "", verdict or _verdict(figure))
+def _sums(name: str, unit: str, before: Iterable[Any], after: Iterable[Any], amount: Callable[[Any], int]) -> Figure:
+    return Figure(name, sum(map(amount, before)), sum(map(amount, after)), unit)
 
 
-def _verdict(figure: Figure) -> Literal["worse", "better", "same"]:
-    return "worse" if figure.change > 0 else "better" if figure.change < 0 else "same"
+def _judged(figure: Figure, where: str) -> Judged:
+    verdict: Verdict = "worse" if figure.change > 0 else "better" if figure.change < 0 else "same"
+    return Judged(figure, where * bool(figure.change), verdict)
+
+
+def _shown(figure: Figure) -> Judged:
+    """A figure that is part of another one, and not judged itself."""
+    return Judged(figure, "", "same")
 
 
 def _judged_compiled(a: Facts, b: Facts) -> Iterator[Judged]:
     x, y = a.compiled, b.compiled
     if x.memory is not None and y.memory is not None:
-        change = MemoryChange(x.memory, y.memory)
         peak = Figure("compiled peak", x.memory.peak_nbytes, y.memory.peak_nbytes, "bytes")
-        yield Judged(peak, change.most_of_it * bool(peak.change), _verdict(peak))
-        yield _judged("XLA's temporaries", "bytes", x.memory.temp_nbytes, y.memory.temp_nbytes, verdict="same")
+        yield _judged(peak, MemoryChange(x.memory, y.memory).most_of_it)
+        yield _shown(Figure("XLA's temporaries", x.memory.temp_nbytes, y.memory.temp_nbytes, "bytes"))
     if x.collectives is not None and y.collectives is not None and (x.collectives or y.collectives):
         rows = collective_differences(x.collectives, y.collectives)
-        sent = (sum(c.total_sent_nbytes for c in side) for side in (x.collectives, y.collectives))
-        yield _judged("sent by each device", "bytes", *sent, rows)
+        sent = _sums("sent by each device", "bytes", x.collectives, y.collectives, lambda c: c.total_sent_nbytes)
+        yield _judged(sent, most_of_it(rows))
+        yield _shown(_sums("collectives", "collectives", x.collectives, y.collectives, lambda c: c.count))
     if x.compilations and y.compilations:
         yield _compile_time(x.compilations, y.compilations)
 
@@ -245,7 +247,7 @@ def _compile_time(before: Sequence[Phases], after: Sequence[Phases]) -> Judged:
 
 
 def effects(a: Facts, b: Facts) -> tuple[tuple[Difference, ...], str, str]:
-    """What has no effect in one environment only: as rows, and in short what no longer has one, and what has one now."""
+    """What has no effect in one environment only, as rows; in short, what has no effect now, and what has one now."""
     before, after = a.program.without_effect, b.program.without_effect
     if before is None or after is None:
         return (), "", ""
@@ -316,8 +318,7 @@ def leaf_changes(
       a, b: the facts.
       arrays: what each has computed.
     """
-    assert a.values is not None and b.values is not None
-    before, after = a.values.leaves, b.values.leaves
+    before, after = (() if f.values is None else f.values.leaves for f in (a, b))
     if len(before) != len(after):
         return f"{len(before)} arrays are computed before, and {len(after)} now"
     other = [(x, y) for x, y, p, q in zip(before, after, *arrays, strict=True) if p.shape != q.shape]

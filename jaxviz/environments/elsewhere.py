@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import jaxviz
 from jaxviz.environments.facts import Environment, Facts
 
 FACTS = "facts.json"
@@ -154,9 +153,8 @@ _LINES = 6
 
 def _lend(folder: Path) -> None:
     """Puts this jaxviz into a folder, and nothing beside it: the rest of its environment belongs to another JAX."""
-    package = Path(jaxviz.__file__).parent
+    package = Path(__file__).parents[1]
     try:
         (folder / "jaxviz").symlink_to(package, target_is_directory=True)
     except OSError:  # Windows lets only some users do this
         shutil.copytree(package, folder / "jaxviz", ignore=shutil.ignore_patterns("static", "__pycache__"))
-

@@ -82,7 +82,7 @@ def gather_facts(
       the errors of `derive`.
     """
     derivation = subject_of(f, args, kwargs, argnums)
-    parts = _Parts()
+    parts = _Gathering()
     program = _program(derivation, parts)
     with compilations.unwatched():
         lowered = parts.known("compiled program", lambda: gradient_or_step(derivation))
@@ -92,7 +92,7 @@ def gather_facts(
     return Facts(target, arguments, environment(), program, compiled, values, tuple(parts.not_known))
 
 
-class _Parts:
+class _Gathering:
     """Which parts are not known, and why."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ def _libraries() -> dict[str, str]:
 # --- of the program ---------------------------------------------------------------------------------------------------
 
 
-def _program(d: Derivation, parts: _Parts) -> ProgramFacts:
+def _program(d: Derivation, parts: _Gathering) -> ProgramFacts:
     saved = d.residuals
     idle = parts.known("what has no effect", lambda: tuple(without_effect(d)))
     return ProgramFacts(
@@ -191,7 +191,7 @@ def _decisions(same: Sequence[CheckpointReport]) -> PolicyDecisions:
 
 
 def _compiled(
-    d: Derivation, lowered: CompiledSubject | None, subject: Subject | None, parts: _Parts
+    d: Derivation, lowered: CompiledSubject | None, subject: Subject | None, parts: _Gathering
 ) -> CompiledFacts:
     device = jax.devices()[0]
     n_devices = 1 if lowered is None else lowered.n_devices

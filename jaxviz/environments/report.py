@@ -92,22 +92,19 @@ class Upgrade(Report, schema="upgrade"):
 
     @cached_property
     def worse(self) -> tuple[str, ...]:
-        """What got worse, and where."""
+        """What got worse, by half a percent or more, and where."""
         _, new, _ = self._effects
-        grown = [j for j in self.judged if j.verdict == "worse"]
-        small = [j.figure.name for j in grown if j.is_small]
         return (
             *(c.text for c in self.leaves if c.not_finite[1] > c.not_finite[0]),
-            *(j.text for j in grown if not j.is_small),
+            *(j.text for j in self.judged if j.verdict == "worse" and not j.is_small),
             *[f"without effect now: {new}"] * bool(new),
-            *[f"{listed(small, 9)} by less than half a percent"] * bool(small),
         )
 
     @cached_property
     def better(self) -> tuple[str, ...]:
         """What got better, in a few words each."""
         _, _, gone = self._effects
-        fallen = [j.figure for j in self.judged if j.verdict == "better"]
+        fallen = [j.figure for j in self.judged if j.verdict == "better" and not j.is_small]
         return (*(f"{f.name} {f.share or f.cells[-1]}" for f in fallen), *[f"no longer: {gone}"] * bool(gone))
 
     @property
@@ -132,7 +129,9 @@ class Upgrade(Report, schema="upgrade"):
             return f"{of} fails with {' and with '.join(failing)}: {why}"
         name = f"{first.partition(' ')[0]} "
         head = f"{of} from {first} to {second.removeprefix(name)}"
-        worse = f"worse: {'; '.join(self.worse)}" if self.worse else f"nothing{self._of_what} got worse"
+        is_small = any(j.verdict == "worse" and j.is_small for j in self.judged)
+        nothing = f"nothing{self._of_what} got worse{' by half a percent or more' * is_small}"
+        worse = f"worse: {'; '.join(self.worse)}" if self.worse else nothing
         parts = [worse, *[f"better: {', '.join(self.better)}"] * bool(self.better)]
         differs = any(not c.agrees for c in self.leaves)
         return f"{head}: {'; '.join([self.values, *parts] if differs else [*parts, self.values])}"
@@ -166,16 +165,17 @@ class Upgrade(Report, schema="upgrade"):
                     yield Table(("", title), rows, "<>")
             return
         yield figure_table(self.figures, *self.titles)
-        for rows, caption in (
-            (self.residuals, "saved values that differ"),
-            (self.work, "lines that compute more or less, in FLOPs"),
-            (self.compiled, "what differs at the peak of the compiled program"),
-            (self.collectives, "what each device sends more or less of"),
-            (self.decisions, "policies that decide differently"),
-            (self._effects[0], "what has no effect in one of them only"),
-        ):
-            if rows:
-                yield difference_table(rows, caption)
+        captions = {
+            "saved values that differ": self.residuals,
+            "lines that compute more or less, in FLOPs": self.work,
+            "what differs at the peak of the compiled program": self.compiled,
+            "what each device sends more or less of": self.collectives,
+            "policies that decide differently": self.decisions,
+            "what has no effect in one of them only": self.without_effect,
+        }
+        for caption, differences in captions.items():
+            if differences:
+                yield difference_table(differences, caption)
         apart = [c for c in self.leaves if not c.agrees]
         if apart:
             heads = ("array", "type", "norm", "difference", "noise", "not finite")

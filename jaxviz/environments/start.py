@@ -62,7 +62,9 @@ def upgrade(
             raise ValueError(a.error.removeprefix("jaxviz upgrade: "))
         compared = _not_compared(a, b) or leaf_changes(a.facts, b.facts, (leaves_in(first), leaves_in(second)))  # type: ignore[arg-type]
     leaves, why = ((), compared) if isinstance(compared, str) else (compared, "")
-    environments = [p.environment if g.facts is None else g.facts.environment for p, g in zip(pythons, (a, b), strict=True)]
+    environments = [
+        p.environment if g.facts is None else g.facts.environment for p, g in zip(pythons, (a, b), strict=True)
+    ]
     printed = () if b.facts is None else tuple(line for line in b.printed if line not in a.printed)
     return Upgrade(
         target, args, (environments[0], environments[1]), (a.facts, b.facts), (a.error, b.error), leaves, why, printed

@@ -116,7 +116,7 @@ def _given(subject: Subject, path: Path) -> tuple[list[Any], list[str]]:
 def _stored(x: Any) -> np.ndarray[Any, Any]:
     """An array as NumPy stores it: small floating point types as integers, random keys as their data."""
     array = np.asarray(compat.key_data(x))
-    return array if array.dtype.isbuiltin else array.view(f"u{array.dtype.itemsize}")
+    return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
 
 
 def _restored(own: Any, stored: np.ndarray[Any, Any]) -> Any:
@@ -161,7 +161,7 @@ def _digest(subject: Subject) -> str:
 def _widened(x: Any) -> np.ndarray[Any, Any]:
     """A result as an array of a type that NumPy stores."""
     array = np.asarray(compat.key_data(x))
-    return array if array.dtype.isbuiltin else array.astype(np.float32)
+    return array if array.dtype.isbuiltin == 1 else array.astype(np.float32)
 
 
 def _names(subject: Subject, computed: Any) -> list[tuple[str, str]]:
@@ -181,4 +181,3 @@ def _leaf(kind: Any, name: str, x: Any, wide: np.ndarray[Any, Any], noise: float
     aval = jax.typeof(x)
     rounding = float(jnp.finfo(aval.dtype).eps) / 2 * norm if jnp.issubdtype(aval.dtype, jnp.inexact) else 0.0
     return LeafValues(kind, name, type_text(aval), norm, max(noise, rounding), nans, infinities)
-

@@ -191,9 +191,9 @@ class Request:
         options = self.options
         if options.facts:
             call, folder = self.call, Path(options.facts)
-            gather_facts(
-                options.target, options.args, call.fun, call.args, call.kwargs, self.argnums, folder
-            ).save(folder / FACTS)
+            gather_facts(options.target, options.args, call.fun, call.args, call.kwargs, self.argnums, folder).save(
+                folder / FACTS
+            )
             return None
         try:
             return upgrade(

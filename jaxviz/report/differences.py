@@ -129,9 +129,10 @@ def part_of_change(part: int, total: int, unit: str) -> str:
     return f"{'most of it' if 2 * abs(part) > abs(total) else 'the largest part'} {signed(part, unit)}"
 
 
-def most_of_it(differences: Sequence[Difference], total: int) -> str:
+def most_of_it(differences: Sequence[Difference]) -> str:
     """``most of it +1.5 KiB for `jnp.tanh(x @ w)` (model.py:12)``: the largest of them in the direction of the whole
     change; '' if there is none."""
+    total = sum(d.change for d in differences)
     up = 1 if total >= 0 else -1
     most = max(differences, key=lambda d: up * d.change, default=None)
     if most is None or up * most.change <= 0:

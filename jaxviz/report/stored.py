@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from jaxviz import __version__
 from jaxviz.ir.origin import Location
 from jaxviz.report.data import Data
 from jaxviz.report.files import write_file
@@ -42,7 +42,7 @@ class Format:
 
     def write(self, data: Data, path: str | os.PathLike[str]) -> Path:
         """Writes a file, and returns its path."""
-        head = {"format": self.name, "version": self.version, "jaxviz": __version__}
+        head = {"format": self.name, "version": self.version, "jaxviz": _own_version()}
         return write_file(path, json.dumps({**head, self.entry: data.to_dict()}, indent=1))
 
     def read(self, path: str | os.PathLike[str], made: Callable[[Any], T]) -> T:
@@ -62,12 +62,20 @@ class Format:
         if read.get("version") != self.version:
             raise ValueError(
                 f"{name} is of version {read.get('version')} of these files, written by jaxviz "
-                f"{read.get('jaxviz', '?')}; this one, {__version__}, reads version {self.version}"
+                f"{read.get('jaxviz', '?')}; this one, {_own_version()}, reads version {self.version}"
             )
         try:
             return made(read[self.entry])
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
             raise ValueError(f"{name} is damaged: {type(error).__name__}: {error}") from None
+
+
+def _own_version() -> str:
+    """The version of jaxviz; '' if it is not installed, as in a process that only borrows it."""
+    try:
+        return version("jaxviz-lab")
+    except PackageNotFoundError:
+        return ""
 
 
 def from_plain(kind: Any, data: Any, name: str = "") -> Any:

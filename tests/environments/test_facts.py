@@ -1,0 +1,151 @@
+"""The facts of a program are what the reports say of it, and stay the same in a file."""
+
+import json
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from facts_of_programs import PROGRAMS, W, X, checkpointed, facts, gathered, give, loss
+
+import jaxviz
+from jaxviz.environments.facts import Facts
+from jaxviz.environments.values import _moved, leaves_in, values_of
+from jaxviz.xla.compile_cost.stages import subject_of
+
+
+@pytest.mark.parametrize("name", ["loss", "checkpointed"])
+def test_facts_are_those_of_the_reports(name):
+    (found, _), (fun, args) = facts(name), PROGRAMS[name]
+    program, compiled = found.program, found.compiled
+    saved, timeline, cost = jaxviz.residuals(fun, *args), jaxviz.memory(fun, *args), jaxviz.cost(fun, *args)
+    assert program.about == saved.gradient
+    assert sum(r.nbytes for r in program.saved) == saved.saved.nbytes
+    assert sum(r.count for r in program.saved) == saved.saved.count
+    assert program.argument_nbytes == saved.saved.arguments
+    assert [(r.location, r.why) for r in program.saved] == [
+        (g.location, g.why) for g in saved.groups if g.residuals[0].is_saved
+    ]
+    assert program.peak.nbytes == timeline.peak_nbytes
+    assert sum(w.forward for w in program.work) == cost.forward.flops
+    assert sum(w.backward for w in program.work) == cost.backward.flops
+    assert compiled.memory.to_dict() == jaxviz.compiled_memory(fun, *args).to_dict()
+    assert program.without_effect == jaxviz.policies(fun, *args).without_effect
+    assert found.not_known == ()
+
+
+def test_what_a_checkpoint_recomputes_is_counted():
+    of = lambda name: facts(name)[0].program
+    assert sum(w.recomputed for w in of("loss").work) == 0
+    (decided,) = of("checkpointed").decisions
+    assert decided.recomputed == sum(
+        v.fate == "recomputed" for c in jaxviz.policies(checkpointed, W, X).checkpoints for v in c.values
+    )
+    assert of("loss").decisions == ()
+
+
+def test_facts_survive_a_file(tmp_path):
+    for name in ("loss", "checkpointed"):
+        found, _ = facts(name)
+        path = found.save(tmp_path / "facts.json")
+        again = Facts.load(path)
+        assert again.to_dict() == found.to_dict()
+        assert without_memory(again) == without_memory(found)  # which is compared by identity
+
+
+def without_memory(found):
+    return replace(found, compiled=replace(found.compiled, memory=None))
+
+
+DAMAGED = [
+    (lambda d: d.update(format="a letter"), "has no facts of a program; jaxviz upgrade writes such files"),
+    (lambda d: d.update(version=99), "is of version 99 of these files"),
+    (lambda d: d["facts"]["program"].pop("saved"), "is damaged: KeyError: 'saved'"),
+    (lambda d: d["facts"]["program"]["saved"][0].update(nbytes="much"), r"program.saved\[0\].nbytes is 'much'"),
+    (lambda d: d["facts"]["environment"]["flags"].update(jax_no=3), r"environment.flags\['jax_no'\] is 3"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "message"), DAMAGED)
+def test_a_damaged_file_is_refused(tmp_path, spoil, message):
+    path = facts("loss")[0].save(tmp_path / "facts.json")
+    data = json.loads(path.read_text())
+    spoil(data)
+    path.write_text(json.dumps(data))
+    with pytest.raises(ValueError, match=message):
+        Facts.load(path)
+
+
+def test_values_are_those_of_jax():
+    found, folder = facts("loss")
+    value, gradient = jax.value_and_grad(loss)(W, X)
+    arrays = leaves_in(folder)
+    assert [leaf.name for leaf in found.values.leaves] == ["the result", "w"]
+    assert [leaf.kind for leaf in found.values.leaves] == ["result", "gradient"]
+    np.testing.assert_allclose(arrays[0], value, rtol=1e-6)
+    np.testing.assert_allclose(arrays[1], gradient, rtol=1e-5)
+    assert found.values.leaves[1].norm == pytest.approx(float(jnp.linalg.norm(gradient)), rel=1e-5)
+
+
+def test_the_noise_is_that_of_rounding():
+    result, gradient = facts("loss")[0].values.leaves
+    for leaf in (result, gradient):
+        assert 0 < leaf.noise < 1e-5 * leaf.norm
+        assert leaf.noise >= leaf.norm * float(jnp.finfo(jnp.float32).eps) / 2
+
+
+def test_arguments_of_the_other_environment_are_used(tmp_path):
+    _, folder = facts("loss")
+    give(tmp_path, folder)
+    found = gathered("loss", tmp_path, (W + 1, X))
+    assert found.values.replaced == ("w",)
+    for ours, theirs in zip(leaves_in(tmp_path), leaves_in(folder), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    other = gathered("loss", tmp_path, (W, X[:1]))
+    assert other.values is None
+    assert [(n.what, n.why) for n in other.not_known] == [("values", "x has another type in the other environment")]
+
+
+ARGUMENTS = {
+    "bfloat16": (lambda x: jnp.sum(jnp.sin(x)), (X.astype(jnp.bfloat16),)),
+    "complex": (lambda x: jnp.sum(jnp.abs(x) ** 2), (X + 1j * X,)),
+    "key": (lambda x, key: jnp.sum(x * jax.random.normal(key, x.shape)), (X, jax.random.key(0))),
+    "number": (lambda x, n: jnp.sum(x) * n, (X, 2.0)),
+    "vector": (lambda x: jnp.sin(x), (X,)),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments_of_every_kind_are_moved_and_given_on(name, tmp_path):
+    subject = subject_of(*ARGUMENTS[name], {}, 0)
+    found = values_of(subject, tmp_path)
+    assert all(leaf.noise > 0 for leaf in found.leaves if leaf.norm)
+    again = tmp_path / "again"
+    again.mkdir()
+    give(again, tmp_path)
+    moved = [_moved(x, np.random.default_rng(1)) for x in subject.inputs]
+    assert values_of(replace(subject, inputs=tuple(moved)), again).replaced[0] == "x"
+    for ours, theirs in zip(leaves_in(again), leaves_in(tmp_path), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_types_have_no_values(tmp_path):
+    found, _ = facts("types")
+    assert found.values is None
+    assert [n.why for n in found.not_known] == ["x is given by its type; give arrays to compare them"]
+    assert found.program.saved == facts("loss")[0].program.saved
+
+
+def test_a_part_that_is_not_known_is_named(tmp_path, monkeypatch):
+    from jaxviz.environments import gather
+
+    def broken(*_):
+        raise NotImplementedError("this backend does not say")
+
+    monkeypatch.setattr(gather, "memory_of_subject", broken)
+    found = gathered("loss", tmp_path)
+    assert found.compiled.memory is None
+    assert [(n.what, n.why) for n in found.not_known] == [
+        ("compiled memory", "NotImplementedError: this backend does not say")
+    ]
