@@ -128,13 +128,18 @@ class Upgrade(Report, schema="upgrade"):
             why = next(filter(None, self.errors)).splitlines()[0]
             return f"{of} fails with {' and with '.join(failing)}: {why}"
         name = f"{first.partition(' ')[0]} "
-        head = f"{of} from {first} to {second.removeprefix(name)}"
+        head = f"{of} from {first} to {second.removeprefix(name)}{self._others(name.strip())}"
         is_small = any(j.verdict == "worse" and j.is_small for j in self.judged)
         nothing = f"nothing{self._of_what} got worse{' by half a percent or more' * is_small}"
         worse = f"worse: {'; '.join(self.worse)}" if self.worse else nothing
         parts = [worse, *[f"better: {', '.join(self.better)}"] * bool(self.better)]
         differs = any(not c.agrees for c in self.leaves)
         return f"{head}: {'; '.join([self.values, *parts] if differs else [*parts, self.values])}"
+
+    def _others(self, first: str) -> str:
+        """``, with other versions of flax and numpy``: the libraries besides the one that names the environments."""
+        others = [name for name, x, y in self._libraries if x != y and name != first]
+        return f", with other versions of {listed(others)}" if others else ""
 
     @property
     def _of_what(self) -> str:

@@ -48,7 +48,7 @@ def upgrade(
     """
     if before is None and after is None:
         raise ValueError(
-            "give the other environment, before or after: a Python such as 'old-env/bin/python', or its folder"
+            "give the other environment as before or after: a Python such as 'old-env/bin/python', or its folder"
         )
     pythons = [Interpreter.of(sys.executable if place is None else place) for place in (before, after)]
     with folders() as (first, second), counting("environments", 2) as done:

@@ -195,10 +195,13 @@ class Request:
                 folder / FACTS
             )
             return None
-        try:
-            return upgrade(
-                options.target, options.args, before=getattr(options, "from"), after=options.to, argnums=self.argnums
+        before, after = getattr(options, "from"), options.to
+        if before is None and after is None:
+            raise CallError(
+                "give the other environment with --from or --to: a Python such as old-env/bin/python, or its folder"
             )
+        try:
+            return upgrade(options.target, options.args, before=before, after=after, argnums=self.argnums)
         except ValueError as error:
             raise CallError(str(error)) from None
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ import jsonschema
 import pytest
 
 import jaxviz
+from jaxviz.environments.gather import gather_facts
 from jaxviz.features.remat.policy_comparison import MemoryComparison, PlanComparison
 from jaxviz.report.report import Report
 
@@ -35,6 +38,15 @@ def three_layers(ws):
 
 
 X = jnp.ones(4)
+
+
+def upgrade():
+    """The report of an upgrade that changes nothing."""
+    with TemporaryDirectory() as folder:
+        facts = gather_facts("model:f", "x", f, (X,), {}, 0, Path(folder))
+    return jaxviz.Upgrade("model:f", "x", (facts.environment,) * 2, (facts, facts))
+
+
 REPORTS = {
     "residuals": lambda: jaxviz.residuals(f, X),
     "memory": lambda: jaxviz.memory(f, X),
@@ -62,6 +74,7 @@ REPORTS = {
     "memory of policies": lambda: MemoryComparison(jaxviz.compare_policies(f, X)),
     "plans of policies": lambda: PlanComparison(jaxviz.compare_policies(f, X)),
     "policies of a checkpoint": lambda: jaxviz.policies(jax.checkpoint(f), X).checkpoints[0],
+    "upgrade": upgrade,
     "compilations": lambda: jaxviz.watch_compilations(False),
     "score card": jaxviz.teach.puzzles.card,
 }
