@@ -86,10 +86,20 @@ def work_differences(before: Sequence[LineWork], after: Sequence[LineWork]) -> t
         assert line is not None
         parts = {name: getattr(b, name, 0) - getattr(a, name, 0) for name in _PARTS}
         if any(parts.values()):
-            what = f"`{line.text}`" if line.text else "a line without source"
+            what = f"{_operation(a, b)}`{line.text}`" if line.text else "a line without source"
             why = ", ".join(f"{name} {signed(n, 'FLOPs')}" for name, n in parts.items() if n)
             rows.append(Difference(flops(b) - flops(a), what, "", line.location, why=why, unit="FLOPs"))
     return _largest_first(rows)
+
+
+def _operation(a: LineWork | None, b: LineWork | None) -> str:
+    """``"`lgamma` in "``: the operation that makes most of the change of a line; '' if there is none."""
+    if a is None or b is None:
+        return ""
+    changes = {name: b.operations.get(name, 0) - a.operations.get(name, 0) for name in (a.operations | b.operations)}
+    total = sum(changes.values())
+    most = max(changes, key=lambda name: abs(changes[name]), default="")
+    return f"`{most}` in " if total and 2 * abs(changes[most]) > abs(total) else ""
 
 
 _PARTS = ("forward", "backward", "recomputed")

@@ -75,6 +75,7 @@ class LineWork(Data):
       location: where it is.
       forward, backward: FLOPs of each pass.
       recomputed: those of the backward pass that a checkpoint recomputes.
+      operations: those of both passes, by primitive.
     """
 
     text: str
@@ -82,6 +83,7 @@ class LineWork(Data):
     forward: int
     backward: int
     recomputed: int
+    operations: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,14 +31,13 @@ from jaxviz.environments.facts import (
     SavedRow,
 )
 from jaxviz.environments.values import NoValuesError, values_of
-from jaxviz.features.cost.parts import CostRow
+from jaxviz.features.cost.parts import PASSES, CostRow
 from jaxviz.features.cost.report import cost
 from jaxviz.features.memory.timeline import MemoryTimeline, memory
 from jaxviz.features.remat.without_effect import without_effect
 from jaxviz.features.residuals.residual import ResidualGroup
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.errors import message_of
-from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack
 from jaxviz.progress import counting
 from jaxviz.report.places import source_line
@@ -166,13 +165,19 @@ def _peak(timeline: MemoryTimeline) -> ModelledPeak | None:
 
 
 def _work(rows: Iterable[CostRow]) -> tuple[LineWork, ...]:
-    forward, backward, recomputed = Counter[Location](), Counter[Location](), Counter[Location]()
-    for row in rows:
-        (forward if row.stage == "forward" else backward)[row.location] += row.cost.flops
-        if row.stage == "backward" and _is_recomputed(row):
-            recomputed[row.location] += row.cost.flops
-    lines = dict.fromkeys([*forward, *backward])
-    return tuple(LineWork(source_line(at), at, forward[at], backward[at], recomputed[at]) for at in lines)
+    return tuple(_work_of(same) for same in grouped(rows, lambda row: row.location))
+
+
+def _work_of(same: Sequence[CostRow]) -> LineWork:
+    """The work of a line."""
+    operations = Counter[str]()
+    for row in same:
+        operations[row.primitive] += row.cost.flops
+    at, sums = same[0].location, lambda rows: sum(row.cost.flops for row in rows)
+    forward, backward = ([row for row in same if row.stage == stage] for stage in PASSES)
+    recomputed = [row for row in backward if _is_recomputed(row)]
+    counts = {name: n for name, n in operations.items() if n}
+    return LineWork(source_line(at), at, sums(forward), sums(backward), sums(recomputed), counts)
 
 
 def _is_recomputed(row: CostRow) -> bool:

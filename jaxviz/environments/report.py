@@ -239,10 +239,11 @@ class Upgrade(Report, schema="upgrade"):
         if self.not_compared:
             yield f"Values are not compared: {self.not_compared}."
         elif self.leaves:
-            largest = max((c.times_noise for c in self.leaves), default=0.0)
+            largest = max(c.times_noise for c in self.leaves)
+            by = f"; here by up to {largest:.2g} times" if largest else ""
             yield (
                 f"Values agree if they differ by at most {ROUNDINGS} times what moving each argument to a neighbouring "
-                f"number does; here by {'up to ' if len(self.leaves) > 1 else ''}{largest:.2g} times."
+                f"number does{by}."
             )
         if b is not None and b.values is not None and b.values.replaced:
             yield (

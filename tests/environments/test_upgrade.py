@@ -91,8 +91,8 @@ def test_lines_of_a_library_may_move_and_other_words_are_no_difference():
     assert report.residuals == ()
 
 
-def work(forward, backward, recomputed=0, text="h = x @ w"):
-    return LineWork(text, AT, forward, backward, recomputed)
+def work(forward, backward, recomputed=0, **operations):
+    return LineWork("h = x @ w", AT, forward, backward, recomputed, operations)
 
 
 def test_work_that_moves_between_passes_is_shown_and_not_worse():
@@ -105,6 +105,12 @@ def test_work_that_moves_between_passes_is_shown_and_not_worse():
         "FLOPs 400 FLOP → 500 FLOP, +100 FLOP (+25%), most of it +100 FLOP for `h = x @ w` (model.py:41)",
     )
     assert more.work[0].why == "backward +100 FLOP, recomputed +100 FLOP"
+
+
+def test_the_operation_that_computes_more_is_named():
+    before, after = work(100, 0, lgamma=60, mul=40), work(200, 0, lgamma=155, mul=45)
+    (found,) = compared(of_program(work=(before,)), of_program(work=(after,))).work
+    assert (found.what, found.change) == ("`lgamma` in `h = x @ w`", 100)
 
 
 def test_a_higher_peak_is_worse_and_has_its_line():
