@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
+from collections.abc import Sequence
 
 from jaxviz.arguments import Argnums
 from jaxviz.environments.changes import leaf_changes
@@ -65,7 +67,7 @@ def upgrade(
     environments = [
         p.environment if g.facts is None else g.facts.environment for p, g in zip(pythons, (a, b), strict=True)
     ]
-    printed = () if b.facts is None else tuple(line for line in b.printed if line not in a.printed)
+    printed = () if b.facts is None else printed_only_by(b.printed, a.printed)
     return Upgrade(
         target, args, (environments[0], environments[1]), (a.facts, b.facts), (a.error, b.error), leaves, why, printed
     )
@@ -79,6 +81,15 @@ def _not_compared(*sides: Gathered) -> str:
         if side.facts.values is None:
             return next((n.why for n in side.facts.not_known if n.what == "values"), "there is no compiled gradient")
     return ""
+
+
+def printed_only_by(lines: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
+    """The lines that are not among the others, whatever the places of files and lines in them."""
+    known = {_PLACE.sub("", line) for line in others}
+    return tuple(dict.fromkeys(line for line in lines if _PLACE.sub("", line) not in known))
+
+
+_PLACE = re.compile(r"\S*[/\\]|:\d+")
 
 
 def _text_of(argnums: Argnums) -> str:

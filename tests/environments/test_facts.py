@@ -98,8 +98,8 @@ def test_the_noise_is_that_of_rounding():
 def test_arguments_of_the_other_environment_are_used(tmp_path):
     _, folder = facts("loss")
     give(tmp_path, folder)
-    found = gathered("loss", tmp_path, (W + 1, X))
-    assert found.values.replaced == ("w",)
+    found = values_of(subject_of(loss, (W + 1, X), {}, 0), tmp_path)
+    assert found.replaced == ("w",)
     for ours, theirs in zip(leaves_in(tmp_path), leaves_in(folder), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     other = gathered("loss", tmp_path, (W, X[:1]))

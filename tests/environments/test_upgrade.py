@@ -24,6 +24,7 @@ from jaxviz.environments.facts import (
     SavedRow,
 )
 from jaxviz.environments.report import Upgrade
+from jaxviz.environments.start import printed_only_by
 from jaxviz.ir.origin import Location
 from jaxviz.xla.collectives.report import Collective
 from jaxviz.xla.compile_cost.stages import Phases, Seconds
@@ -258,6 +259,18 @@ def test_a_side_that_fails_has_its_error_and_the_other_side_its_figures():
     assert "  at model.py:3" in text
     assert "saved bytes" in text
     jsonschema.validate(report.to_dict(), jaxviz.schema("upgrade"))
+
+
+def test_a_warning_of_both_is_not_repeated_for_its_place():
+    before = ("/old/lib/jax/sums.py:235: UserWarning: no float64", "  return sum(x)")
+    after = (
+        "/new/lib/jax/sums.py:301: UserWarning: no float64",
+        "  return sum(x)",
+        "/new/a.py:3: other",
+        "more",
+        "more",
+    )
+    assert printed_only_by(after, before) == ("/new/a.py:3: other", "more")
 
 
 def test_versions_name_the_sides():
