@@ -93,11 +93,15 @@ def work_differences(before: Sequence[LineWork], after: Sequence[LineWork]) -> t
 
 
 def _operation(a: LineWork | None, b: LineWork | None) -> str:
-    """``"`lgamma` in "``: the operation that makes most of the change of a line; '' if there is none."""
+    """``"`lgamma` in "``: the operation that makes most of the change of a line; '' if there is none, or if others
+    change in the other direction, as where one takes the place of several."""
     if a is None or b is None:
         return ""
-    changes = {name: b.operations.get(name, 0) - a.operations.get(name, 0) for name in (a.operations | b.operations)}
+    names = a.operations | b.operations
+    changes = {name: b.operations.get(name, 0) - a.operations.get(name, 0) for name in names}
     total = sum(changes.values())
+    if any(n * total < 0 for n in changes.values()):
+        return ""
     most = max(changes, key=lambda name: abs(changes[name]), default="")
     return f"`{most}` in " if total and 2 * abs(changes[most]) > abs(total) else ""
 

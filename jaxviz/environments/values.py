@@ -125,11 +125,18 @@ def _restored(own: Any, stored: np.ndarray[Any, Any]) -> Any:
         return type(own)(stored.item())
     data = np.asarray(compat.key_data(own))
     array = stored.view(data.dtype)
-    if isinstance(own, np.ndarray):
-        return array
     if compat.key_data(own) is not own:
         return jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(own))
-    return jax.device_put(array, own.sharding)
+    return _like(own, array)
+
+
+def _like(own: Any, array: np.ndarray[Any, Any]) -> Any:
+    """Other values for an array, passed in the same way: of another type or placement they would compile again."""
+    if not isinstance(own, jax.Array):
+        return array
+    if own.committed:
+        return jax.device_put(array, own.sharding)
+    return jnp.asarray(array.item() if own.weak_type and not array.ndim else array)
 
 
 def _moved(x: Any, random: np.random.Generator) -> Any:
@@ -145,7 +152,7 @@ def _moved(x: Any, random: np.random.Generator) -> Any:
     step = random.choice(np.array([-1, 0, 0, 1], bits.dtype), bits.shape)
     wide = parts.astype(np.float64)
     bits += np.where(np.isfinite(wide) & (wide != 0), step, 0).astype(bits.dtype)
-    return jax.device_put(array, x.sharding) if isinstance(x, jax.Array) else array
+    return _like(x, array)
 
 
 def _digest(subject: Subject) -> str:

@@ -11,7 +11,7 @@ from facts_of_programs import PROGRAMS, W, X, checkpointed, facts, gathered, giv
 
 import jaxviz
 from jaxviz.environments.facts import Facts
-from jaxviz.environments.values import _moved, leaves_in, values_of
+from jaxviz.environments.values import _moved, _restored, _stored, leaves_in, values_of
 from jaxviz.xla.compile_cost.stages import subject_of
 
 
@@ -111,6 +111,7 @@ ARGUMENTS = {
     "bfloat16": (lambda x: jnp.sum(jnp.sin(x)), (X.astype(jnp.bfloat16),)),
     "complex": (lambda x: jnp.sum(jnp.abs(x) ** 2), (X + 1j * X,)),
     "key": (lambda x, key: jnp.sum(x * jax.random.normal(key, x.shape)), (X, jax.random.key(0))),
+    "weak": (lambda x, n: jnp.sum(x) * n, (X, jnp.asarray(0.3))),
     "number": (lambda x, n: jnp.sum(x) * n, (X, 2.0)),
     "vector": (lambda x: jnp.sin(x), (X,)),
 }
@@ -149,3 +150,11 @@ def test_a_part_that_is_not_known_is_named(tmp_path, monkeypatch):
     assert [(n.what, n.why) for n in found.not_known] == [
         ("compiled memory", "NotImplementedError: this backend does not say")
     ]
+
+
+@pytest.mark.parametrize("x", [X, jnp.asarray(0.3), jax.device_put(X, jax.devices()[0]), np.ones(3, np.float32)])
+def test_moved_arguments_do_not_compile_again(x):
+    f = jax.jit(lambda x: x)
+    for moved in (x, _moved(x, np.random.default_rng(0)), _restored(x, _stored(x))):
+        f(moved)
+    assert f._cache_size() == 1

@@ -112,6 +112,9 @@ def test_the_operation_that_computes_more_is_named():
     before, after = work(100, 0, lgamma=60, mul=40), work(200, 0, lgamma=155, mul=45)
     (found,) = compared(of_program(work=(before,)), of_program(work=(after,))).work
     assert (found.what, found.change) == ("`lgamma` in `h = x @ w`", 100)
+    swapped = work(200, 0, tanh_rule=160, mul=40)
+    (found,) = compared(of_program(work=(before,)), of_program(work=(swapped,))).work
+    assert found.what == "`h = x @ w`"
 
 
 def test_a_higher_peak_is_worse_and_has_its_line():
