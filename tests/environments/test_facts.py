@@ -158,3 +158,11 @@ def test_moved_arguments_do_not_compile_again(x):
     for moved in (x, _moved(x, np.random.default_rng(0)), _restored(x, _stored(x))):
         f(moved)
     assert f._cache_size() == 1
+
+
+def test_zeros_and_what_is_not_finite_stay():
+    x = jnp.asarray([0.0, jnp.inf, jnp.nan, *[1.0] * 20])
+    moved = _moved(x, np.random.default_rng(0))
+    np.testing.assert_array_equal(moved[:3], x[:3])
+    assert 0 < jnp.sum(moved[3:] != 1) < 20
+    np.testing.assert_allclose(moved[3:], 1, rtol=2e-7)
