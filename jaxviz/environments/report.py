@@ -122,7 +122,7 @@ class Upgrade(Report, schema="upgrade"):
     def summary(self) -> str:
         """the gradient of `loss` in `params` from JAX 0.10.2 to 0.12.0: worse: saved bytes 18.3 MiB → 19.8 MiB, …."""
         first, second = self.titles
-        of = f"the {self.about}"
+        of = f"the {self.about}{',' if ', which' in self.about else ''}"
         if any(self.errors):
             failing = [title for title, error in zip(self.titles, self.errors, strict=True) if error]
             why = next(filter(None, self.errors)).splitlines()[0]
