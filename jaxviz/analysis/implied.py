@@ -1,0 +1,459 @@
+"""What devices exchange for an equation, as the types of its operands and results imply it; nothing is compiled.
+
+Over explicit axes a type says how each device's part is laid out, so it also says where a sum has parts on several
+devices, and where a value is asked for in another layout. Inside a `shard_map` the collectives are equations.
+
+The rules are those by which XLA partitions, and the tests compare them with what it compiles. Where XLA chooses among
+several ways, `kind` is '' and nothing is said about sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from jaxviz.ir import compat
+from jaxviz.ir.primitives import ELEMENTWISE, exchanges, plain
+from jaxviz.ir.syntax import Equation, Operation
+from jaxviz.report.tables import together
+
+Dims = tuple[tuple[str, ...], ...]
+"""The axes that each dimension is split over, the outermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Implied:
+    """What devices exchange for an equation.
+
+    Args:
+      kind: the collective, as XLA calls it: 'all-reduce', 'reduce-scatter', 'all-gather', 'all-to-all',
+        'collective-permute' or 'collective-broadcast'; '' if XLA chooses how values move, or whether any does.
+      axes: the axes along which values are exchanged.
+      group_size: the number of devices that exchange values.
+      type: the type of one device's operand.
+      size: the number of elements of that operand.
+      nbytes: bytes of the exchanged array on one device: the result of an all-gather, the operand otherwise; 0 if XLA
+        chooses.
+      cause: why, in a sentence.
+      cause_kind: 'written' for a collective of the function itself, or its transpose; 'sum' for a sum over a split
+        dimension; 'asked' for a layout that the function asks for; 'move' for one that an operation needs.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    group_size: int
+    type: str
+    size: int
+    nbytes: int
+    cause: str
+    cause_kind: Literal["written", "sum", "asked", "move"]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How devices hold a value.
+
+    Args:
+      shape: of the whole value; inside a `shard_map`, of what one device has of it along the axes mapped over.
+      dims: the axes that each dimension is split over.
+      unreduced: the axes along which each device has a part of a sum.
+      sizes: of the axes of the mesh.
+      dtype: of the value.
+    """
+
+    shape: tuple[int, ...]
+    dims: Dims
+    unreduced: frozenset[str]
+    sizes: Mapping[str, int]
+    dtype: Any
+
+    @property
+    def local(self) -> tuple[int, ...]:
+        """The shape of one device's part."""
+        return tuple(-(-n // self.number(axes)) for n, axes in zip(self.shape, self.dims, strict=True))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on one device."""
+        return math.prod(self.local) * int(self.dtype.itemsize)
+
+    @property
+    def type(self) -> str:
+        """The type of one device's part, such as `f32[8,64]`."""
+        return str(jax.core.ShapedArray(self.local, self.dtype).str_short(short_dtypes=True))
+
+    @property
+    def is_split(self) -> bool:
+        """Whether devices have different parts, of the value or of a sum."""
+        return any(self.dims) or bool(self.unreduced)
+
+    def number(self, axes: Iterable[str]) -> int:
+        """The number of devices along some axes."""
+        return math.prod(self.sizes.get(a, 1) for a in axes)
+
+
+def split_of(aval: Any) -> Split | None:
+    """How devices hold a value of a type; None if its type says nothing about devices."""
+    sharding = getattr(aval, "sharding", None)
+    mesh = getattr(sharding, "mesh", None)
+    if sharding is None or mesh is None or mesh.empty or not hasattr(aval, "shape"):
+        return None
+    dims = tuple(() if p is None else p if isinstance(p, tuple) else (p,) for p in sharding.spec.partitions)
+    dims += ((),) * (len(aval.shape) - len(dims))
+    return Split(tuple(aval.shape), dims, frozenset(sharding.spec.unreduced), dict(mesh.shape), np.dtype(aval.dtype))
+
+
+Called = Callable[[int], str]
+"""What an operand is called, by its position."""
+
+
+def implied(equation: Equation, called: Called | None = None) -> tuple[Implied, ...]:
+    """What devices exchange for an equation; not for those of the programs that it holds.
+
+    Args:
+      equation: the equation.
+      called: the names of its operands; by default 'its operand', or 'its first operand' and so on.
+    """
+    operation = equation.operation
+    if operation.programs or all(split_of(a) is None for a in operation.in_avals):
+        return ()
+    rule = _Rule(operation, called or _by_position(len(operation.in_avals)))
+    return tuple(rule.found())
+
+
+def _by_position(n: int) -> Called:
+    ordinals = ("first", "second", "third", "fourth", "fifth")
+    return lambda k: "its operand" if n == 1 else f"its {ordinals[k]} operand" if k < len(ordinals) else "an operand"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    operation: Operation
+    called: Called
+
+    def found(self) -> Iterator[Implied]:
+        operation = self.operation
+        if compat.axis_names(operation.params):
+            yield from self.written()
+            return
+        if not any(s is not None and s.is_split for s in map(split_of, operation.in_avals)):
+            return
+        name = operation.primitive.name
+        if name in ("reshard", "sharding_constraint", "device_put", "mesh_cast"):
+            yield from self.asked()
+        elif name in ("dot_general", "conv_general_dilated"):
+            yield from self.product()
+        elif name.startswith("reduce_") and "axes" in operation.params:
+            yield from self.reduction()
+        elif name in ("argmax", "argmin"):
+            yield from self.position()
+        elif not self._is_in_place():
+            yield self._chosen(self._where(), f"the types do not say how XLA computes `{name}`", "move")
+
+    # --- collectives of the program itself ----------------------------------------------------------------------------
+
+    def written(self) -> Iterator[Implied]:
+        operation = self.operation
+        name = operation.primitive.name
+        kind = _WRITTEN.get(plain(name).kind) or _WRITTEN.get(name.split("_invariant")[0].split("_reduced")[0], "")
+        if not exchanges(operation.primitive) or operation.params.get("axis_index_groups") is not None:
+            return
+        for aval, out in zip(operation.in_avals, operation.out_avals, strict=False):
+            split, after = split_of(aval), split_of(out)
+            if split is None or after is None:
+                continue
+            named = compat.axis_names(operation.params)
+            axes = tuple(a for a in split.sizes if a in named)
+            if axes and (n := split.number(axes)) > 1:
+                nbytes = after.nbytes if kind == "all-gather" else split.nbytes
+                text = f"`{name.removesuffix('_invariant')}` over {axes_text(axes)} is an equation of the program"
+                yield Implied(kind, axes, n, split.type, math.prod(split.local), nbytes, text, "written")
+
+    # --- layouts that are asked for -----------------------------------------------------------------------------------
+
+    def asked(self) -> Iterator[Implied]:
+        before, after = split_of(self.operation.in_avals[0]), split_of(self.operation.out_avals[0])
+        if before is None or after is None:
+            return
+        summed = tuple(a for a in before.sizes if a in before.unreduced - after.unreduced)
+        if summed:
+            text = f"each device has a part of {self.called(0)}, a sum over {axes_text(summed)} that is unreduced, and "
+            yield from self._sums(before, after, [summed], text + "the program asks for the sum here", "asked")
+            before = replace(before, dims=_with(before.dims, after.dims, summed), unreduced=after.unreduced)
+        text = f"{self.called(0)} is {layout_text(before.dims)}, but the program asks for it "
+        yield from self._moved(before, after, text + f"{layout_text(after.dims)} here", "asked")
+
+    # --- sums ---------------------------------------------------------------------------------------------------------
+
+    def reduction(self) -> Iterator[Implied]:
+        """XLA reduces one dimension at a time, so each that is split has a collective of its own."""
+        before, after = split_of(self.operation.in_avals[0]), split_of(self.operation.out_avals[0])
+        if before is None or after is None:
+            return
+        reduced = tuple(self.operation.params["axes"])
+        over = [tuple(a for a in before.dims[d] if a not in after.unreduced) for d in reduced]
+        dims = [d for d, axes in zip(reduced, over, strict=True) if axes]
+        if not dims:
+            return
+        name = self.operation.primitive.name
+        does = "sums over" if name == "reduce_sum" else "reduces"
+        text = (
+            f"`{name}` {does} {_dimensions(dims)} of {self.called(0)}, split over "
+            f"{axes_text(a for axes in over for a in axes)}: each device has the result of its part"
+        )
+        yield from self._sums(before, after, [axes for axes in over if axes], text, "sum")
+        kept = tuple(axes for d, axes in enumerate(before.dims) if d not in reduced)
+        summed = {a for axes in over for a in axes}
+        if kept != tuple(tuple(a for a in axes if a not in summed) for axes in after.dims):
+            yield self._chosen(summed, "its result is asked for in another layout", "asked")
+
+    def position(self) -> Iterator[Implied]:
+        """XLA gathers the largest value of each device, and its position."""
+        before, after = split_of(self.operation.in_avals[0]), split_of(self.operation.out_avals[0])
+        (dim,) = self.operation.params["axes"]
+        if before is None or after is None or not before.dims[dim]:
+            return
+        axes, n = before.dims[dim], before.number(before.dims[dim])
+        text = (
+            f"`{self.operation.primitive.name}` compares the values of {self.called(0)} along dimension {dim}, split "
+            f"over {axes_text(axes)}: each device's best value and its position are gathered"
+        )
+        for one in (replace(after, dtype=before.dtype), after):
+            yield Implied("all-gather", axes, n, one.type, math.prod(one.local), one.nbytes * n, text, "move")
+
+    def product(self) -> Iterator[Implied]:
+        operands = [split_of(a) for a in self.operation.in_avals]
+        after = split_of(self.operation.out_avals[0])
+        roles = _roles(self.operation)
+        if after is None or None in operands or roles is None:
+            yield self._chosen(self._where(), "the types do not say how XLA splits this convolution", "move")
+            return
+        name = self.operation.primitive.name
+        contracted, results = roles
+        sums: list[tuple[str, ...]] = []
+        wanted = [[() for _ in s.dims] for s in operands]  # type: ignore[union-attr]
+        for k, placed in enumerate(results):
+            for d, r in placed.items():
+                wanted[k][d] = after.dims[r]  # type: ignore[call-overload]
+        for pair in contracted:
+            axes = [operands[k].dims[d] for k, d in enumerate(pair)]  # type: ignore[union-attr]
+            of_both = next(filter(None, axes), ())
+            taken = {a for k, placed in enumerate(results) for d in placed for a in operands[k].dims[d]}  # type: ignore[union-attr]
+            taken &= {a for dims in after.dims for a in dims}
+            if of_both and (any(a and a != of_both for a in axes) or taken & set(of_both)):
+                if self._is_free(operands, after):  # type: ignore[arg-type]
+                    text = f"`{name}` contracts a dimension split over {axes_text(of_both)}, and its result is split "
+                    yield self._chosen(of_both, text + "over it along another", "move")
+                    return
+                of_both = ()
+            for k, d in enumerate(pair):
+                wanted[k][d] = of_both or ()  # type: ignore[call-overload]
+            sums.append(tuple(a for a in of_both if a not in after.unreduced))
+        for k, split in enumerate(operands):
+            assert split is not None
+            text = f"{self.called(k)} is {layout_text(split.dims)}, and `{name}` needs it {layout_text(wanted[k])}"
+            yield from self._moved(split, replace(split, dims=tuple(wanted[k])), text, "move")
+        pairs = [pair for pair, axes in zip(contracted, sums, strict=True) if axes]
+        if not pairs:
+            return
+        text = (
+            f"`{name}` contracts {_dimensions(p[0] for p in pairs)} of {self.called(0)} with "
+            f"{_dimensions(p[1] for p in pairs)} of {self.called(1)}, split over "
+            f"{axes_text(a for axes in sums for a in axes)}: each device has a part of the sum"
+        )
+        yield from self._sums(after, after, [axes for axes in sums if axes], text, "sum")
+
+    @staticmethod
+    def _is_free(operands: Sequence[Split], after: Split) -> bool:
+        """Whether an axis splits neither an operand nor the result: XLA may split what it sums over along it."""
+        used = {a for split in (*operands, after) for axes in split.dims for a in axes}
+        return any(n > 1 and a not in used for a, n in after.sizes.items())
+
+    def _sums(
+        self, before: Split, after: Split, over: Sequence[tuple[str, ...]], text: str, why: Any
+    ) -> Iterator[Implied]:
+        """A sum of each device's part, one collective for each group of axes; scattered if the result is split over
+        them."""
+        whole = {a for axes in over for a in axes}
+        kept = tuple(tuple(a for a in axes if a not in whole) for axes in after.dims)
+        part = replace(after, dims=kept, dtype=before.dtype)
+        scattered = {a for axes in after.dims for a in axes}
+        for axes in over:
+            kind = "reduce-scatter" if set(axes) <= scattered else "all-reduce"
+            yield Implied(
+                kind, axes, after.number(axes), part.type, math.prod(part.local), part.nbytes,
+                f"{text}{', and keeps a part of it' if kind == 'reduce-scatter' else ''}", why,
+            )  # fmt: skip
+
+    # --- moves --------------------------------------------------------------------------------------------------------
+
+    def _moved(self, before: Split, after: Split, text: str, why: Any) -> Iterator[Implied]:
+        steps = moves(before, after)
+        if steps is None:
+            changed = {a for b, c in zip(before.dims, after.dims, strict=True) if b != c for a in (*b, *c)}
+            yield self._chosen(changed, text, why)
+            return
+        for kind, axes, part, nbytes in steps:
+            done = "it is gathered" if kind == "all-gather" else "its parts are exchanged"
+            yield Implied(
+                kind, axes, part.number(axes), part.type, math.prod(part.local), nbytes, f"{text}: {done}", why
+            )
+
+    def _chosen(self, axes: Iterable[str], text: str, why: Any) -> Implied:
+        """Values that move in a way that XLA chooses."""
+        sizes = next(s.sizes for s in map(split_of, self.operation.in_avals) if s is not None)
+        named = tuple(a for a in sizes if a in set(axes))
+        n = math.prod(sizes[a] for a in named)
+        return Implied("", named, n, "", 0, 0, f"{text}: XLA chooses how values are exchanged, if any are", why)
+
+    # --- operations that need no exchange -----------------------------------------------------------------------------
+
+    def _where(self) -> set[str]:
+        avals = (*self.operation.in_avals, *self.operation.out_avals)
+        return {a for s in map(split_of, avals) if s is not None for axes in s.dims for a in axes}
+
+    def _is_in_place(self) -> bool:
+        """Whether each device computes its part of the result from its parts of the operands."""
+        operation, name = self.operation, self.operation.primitive.name
+        if name in _ALONG:
+            return not any(s.dims[d] for s in self._operands() for d in self._worked_along(s))
+        return name in _IN_PLACE or plain(name).kind in ELEMENTWISE and name not in ("device_put", "bitcast_convert")
+
+    def _operands(self) -> list[Split]:
+        results = len(self.operation.out_avals[0].shape)
+        splits = filter(None, map(split_of, self.operation.in_avals))
+        return [s for s in splits if len(s.shape) == results]
+
+    def _worked_along(self, split: Split) -> list[int]:
+        """The dimensions along which an operation reads or writes elements at other places."""
+        params = self.operation.params
+        named = params.get("dimensions", params.get("dimension", params.get("axis")))
+        if named is not None:
+            return list(named) if isinstance(named, tuple) else [int(named)]
+        shapes = [a.shape for a in (*self.operation.in_avals, *self.operation.out_avals)]
+        alike = [s for s in shapes if len(s) == len(split.shape)]
+        return [d for d in range(len(split.shape)) if len({s[d] for s in alike}) > 1]
+
+
+_WRITTEN = {
+    "all-reduce": "all-reduce", "reduce-scatter": "reduce-scatter", "all_gather": "all-gather",
+    "all_to_all": "all-to-all", "ppermute": "collective-permute", "pbroadcast": "collective-broadcast",
+}  # fmt: skip
+"""XLA's collective for a kind of work, or else for a primitive."""
+_ALONG = (
+    "slice dynamic_slice dynamic_update_slice pad concatenate rev split sort cumsum cumprod cummax cummin cumlogsumexp"
+).split()
+"""Operations that move values along some dimensions, and compute the others separately."""
+_IN_PLACE = (
+    "reshape squeeze expand_dims broadcast_in_dim transpose copy gather scatter scatter-add stack unstack iota "
+    "random_bits random_wrap random_unwrap random_seed random_fold_in random_split threefry2x32 select_n clamp "
+    "reduce_precision name optimization_barrier new_ref get swap addupdate freeze"
+).split()
+"""Operations whose types JAX refuses unless each device has all that it needs."""
+
+
+def _roles(operation: Operation) -> tuple[list[tuple[int, int]], list[dict[int, int]]] | None:
+    """For a product the pairs of dimensions that it contracts, and for both operands the dimension of the result that
+    each of their other dimensions becomes; None if a convolution slides along a split dimension, or has groups."""
+    lhs, rhs = operation.in_avals
+    if operation.primitive.name == "dot_general":
+        (left, right), (left_batch, right_batch) = operation.params["dimension_numbers"]
+        n = len(left_batch)
+        results = [dict(zip(batch, range(n), strict=True)) for batch in (left_batch, right_batch)]
+        for k, (aval, summed) in enumerate(((lhs, left), (rhs, right))):
+            for d in range(len(aval.shape)):
+                if d not in summed and d not in results[k]:
+                    results[k][d] = n
+                    n += 1
+        return list(zip(left, right, strict=True)), results
+    numbers, params = operation.params["dimension_numbers"], operation.params
+    slides = [
+        split.dims[d]
+        for aval, spec in zip((lhs, rhs), (numbers.lhs_spec, numbers.rhs_spec), strict=True)
+        if (split := split_of(aval)) is not None
+        for d in spec[2:]
+    ]
+    if any(slides) or params["feature_group_count"] != 1 or params["batch_group_count"] != 1:
+        return None
+    out = numbers.out_spec
+    return [(numbers.lhs_spec[1], numbers.rhs_spec[1])], [
+        {numbers.lhs_spec[0]: out[0]} | dict(zip(numbers.lhs_spec[2:], out[2:], strict=True)),
+        {numbers.rhs_spec[0]: out[1]},
+    ]
+
+
+# --- from one layout to another ---------------------------------------------------------------------------------------
+
+
+def moves(before: Split, after: Split) -> list[tuple[str, tuple[str, ...], Split, int]] | None:
+    """The collectives by which XLA goes from one layout to another: kind, axes, one device's operand, bytes.
+
+    None if there are several ways. To split a value further, each device drops what it does not need.
+    """
+    common = [_shared(b, a) for b, a in zip(before.dims, after.dims, strict=True)]
+    left = [b[n:] for b, n in zip(before.dims, common, strict=True)]
+    entering = [a[n:] for a, n in zip(after.dims, common, strict=True)]
+    gone, new = {a for axes in left for a in axes}, {a for axes in entering for a in axes}
+    moved = [d for d, axes in enumerate(left) if set(axes) & new]
+    if any(a and b for a, b in zip(left, entering, strict=True)) or len(moved) > 1:
+        return None
+    steps: list[tuple[str, tuple[str, ...], Split, int]] = []
+    state = before
+    for d in reversed(range(len(left))):  # XLA gathers the last dimension first
+        if left[d] and d not in moved:
+            part, state = state, _changed(state, d, before.dims[d][: common[d]])
+            steps.append(("all-gather", left[d], part, state.nbytes))
+    if moved:
+        (d,) = moved
+        target = next((k for k, axes in enumerate(entering) if axes == left[d]), None)
+        if target is None or gone & new != set(left[d]):
+            return None
+        for k, axes in enumerate(entering):
+            if axes and k != target:
+                state = _changed(state, k, after.dims[k])
+        steps.append(("all-to-all", left[d], state, state.nbytes))
+    return steps
+
+
+def _shared(before: tuple[str, ...], after: tuple[str, ...]) -> int:
+    n = 0
+    while before[n : n + 1] and before[n : n + 1] == after[n : n + 1]:
+        n += 1
+    return n
+
+
+def _changed(split: Split, dim: int, axes: tuple[str, ...]) -> Split:
+    return replace(split, dims=(*split.dims[:dim], axes, *split.dims[dim + 1 :]))
+
+
+def _with(before: Dims, after: Dims, axes: Iterable[str]) -> Dims:
+    """The layout in which these axes split the dimensions that they split afterwards."""
+    added = set(axes)
+    return tuple(
+        a if set(a) - set(b) and set(a) - set(b) <= added and a[: len(b)] == b else b
+        for b, a in zip(before, after, strict=True)
+    )
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def axes_text(axes: Iterable[str]) -> str:
+    """`` `data` and `model` ``."""
+    return together([f"`{a}`" for a in dict.fromkeys(axes)])
+
+
+def layout_text(dims: Sequence[Sequence[str]]) -> str:
+    """`` split over `data` along dimension 0 ``, or `replicated`."""
+    parts = [f"over {axes_text(axes)} along dimension {d}" for d, axes in enumerate(dims) if axes]
+    return f"split {together(parts)}" if parts else "replicated"
+
+
+def _dimensions(dims: Iterable[int]) -> str:
+    named = list(map(str, dims))
+    return f"dimension{'s' if len(named) > 1 else ''} {together(named)}"
