@@ -122,11 +122,12 @@ def implied(equation: Equation, called: Called | None = None) -> tuple[Implied, 
     operation = equation.operation
     if operation.programs or all(split_of(a) is None for a in operation.in_avals):
         return ()
-    rule = _Rule(operation, called or _by_position(len(operation.in_avals)))
+    rule = _Rule(operation, called or called_by_position(len(operation.in_avals)))
     return tuple(rule.found())
 
 
-def _by_position(n: int) -> Called:
+def called_by_position(n: int) -> Called:
+    """What operands without names are called, of an equation with n of them."""
     ordinals = ("first", "second", "third", "fourth", "fifth")
     return lambda k: "its operand" if n == 1 else f"its {ordinals[k]} operand" if k < len(ordinals) else "an operand"
 
@@ -144,7 +145,7 @@ class _Rule:
         if not any(s is not None and s.is_split for s in map(split_of, operation.in_avals)):
             return
         name = operation.primitive.name
-        if name in ("reshard", "sharding_constraint", "device_put", "mesh_cast"):
+        if name in ("reshard", "sharding_constraint", "device_put"):
             yield from self.asked()
         elif name in ("dot_general", "conv_general_dilated"):
             yield from self.product()
@@ -352,7 +353,7 @@ _ALONG = (
 _IN_PLACE = (
     "reshape squeeze expand_dims broadcast_in_dim transpose copy gather scatter scatter-add stack unstack iota "
     "random_bits random_wrap random_unwrap random_seed random_fold_in random_split threefry2x32 select_n clamp "
-    "reduce_precision name optimization_barrier new_ref get swap addupdate freeze"
+    "reduce_precision name mesh_cast optimization_barrier new_ref get swap addupdate freeze"
 ).split()
 """Operations whose types JAX refuses unless each device has all that it needs."""
 

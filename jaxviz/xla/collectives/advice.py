@@ -34,8 +34,7 @@ class Advisor:
                 return self._of_transpose(cause)
             case "cotangent":
                 return self._of_cotangent(cause, exchange)
-            case "asked":
-                assert cause.need is not None
+            case "asked" if cause.need is not None:
                 layout = _spec(cause.need.before.dims)
                 return f"ask for the layout that it already has, {layout}, so that nothing is moved here"
             case "move" if exchange.kind == "all-gather" and cause.value is not None:

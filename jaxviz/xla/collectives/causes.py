@@ -11,6 +11,7 @@ from jaxviz.ir import compat, primitives
 from jaxviz.ir.syntax import Atom, Equation
 from jaxviz.report.tables import together
 from jaxviz.xla.collectives.exchanges import SUMMED, Exchange, ExchangeCause
+from jaxviz.xla.collectives.from_types import FromTypes
 from jaxviz.xla.collectives.report import in_words
 from jaxviz.xla.collectives.values import ValueNames
 from jaxviz.xla.compat.reshards import Need, Needs, Split
@@ -30,6 +31,7 @@ class Causes:
     needs: Needs
     places: Places
     values: ValueNames
+    types: FromTypes
 
     def of(self, exchange: Exchange) -> ExchangeCause | None:
         """The cause of a collective; None if it is unknown."""
@@ -38,8 +40,11 @@ class Causes:
             if is_collective(place.equation):
                 return ExchangeCause(self._written(place), "written", number, self.values.cotangent_of(place.equation))
         need = self._need(exchange)
-        if need is None:
-            return None
+        if need is None or self._size(need) != exchange.size:
+            # XLA named it after another instruction: what the types say of its axes and size is certain.
+            of_types = self.types.cause_of(exchange)
+            if of_types is not None or need is None:
+                return of_types
         # If the value is named after the equation that computes it, the equation that it is moved for says more.
         named = self.places.tags.named(need.path)
         numbers = (

@@ -14,7 +14,6 @@ from jaxviz.analysis.training_step import subject_of
 from jaxviz.analysis.walk import primal_equation
 from jaxviz.arguments import Argnums
 from jaxviz.features.residuals.notes import gradient_note
-from jaxviz.higher_order import is_loop, is_scan, scan_length
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.stack import deep_stack, usual_stack
@@ -26,6 +25,7 @@ from jaxviz.xla.collectives.advice import Advisor
 from jaxviz.xla.collectives.causes import Causes, is_collective
 from jaxviz.xla.collectives.compiling import Partitioned, partitioned
 from jaxviz.xla.collectives.exchanges import Axes, Exchange, Reading
+from jaxviz.xla.collectives.from_types import FromTypes, comparison, trips_of
 from jaxviz.xla.collectives.partitioner_log import Warned
 from jaxviz.xla.collectives.replicated import find_replicated
 from jaxviz.xla.collectives.report import Collective, Collectives, Rematerialized, WrittenCollective
@@ -42,9 +42,9 @@ _ASKS = ("sharding_constraint", "reshard")
 @api_boundary
 @counting("collectives")
 @deep_stack
-def collectives(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> Collectives:
+def collectives(f: Any, *args: Any, argnums: Argnums = 0, compile: bool = True, **kwargs: Any) -> Collectives:
     """Reports what devices exchange in a function's gradient: which line each collective is for, how many bytes, how
-    often, and why. It compiles the gradient.
+    often, and why. It compiles the gradient, unless only what the types imply is asked for.
 
     >>> print(jaxviz.collectives(loss, params, x))
     gradient of `loss` in `params` on 8 devices (data=8), compiled on cpu: each device sends at least 84.0 KiB a run …
@@ -55,6 +55,12 @@ def collectives(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> Coll
     found". It also lists the collectives of the function itself, values that are replicated without being asked for,
     and values that XLA gathers only to reshard them, each with its line.
 
+    Over explicit axes, types say how each value is laid out, and so what devices exchange. With `compile=False` the
+    report has what they imply, with line and cause, and the devices need not exist:
+
+    >>> with jax.sharding.use_abstract_mesh(mesh):
+    ...     print(jaxviz.collectives(loss, params, x, compile=False))
+
     For a training step, which computes a gradient itself and returns more than one number, the report covers the whole
     step. Compiled programs are cached, by program and flags; compiling can be interrupted.
 
@@ -63,9 +69,10 @@ def collectives(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> Coll
         its arguments are on several, also as `jax.ShapeDtypeStruct` with a sharding, or if it specifies a mesh.
       *args, **kwargs: its arguments, as for `derive`.
       argnums: the positional arguments to differentiate with respect to; `()` for the function without its gradient.
+      compile: whether to compile it. Otherwise the report has what the types imply: nothing about auto axes.
 
     Raises:
-      ValueError: the devices of an argument's mesh do not exist, or the compiled program has no schedule.
+      ValueError: it is to be compiled, and the devices of an argument's mesh do not exist, or the compiled program has no schedule.
       TypeError: a compiled program is given.
       the errors of `derive` and of compiling.
     """
@@ -75,6 +82,8 @@ def collectives(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> Coll
             "jaxviz.collectives(f, *args) with the function"
         )
     derivation = subject_of(f, args, kwargs, argnums)
+    if not compile:
+        return implied_collectives_of(gradient_or_step(derivation))
     step = derivation.step
     _check_devices(*(derivation.primal, derivation.placed) if step is None else (step.traced, step.placed))
     return collectives_of(gradient_or_step(derivation))
@@ -86,7 +95,8 @@ def _check_devices(program: Program, placed: Sequence[Any]) -> None:
             raise ValueError(
                 f"{name or 'an argument'} has a sharding over an AbstractMesh, which has no devices to compile for: "
                 "use a sharding over a jax.sharding.Mesh; on a CPU, "
-                "XLA_FLAGS=--xla_force_host_platform_device_count=8 gives 8 devices"
+                "XLA_FLAGS=--xla_force_host_platform_device_count=8 gives 8 devices. compile=False reports what the "
+                "types imply"
             )  # fmt: skip
 
 
@@ -100,20 +110,32 @@ def collectives_of(subject: CompiledSubject) -> Collectives:
     mesh = max(needs.meshes.values(), key=len, default={}) or axes_named(program, subject.placed)
     axes = Axes(needs.meshes if is_known else {"mesh": mesh} if mesh else {}, needs.devices)
     reading = Reading(Module(message("Module", partition.module)), places, axes, n_devices)
-    causes = Causes(needs, places, ValueNames(places))
+    types = FromTypes(places, ValueNames(places))
+    causes = Causes(needs, places, types.values, types)
     exchanges = [replace(e, cause=causes.of(e)) for e in reading.exchanges()]
     rematerialized = None if partition.warned is None else tuple(_rematerialized(partition.warned, causes))
     replicated = sorted(find_replicated(causes, subject.results, mesh), key=lambda r: -r.nbytes) if is_known else []
+    rows, of_types = _rows(exchanges, Advisor(causes, exchanges)), types.rows()
     notes = (
-        *_notes(partition),
-        *gradient_note(lowering.derivation),
+        *comparison(of_types, rows), *_notes(partition), *gradient_note(lowering.derivation),
         *unopened_note([u for u in lowering.derivation.unopened if u.name not in _ASKS]),
     )
     return Collectives(
-        program.name, subject.about, partition.compiler, n_devices, dict(mesh),
-        _rows(exchanges, Advisor(causes, exchanges)), tuple(_written(places, exchanges)), tuple(replicated),
-        rematerialized, notes,
+        program.name, subject.about, partition.compiler, n_devices, dict(mesh), rows,
+        tuple(_written(places, exchanges)), tuple(replicated), rematerialized, of_types, notes,
     )  # fmt: skip
+
+
+@usual_stack
+def implied_collectives_of(subject: CompiledSubject) -> Collectives:
+    """What the types of a gradient, or of a training step, imply; compiles nothing."""
+    places, program = subject.places, subject.program
+    types = FromTypes(places, ValueNames(places))
+    mesh = axes_named(program, subject.placed)
+    notes = (*types.notes(), *gradient_note(subject.lowering.derivation))
+    return Collectives(
+        program.name, subject.about, None, subject.n_devices, mesh, (), (), (), None, types.rows(), notes
+    )
 
 
 def _notes(result: Partitioned) -> Iterator[str]:
@@ -195,10 +217,7 @@ def _written(places: Places, exchanges: Sequence[Exchange]) -> Iterator[WrittenC
 def _written_row(number: int, place: EquationPlace, places: Places, became: tuple[str, ...]) -> WrittenCollective:
     what, location, _ = places.label(number)
     equation = place.equation
-    loops = [e for e in place.within if is_loop(e)]
-    trips: int | None = 1
-    for loop in loops:
-        trips = trips * scan_length(loop) if trips is not None and is_scan(loop) else None
+    trips = trips_of(place)
     avals = [a.aval for a in equation.invars if hasattr(a.aval, "shape")][: len(equation.outvars)]
     axes = tuple(sorted(map(str, compat.axis_names(equation.operation.params))))
     text = type_text(avals[0]) if avals else ""

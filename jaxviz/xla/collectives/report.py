@@ -21,11 +21,12 @@ CauseKind = Literal["written", "cotangent", "sum", "asked", "move", ""]
 
 @dataclass(frozen=True, slots=True)
 class Collective(Data):
-    """A collective of the compiled program, or several equal ones of one expression in repeated layers.
+    """A collective of the compiled program, or one that types imply, or several equal ones of one expression in
+    repeated layers.
 
     Args:
       kind: 'all-reduce', 'reduce-scatter', 'all-gather', 'all-to-all', 'collective-permute', 'collective-broadcast' or
-        'ragged-all-to-all'.
+        'ragged-all-to-all'; '' if types imply that XLA may exchange values, and not how.
       axes: the mesh axes along which devices exchange values; () if they are along none.
       group_size: the number of devices that exchange values.
       type: the type of one device's operand, such as `f32[8,64]`.
@@ -42,7 +43,7 @@ class Collective(Data):
         is summed; 'sum' for a sum over a split dimension; 'asked' for a layout that the function asks for; 'move' for
         one that an operation needs.
       advice: what would defer, merge or avoid it; '' if nothing is known.
-      instructions: the names of the compiled program's instructions.
+      instructions: the names of the compiled program's instructions; () for what types imply.
       equations: the numbers of the equations that they are for, as `Tags` numbers them.
     """
 
@@ -163,7 +164,7 @@ class Rematerialized(Data):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Collectives(Report, schema="collectives"):
-    """What devices exchange in a compiled gradient or training step. See `jaxviz.collectives`.
+    """What devices exchange in a gradient or training step, compiled or as its types imply. See `jaxviz.collectives`.
 
     >>> found = jaxviz.collectives(loss, params, x)
     >>> found.sent_nbytes, [(c.primitive, c.location) for c in found.compiled]
@@ -171,46 +172,54 @@ class Collectives(Report, schema="collectives"):
     Args:
       function: the name of the function.
       about: what the report is about, such as "gradient of `loss` in `params`".
-      compiler: the compiler.
+      compiler: the compiler; None if nothing was compiled.
       n_devices: the number of devices that it runs on.
       mesh: the axes of its mesh, each with its size.
-      compiled: the collectives of the compiled program, those that send most first.
+      compiled: the collectives of the compiled program, those that send most first; () if nothing was compiled.
       written: those of the function and of its gradient before XLA partitions them.
       replicated: values that are replicated without being asked for, largest first.
-      rematerialized: values that XLA gathers whole only to reshard them; None if XLA's log could not be read.
+      rematerialized: values that XLA gathers whole only to reshard them; None if XLA's log could not be read, or
+        nothing was compiled.
+      implied: those that the types imply, in the same order.
       notes: remarks on the whole program.
     """
 
     function: str
     about: str
-    compiler: Compiler
+    compiler: Compiler | None
     n_devices: int
     mesh: dict[str, int]
     compiled: tuple[Collective, ...] = field(repr=False)
     written: tuple[WrittenCollective, ...] = field(repr=False)
     replicated: tuple[Replicated, ...] = field(repr=False)
     rematerialized: tuple[Rematerialized, ...] | None = field(repr=False)
+    implied: tuple[Collective, ...] = field(default=(), repr=False)
     notes: tuple[str, ...] = ()
 
     _data = (
         "function", "about", "compiler", "n_devices", "mesh", "nbytes", "sent_nbytes", "explained", "compiled",
-        "written", "replicated", "rematerialized", "notes",
+        "implied", "written", "replicated", "rematerialized", "notes",
     )  # fmt: skip
+
+    @property
+    def rows(self) -> tuple[Collective, ...]:
+        """Those of the compiled program, or if nothing was compiled, those that the types imply."""
+        return self.implied if self.compiler is None else self.compiled
 
     @cached_property
     def nbytes(self) -> int:
         """Bytes of the arrays that are exchanged in one run, on one device."""
-        return sum(c.total_nbytes for c in self.compiled)
+        return sum(c.total_nbytes for c in self.rows)
 
     @cached_property
     def sent_nbytes(self) -> int:
         """The minimum number of bytes that each device sends in one run."""
-        return sum(c.total_sent_nbytes for c in self.compiled)
+        return sum(c.total_sent_nbytes for c in self.rows)
 
     @cached_property
     def explained(self) -> float:
         """The fraction of the exchanged bytes whose cause is known."""
-        known = sum(c.total_nbytes for c in self.compiled if c.cause)
+        known = sum(c.total_nbytes for c in self.rows if c.cause)
         return known / self.nbytes if self.nbytes else 1.0
 
     @property
@@ -218,28 +227,31 @@ class Collectives(Report, schema="collectives"):
         """gradient of `loss` on 8 devices (data=8), compiled on cpu: each device sends at least 61.4 KiB a run in …"""
         on = ", ".join(f"{axis}={n}" for axis, n in self.mesh.items())
         on = f"{counted(self.n_devices, 'device')}{f' ({on})' if on else ''}"
-        if not self.compiled:
-            return f"{self.about} on {on}, compiled on {self.compiler.backend}: no collectives"
-        first = self.compiled[0]
+        how = "not compiled" if self.compiler is None else f"compiled on {self.compiler.backend}"
+        rows = [c for c in self.rows if c.kind]
+        if not rows:
+            implied = "the types imply " if self.compiler is None else ""
+            return f"{self.about} on {on}, {how}: {implied}no collectives"
+        first = rows[0]
         where = f" ({short_location(first.location)})" if first.location is not None else ""
-        n = sum(c.count for c in self.compiled)
+        n = sum(c.count for c in rows)
         most = f", most of it in the {first.kind} for {in_words(_OPERATION.sub('', first.what))}"
-        more = f"{most if len(self.compiled) > 1 else ''}{where}"
+        more = f"{most if len(rows) > 1 else ''}{where}"
+        implied = "the types imply that " if self.compiler is None else ""
         remat = len(self.rematerialized or ())
         them = "it" if remat == 1 else "them"
         also = f"; XLA replicates {counted(remat, 'value')} only to reshard {them}" if remat else ""
         return (
-            f"{self.about} on {on}, compiled on {self.compiler.backend}: each device sends at least "
+            f"{self.about} on {on}, {how}: {implied}each device sends at least "
             f"{format_bytes(self.sent_nbytes)} a run in {counted(n, 'collective')}{more}{also}"
         )
 
     def _parts(self) -> Iterator[Part]:
         yield Table(
             ("kind", "over", "sent", "bytes", "times", "pass", "line", "why"),
-            [_row(c) for c in self.compiled], "<<>>><<<",
-            "after partitioning, on each device:" if self.compiled else "", more=self._more,
+            [_row(c) for c in self.rows], "<<>>><<<", self._title if self.rows else "", more=self._more,
         )  # fmt: skip
-        advice = grouped((c for c in self.compiled if c.advice), lambda c: _QUOTED.sub("`…`", c.advice))
+        advice = grouped((c for c in self.rows if c.advice), lambda c: _QUOTED.sub("`…`", c.advice))
         if advice:
             yield "What would defer, merge or avoid them:"
             yield Listed(map(_advice, advice))
@@ -265,8 +277,14 @@ class Collectives(Report, schema="collectives"):
             )
         yield from self.notes
 
+    @property
+    def _title(self) -> str:
+        if self.compiler is None:
+            return "implied by the types, on each device:"
+        return "after partitioning, on each device:"
+
     def _more(self, shown: int) -> str:
-        rest = self.compiled[shown:]
+        rest = self.rows[shown:]
         return more_rows(
             len(rest), sum(c.count for c in rest), "collective", format_bytes(sum(c.total_sent_nbytes for c in rest))
         )
@@ -288,8 +306,9 @@ def _advice(same: Sequence[Collective]) -> str:
 def _row(c: Collective) -> tuple[str, ...]:
     over = ", ".join(c.axes) or f"{c.group_size} devices"
     cause = c.cause or f"{in_words(c.what)}: no cause found"
+    sizes = (format_bytes(c.total_sent_nbytes), format_bytes(c.nbytes)) if c.kind else ("?", "?")
     return (
-        c.kind, over, format_bytes(c.total_sent_nbytes), format_bytes(c.nbytes), c.times, c.stage,
+        c.kind or "?", over, *sizes, c.times, c.stage,
         short_location(c.location), cause,
     )  # fmt: skip
 
