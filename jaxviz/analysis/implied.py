@@ -19,8 +19,8 @@ import numpy as np
 
 from jaxviz.ir import compat
 from jaxviz.ir.primitives import ELEMENTWISE, exchanges, plain
-from jaxviz.ir.syntax import Equation, Operation
-from jaxviz.report.tables import together
+from jaxviz.ir.syntax import Operation
+from jaxviz.report.tables import format_bytes, together
 
 Dims = tuple[tuple[str, ...], ...]
 """The axes that each dimension is split over, the outermost first."""
@@ -112,14 +112,13 @@ Called = Callable[[int], str]
 """What an operand is called, by its position."""
 
 
-def implied(equation: Equation, called: Called | None = None) -> tuple[Implied, ...]:
-    """What devices exchange for an equation; not for those of the programs that it holds.
+def implied(operation: Operation, called: Called | None = None) -> tuple[Implied, ...]:
+    """What devices exchange for an operation; not for those of the programs that it holds.
 
     Args:
-      equation: the equation.
+      operation: the operation.
       called: the names of its operands; by default 'its operand', or 'its first operand' and so on.
     """
-    operation = equation.operation
     if operation.programs or all(split_of(a) is None for a in operation.in_avals):
         return ()
     rule = _Rule(operation, called or called_by_position(len(operation.in_avals)))
@@ -442,6 +441,14 @@ def _with(before: Dims, after: Dims, axes: Iterable[str]) -> Dims:
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
+
+
+def described(exchange: Implied) -> str:
+    """All that is known of an exchange, in a sentence: 'all-reduce over `data` of 8.0 KiB, implied by the types: …'."""
+    if not exchange.kind:
+        return exchange.cause
+    size = format_bytes(exchange.nbytes)
+    return f"{exchange.kind} over {axes_text(exchange.axes)} of {size}, implied by the types: {exchange.cause}"
 
 
 def axes_text(axes: Iterable[str]) -> str:

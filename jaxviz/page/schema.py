@@ -33,7 +33,7 @@ from typing import Any, Literal
 import numpy as np
 
 MAGIC = b"jaxviz"
-VERSION = 22
+VERSION = 23
 _GZIP = b"\x1f\x8b"
 _PREFIX = struct.Struct("<6sHII")
 
@@ -90,10 +90,13 @@ COLUMNS: Mapping[str, str] = {
     "equation_runs": "how often it runs; 0 if its nested programs are counted",
     "equation_group": "a number shared by the equations of one expression in repeated layers, calls and iterations",
     "equation_twin": "first row that shows the same equation, or -1 if this is the first",
-    # Columns for few equations: those that name an axis, shard_maps, and jits with donated arguments.
+    # Columns for few equations: those that name an axis, or whose types imply an exchange, shard_maps, and jits with
+    # donated arguments.
     "axis_rows": "equation that names axes; its first param says which",
     "axis_exchanges": "1 if the devices or examples along them exchange values, as in a psum; 0 if they do not, "
     "as in a pvary",
+    "implied_rows": "equation for which devices exchange values, as the types of its operands and results imply",
+    "implied_texts": "string: what they exchange and why, a line for each collective",
     "layout_rows": "equation that runs its program on each device of a mesh; its first param says along which axes",
     "layout_texts": "string: what runs the program, 'device' or for example 'place along i'; then a line per "
     "operand and per result with its sharding, such as \"P('i')\"",

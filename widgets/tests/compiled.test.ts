@@ -4,7 +4,7 @@ import { textView } from "../src/code/editor";
 import { linkScrolling, Places, target } from "../src/code/scrolling";
 import { compiledOf, switchesOf } from "../src/host/sync";
 import { PATIENCE } from "../src/host/work";
-import { exchangesIn } from "../src/model/exchanges";
+import { exchangesIn, ownExchanges } from "../src/model/exchanges";
 import { GONE, NO_ANSWER } from "../src/model/work";
 import { CompiledPane } from "../src/panes/compiled";
 import { Linked, partsOf } from "../src/panes/compiledtext";
@@ -423,3 +423,12 @@ describe("linked scrolling", () => {
 });
 
 vi.stubGlobal("requestAnimationFrame", (callback: () => void) => setTimeout(callback, 0));
+
+test("an equation whose types imply an exchange is marked, with what is exchanged and why", () => {
+  const m = model({ implied_rows: [2], implied_texts: [13] });
+  m.view.strings[13] = "all-reduce over `data` of 8.0 KiB\nall-gather over `model` of 1.0 KiB";
+  expect(ownExchanges(m).get(2)).toEqual([
+    "all-reduce over `data` of 8.0 KiB",
+    "all-gather over `model` of 1.0 KiB",
+  ]);
+});

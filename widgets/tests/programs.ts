@@ -13,7 +13,7 @@ const OFFSETS = {
 } as const;
 
 const OTHERS = [
-  "axis_rows axis_exchanges layout_rows layout_texts donation_rows donation_operands donation_results",
+  "axis_rows axis_exchanges implied_rows implied_texts layout_rows layout_texts donation_rows donation_operands donation_results",
   "donation_reasons literal_text literal_type residual_name residual_label residual_group residual_type residual_nbytes residual_per_device",
   "residual_dummy residual_kind residual_location residual_scope residual_module residual_rule residual_reason residual_outlier",
   "group_label group_why residual_kept",

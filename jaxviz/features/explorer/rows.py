@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxviz.analysis.donation import Donation, donations_of
 from jaxviz.analysis.grouping import alike, grouped, pattern, repetitions
+from jaxviz.analysis.implied import described, implied
 from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import remembered
 from jaxviz.features.explorer.numbers import Numbers, Shared, shared
@@ -231,11 +232,14 @@ class Rows:
             self._add_more(row, self.equations[row].operation)
 
     def _add_more(self, row: int, operation: Operation) -> None:
-        """The columns that few equations have: axes, layouts, donations, called functions, trip counts."""
+        """The columns that few equations have: axes, implied exchanges, layouts, donations, calls, trip counts."""
         add = self.columns
         if compat.axis_names(operation.params):
             add["axis_rows"].append(row)
             add["axis_exchanges"].append(int(primitives.exchanges(operation.primitive)))
+        elif exchanged := implied(operation):
+            add["implied_rows"].append(row)
+            add["implied_texts"].append(self.numbers.string("\n".join(map(described, exchanged))))
         if of(operation) is SHARD_MAP:
             add["layout_rows"].append(row)
             add["layout_texts"].append(self.numbers.string("\n".join(layouts(operation.params))))
@@ -290,7 +294,8 @@ class Rows:
 
 
 def _has_more(operation: Operation) -> bool:
-    return bool(compat.axis_names(operation.params) or of(operation) is SHARD_MAP or _donations(operation))
+    is_of_devices = compat.axis_names(operation.params) or of(operation) is SHARD_MAP or implied(operation)
+    return bool(is_of_devices or _donations(operation))
 
 
 def _donations(operation: Operation) -> Sequence[Donation]:

@@ -44,7 +44,7 @@ class FromTypes:
     def _of(self, place: EquationPlace) -> Sequence[Implied]:
         equation = place.equation
         by_position = called_by_position(len(equation.invars))
-        return implied(equation, lambda k: in_words(self.values.name(equation.invars[k])) or by_position(k))
+        return implied(equation.operation, lambda k: in_words(self.values.name(equation.invars[k])) or by_position(k))
 
     def rows(self) -> tuple[Collective, ...]:
         """The exchanges, equal ones of one expression in repeated layers as one; those that send most first."""
@@ -144,11 +144,11 @@ def in_total(rows: Sequence[Collective]) -> Counter[tuple[str, tuple[str, ...], 
     return total
 
 
-def comparison(implied_rows: Sequence[Collective], compiled: Sequence[Collective]) -> Iterator[str]:
-    """Whether what is compiled is what the types imply, in a sentence."""
-    if not implied_rows:
+def comparison(types: FromTypes, rows: Sequence[Collective], compiled: Sequence[Collective]) -> Iterator[str]:
+    """Whether what is compiled is what the types imply, in a sentence; nothing if there are auto axes."""
+    if not rows or types.auto_axes:
         return
-    before, after = in_total(implied_rows), in_total(compiled)
+    before, after = in_total(rows), in_total(compiled)
     if before == after:
         yield "The types imply these collectives, and no others."
         return

@@ -38,7 +38,7 @@ export function exchangesIn(model: Model, compiled: string): Map<number, readonl
   return new Map([...found].map(([row, texts]) => [row, [...texts]]));
 }
 
-/** The collectives in the function itself. */
+/** The collectives in the function itself, and those that types imply. */
 export function ownExchanges(model: Model): Map<number, readonly string[]> {
   const found = new Map<number, readonly string[]>();
   for (const [row, exchanges] of model.axes) {
@@ -48,5 +48,8 @@ export function ownExchanges(model: Model): Map<number, readonly string[]> {
         `${model.primitive(row)}, ${model.params(row)[0]}, ${model.sizeText(v)}: a collective that your code calls here, or its transpose`,
       ]);
   }
+  model.column("implied_rows").forEach((row, i) => {
+    found.set(row, model.text("implied_texts", i).split("\n"));
+  });
   return found;
 }

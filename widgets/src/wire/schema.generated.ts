@@ -1,7 +1,7 @@
 /** Written by `python tests/page/wire_types.py` from `jaxviz/page/schema.py`, which says more: not to be edited. */
 
 export const MAGIC = "jaxviz";
-export const VERSION = 22;
+export const VERSION = 23;
 
 export type Column = Uint8Array | Int8Array | Uint16Array | Int16Array | Int32Array | Float64Array;
 
@@ -145,6 +145,10 @@ export type ColumnName =
   | "axis_rows"
   /** 1 if the devices or examples along them exchange values, as in a psum; 0 if they do not, as in a pvary */
   | "axis_exchanges"
+  /** equation for which devices exchange values, as the types of its operands and results imply */
+  | "implied_rows"
+  /** string: what they exchange and why, a line for each collective */
+  | "implied_texts"
   /** equation that runs its program on each device of a mesh; its first param says along which axes */
   | "layout_rows"
   /** string: what runs the program, 'device' or for example 'place along i'; then a line per operand and per result with its sharding, such as "P('i')" */
