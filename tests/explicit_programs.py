@@ -245,3 +245,43 @@ def varying_in_a_scan(w, x):
         return lax.psum(lax.scan(step, c, x)[0], "data")
 
     return per_device(w, x)
+
+
+@program(((8, 4, 3, 3), P()), ((16, 4, 8, 8), P("data", None, None, None)))
+def convolution(w, x):
+    return loss_of(lax.conv_general_dilated(x, w, (1, 1), "SAME"))
+
+
+@program(((128, 64), P(None, "model")), (X, P("data", "model")))
+def largest_along_a_split_dimension(w, x):
+    return loss_of(x) + jnp.sum(w[0] * jnp.argmax(x, axis=1).sum())
+
+
+@program((W, P("model", None)), (X, P("data", "model")))
+def two_sums(w, x):
+    h = jnp.einsum("bd,df->bf", x, w, out_sharding=P("data", None))
+    return jnp.sum(jnp.max(h, axis=0))
+
+
+@program((W, REPLICATED), (X, P(("data", "model"), None)))
+def batch_over_both_axes(w, x):
+    return loss_of(x @ w)
+
+
+@program((W, COLUMNS), ((64, 16), P(None, "data")))
+def result_asked_for_whole(w, x):
+    return loss_of(jnp.einsum("db,df->bf", x, w, out_sharding=P(None, None)))
+
+
+@program((W, REPLICATED), (X, ROWS), (X, ROWS))
+def accumulated_unreduced(w, x, y):
+    """The gradients of two microbatches are added unreduced, and summed once: the program is a training step."""
+    reduced = jax.reshard(w, P(None, None, reduced={"data"}))
+    first, second = (jax.grad(lambda w, x: loss_of(x @ w))(reduced, each) for each in (x, y))
+    return jnp.sum(w), w - 0.1 * jax.reshard(first + second, P(None, None))
+
+
+@program((X, P("data", None)))
+def in_the_memory_of_the_host(x):
+    h = jax.device_put(jnp.sin(x), jax.memory.Space.Host)
+    return loss_of(jax.device_put(h, jax.memory.Space.Device))

@@ -18,8 +18,9 @@ import jax
 import numpy as np
 
 from jaxviz.ir import compat
+from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.primitives import ELEMENTWISE, exchanges, plain
-from jaxviz.ir.syntax import Operation
+from jaxviz.ir.syntax import Operation, Program, Var
 from jaxviz.report.tables import format_bytes, together
 
 Dims = tuple[tuple[str, ...], ...]
@@ -227,52 +228,33 @@ class _Rule:
             yield Implied("all-gather", axes, n, one.type, math.prod(one.local), one.nbytes * n, text, "move")
 
     def product(self) -> Iterator[Implied]:
-        operands = [split_of(a) for a in self.operation.in_avals]
-        after = split_of(self.operation.out_avals[0])
-        roles = _roles(self.operation)
-        if after is None or None in operands or roles is None:
-            yield self._chosen(self._where(), "the types do not say how XLA splits this convolution", "move")
-            return
+        """XLA moves operands so that each device multiplies its parts, and then adds up what they contribute."""
         name = self.operation.primitive.name
-        contracted, results = roles
-        sums: list[tuple[str, ...]] = []
-        wanted = [[() for _ in s.dims] for s in operands]  # type: ignore[union-attr]
-        for k, placed in enumerate(results):
-            for d, r in placed.items():
-                wanted[k][d] = after.dims[r]  # type: ignore[call-overload]
-        for pair in contracted:
-            axes = [operands[k].dims[d] for k, d in enumerate(pair)]  # type: ignore[union-attr]
-            of_both = next(filter(None, axes), ())
-            taken = {a for k, placed in enumerate(results) for d in placed for a in operands[k].dims[d]}  # type: ignore[union-attr]
-            taken &= {a for dims in after.dims for a in dims}
-            if of_both and (any(a and a != of_both for a in axes) or taken & set(of_both)):
-                if self._is_free(operands, after):  # type: ignore[arg-type]
-                    text = f"`{name}` contracts a dimension split over {axes_text(of_both)}, and its result is split "
-                    yield self._chosen(of_both, text + "over it along another", "move")
-                    return
-                of_both = ()
-            for k, d in enumerate(pair):
-                wanted[k][d] = of_both or ()  # type: ignore[call-overload]
-            sums.append(tuple(a for a in of_both if a not in after.unreduced))
-        for k, split in enumerate(operands):
-            assert split is not None
-            text = f"{self.called(k)} is {layout_text(split.dims)}, and `{name}` needs it {layout_text(wanted[k])}"
-            yield from self._moved(split, replace(split, dims=tuple(wanted[k])), text, "move")
-        pairs = [pair for pair, axes in zip(contracted, sums, strict=True) if axes]
+        product = _product_of(self.operation)
+        if product is None:
+            yield self._chosen(self._where(), f"`{name}` slides along a split dimension, or has groups", "move")
+            return
+        over = [product.summed(pair) for pair in product.contracted]
+        if any(axes is None for axes in over):
+            clashing = {a for k, pair in enumerate(product.contracted) if over[k] is None for a in product.along(pair)}
+            text = f"`{name}` contracts a dimension split over {axes_text(clashing)}, along which other dimensions are "
+            yield self._chosen(clashing, text + "split", "move")
+            return
+        summed = [axes or () for axes in over]
+        for k, split in enumerate(product.operands):
+            wanted = product.wanted(k, summed)
+            text = f"{self.called(k)} is {layout_text(split.dims)}, and `{name}` needs it {layout_text(wanted)}"
+            yield from self._moved(split, replace(split, dims=wanted), text, "move")
+        left = [tuple(a for a in axes if a not in product.after.unreduced) for axes in summed]
+        pairs = [pair for pair, axes in zip(product.contracted, left, strict=True) if axes]
         if not pairs:
             return
         text = (
             f"`{name}` contracts {_dimensions(p[0] for p in pairs)} of {self.called(0)} with "
             f"{_dimensions(p[1] for p in pairs)} of {self.called(1)}, split over "
-            f"{axes_text(a for axes in sums for a in axes)}: each device has a part of the sum"
+            f"{axes_text(a for axes in left for a in axes)}: each device has a part of the sum"
         )
-        yield from self._sums(after, after, [axes for axes in sums if axes], text, "sum")
-
-    @staticmethod
-    def _is_free(operands: Sequence[Split], after: Split) -> bool:
-        """Whether an axis splits neither an operand nor the result: XLA may split what it sums over along it."""
-        used = {a for split in (*operands, after) for axes in split.dims for a in axes}
-        return any(n > 1 and a not in used for a, n in after.sizes.items())
+        yield from self._sums(product.after, product.after, list(filter(None, left)), text, "sum")
 
     def _sums(
         self, before: Split, after: Split, over: Sequence[tuple[str, ...]], text: str, why: Any
@@ -319,10 +301,10 @@ class _Rule:
 
     def _is_in_place(self) -> bool:
         """Whether each device computes its part of the result from its parts of the operands."""
-        operation, name = self.operation, self.operation.primitive.name
+        name = self.operation.primitive.name
         if name in _ALONG:
             return not any(s.dims[d] for s in self._operands() for d in self._worked_along(s))
-        return name in _IN_PLACE or plain(name).kind in ELEMENTWISE and name not in ("device_put", "bitcast_convert")
+        return name in _IN_PLACE or (plain(name).kind in ELEMENTWISE and name not in ("device_put", "bitcast_convert"))
 
     def _operands(self) -> list[Split]:
         results = len(self.operation.out_avals[0].shape)
@@ -357,34 +339,78 @@ _IN_PLACE = (
 """Operations whose types JAX refuses unless each device has all that it needs."""
 
 
-def _roles(operation: Operation) -> tuple[list[tuple[int, int]], list[dict[int, int]]] | None:
-    """For a product the pairs of dimensions that it contracts, and for both operands the dimension of the result that
-    each of their other dimensions becomes; None if a convolution slides along a split dimension, or has groups."""
-    lhs, rhs = operation.in_avals
-    if operation.primitive.name == "dot_general":
-        (left, right), (left_batch, right_batch) = operation.params["dimension_numbers"]
-        n = len(left_batch)
-        results = [dict(zip(batch, range(n), strict=True)) for batch in (left_batch, right_batch)]
-        for k, (aval, summed) in enumerate(((lhs, left), (rhs, right))):
-            for d in range(len(aval.shape)):
-                if d not in summed and d not in results[k]:
-                    results[k][d] = n
-                    n += 1
-        return list(zip(left, right, strict=True)), results
-    numbers, params = operation.params["dimension_numbers"], operation.params
-    slides = [
-        split.dims[d]
-        for aval, spec in zip((lhs, rhs), (numbers.lhs_spec, numbers.rhs_spec), strict=True)
-        if (split := split_of(aval)) is not None
-        for d in spec[2:]
-    ]
-    if any(slides) or params["feature_group_count"] != 1 or params["batch_group_count"] != 1:
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A product of two values.
+
+    Args:
+      operands: how the devices hold them.
+      after: how they hold the result.
+      contracted: the pairs of dimensions that it sums over.
+      results: for each operand the dimension of the result that each of its other dimensions becomes.
+    """
+
+    operands: tuple[Split, Split]
+    after: Split
+    contracted: tuple[tuple[int, int], ...]
+    results: tuple[Mapping[int, int], Mapping[int, int]]
+
+    def along(self, pair: tuple[int, int]) -> tuple[str, ...]:
+        """The axes along which a pair of dimensions is split."""
+        left, right = (split.dims[d] for split, d in zip(self.operands, pair, strict=True))
+        return left or right
+
+    def summed(self, pair: tuple[int, int]) -> tuple[str, ...] | None:
+        """The axes along which devices have parts of a sum; () if an operand is gathered first; None if XLA chooses."""
+        axes = self.along(pair)
+        of_each = [split.dims[d] for split, d in zip(self.operands, pair, strict=True)]
+        is_alike = all(a in ((), axes) for a in of_each)
+        if is_alike and not self._taken & set(axes):
+            return axes
+        # If an axis splits nothing, XLA splits what it sums over along that one.
+        used = {a for split in (*self.operands, self.after) for dim in split.dims for a in dim}
+        return () if all(n == 1 or a in used for a, n in self.after.sizes.items()) else None
+
+    @property
+    def _taken(self) -> set[str]:
+        """The axes along which both an operand and the result are split."""
+        kept = zip(self.operands, self.results, strict=True)
+        of_operands = {a for split, becomes in kept for d in becomes for a in split.dims[d]}
+        return of_operands & {a for axes in self.after.dims for a in axes}
+
+    def wanted(self, k: int, summed: Sequence[tuple[str, ...]]) -> Dims:
+        """How an operand has to be split: as the result, and along the axes of the sums."""
+        dims = [
+            self.after.dims[self.results[k][d]] if d in self.results[k] else ()
+            for d in range(len(self.operands[k].dims))
+        ]
+        for pair, axes in zip(self.contracted, summed, strict=True):
+            dims[pair[k]] = axes
+        return tuple(dims)
+
+
+def _product_of(operation: Operation) -> _Product | None:
+    """None for a convolution that slides along a split dimension, or has groups."""
+    lhs, rhs = map(split_of, operation.in_avals)
+    after = split_of(operation.out_avals[0])
+    if lhs is None or rhs is None or after is None:
         return None
-    out = numbers.out_spec
-    return [(numbers.lhs_spec[1], numbers.rhs_spec[1])], [
-        {numbers.lhs_spec[0]: out[0]} | dict(zip(numbers.lhs_spec[2:], out[2:], strict=True)),
-        {numbers.rhs_spec[0]: out[1]},
-    ]
+    numbers = operation.params["dimension_numbers"]
+    if operation.primitive.name != "dot_general":
+        slides = any(s.dims[d] for s, spec in ((lhs, numbers.lhs_spec), (rhs, numbers.rhs_spec)) for d in spec[2:])
+        if slides or operation.params["feature_group_count"] != 1 or operation.params["batch_group_count"] != 1:
+            return None
+        batch, features, *_ = numbers.out_spec
+        pair = (numbers.lhs_spec[1], numbers.rhs_spec[1])
+        return _Product((lhs, rhs), after, (pair,), ({numbers.lhs_spec[0]: batch}, {numbers.rhs_spec[0]: features}))
+    (left, right), batches = numbers
+    n = len(batches[0])
+    results: list[dict[int, int]] = []
+    for split, summed, of_batch in zip((lhs, rhs), (left, right), batches, strict=True):
+        free = [d for d in range(len(split.shape)) if d not in summed and d not in of_batch]
+        results.append({**{d: i for i, d in enumerate(of_batch)}, **{d: n + i for i, d in enumerate(free)}})
+        n += len(free)
+    return _Product((lhs, rhs), after, tuple(zip(left, right, strict=True)), (results[0], results[1]))
 
 
 # --- from one layout to another ---------------------------------------------------------------------------------------
@@ -443,12 +469,26 @@ def _with(before: Dims, after: Dims, axes: Iterable[str]) -> Dims:
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
-def described(exchange: Implied) -> str:
-    """All that is known of an exchange, in a sentence: 'all-reduce over `data` of 8.0 KiB, implied by the types: …'."""
+def exchange_text(exchange: Implied) -> str:
+    """All that is known of an exchange, in a sentence: 'all-reduce over `data` of 8.0 KiB, as the types imply: …'."""
     if not exchange.kind:
         return exchange.cause
     size = format_bytes(exchange.nbytes)
-    return f"{exchange.kind} over {axes_text(exchange.axes)} of {size}, implied by the types: {exchange.cause}"
+    return f"{exchange.kind} over {axes_text(exchange.axes)} of {size}, as the types imply: {exchange.cause}"
+
+
+def exchanges_in(program: Program) -> list[str]:
+    """What devices exchange in a program and those that it holds, by its equations: 'c = dot_general: all-reduce …'.
+
+    Collectives of the program itself are left out: they are equations.
+    """
+    names, said = variable_names(program), []
+    for _, e in program.walk():
+        called = [f"`{names[a]}`" if isinstance(a, Var) else "a literal" for a in e.invars]
+        results = " ".join(names[v] for v in e.outvars)
+        found = implied(e.operation, called.__getitem__)
+        said += [f"{results} = {e.primitive.name}: {exchange_text(i)}" for i in found if i.cause_kind != "written"]
+    return list(dict.fromkeys(said))
 
 
 def axes_text(axes: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import jax
 
 from jaxviz.analysis.budgets import read_budget, read_share, read_size
+from jaxviz.analysis.implied import exchanges_in
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import STAGES, Derivation, derive
@@ -306,13 +307,22 @@ class Request:
 
 
 class ProgramText:
-    """Programs as text, each under its name."""
+    """Programs as text, each under its name, with what devices exchange as its types imply."""
 
     def __init__(self, programs: tuple[tuple[str, Program], ...]):
         self.programs = programs
 
     def __repr__(self) -> str:
-        return "\n\n".join(f"{name}:\n{program}" if name else str(program) for name, program in self.programs)
+        return "\n\n".join(
+            f"{name}:\n{_with_exchanges(program)}" if name else _with_exchanges(program)
+            for name, program in self.programs
+        )
+
+
+def _with_exchanges(program: Program) -> str:
+    exchanges = exchanges_in(program)
+    said = ["", "what devices exchange:", *(f"- {each}" for each in exchanges)] if exchanges else []
+    return "\n".join([str(program), *said])
 
 
 def read_argnums(text: str) -> Argnums:

@@ -11,6 +11,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
+from jaxviz.analysis.implied import exchange_text, implied
 from jaxviz.analysis.walk import location_of
 from jaxviz.features.debugger import messages
 from jaxviz.features.debugger.breakpoints import Breakpoint
@@ -144,6 +145,8 @@ class StepperView:
                 if is_loop(e):
                     loop = of(e)
                     row["t"] = StepLoop(loop.trip_count(e.operation), loop.turned(e.operation, 0))
+            if exchanged := implied(e.operation):
+                row["x"] = [*map(exchange_text, exchanged)]
             self._note_lines(e)
             rows.append(row)
         return {

@@ -53,7 +53,8 @@ class StepLoop(NamedTuple):
 
 
 class StepRow(TypedDict):
-    """An equation: its results, primitive, params as `name=value`, operands, line and expression.
+    """An equation: its results, primitive, params as `name=value`, operands, line and expression, and what devices
+    exchange for it, as its types imply.
 
     If it can be stepped into: by label the nested programs, the name of the function that it calls, and for a loop its
     iterations.
@@ -67,6 +68,7 @@ class StepRow(TypedDict):
     n: NotRequired[dict[str, int]]
     f: NotRequired[str]
     t: NotRequired[StepLoop]
+    x: NotRequired[list[str]]
 
 
 class StepProgram(TypedDict):

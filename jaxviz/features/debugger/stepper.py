@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import jax
 
+from jaxviz.analysis.implied import exchange_text, implied
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import Derivation
 from jaxviz.displays import display
@@ -510,6 +511,7 @@ class Stepper:
             branch = f", takes branch {taken}" if taken is not None else ""
             into = "; can be stepped into" if can_enter(self.following) else ""
             lines.append(f"  next  {text.equation(self.following)}{self._line(self.following)}{branch}{into}")
+            lines += [f"    {exchange_text(i)}" for i in implied(self.following.operation)]
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
     __repr__ = __str__

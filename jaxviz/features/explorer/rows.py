@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxviz.analysis.donation import Donation, donations_of
 from jaxviz.analysis.grouping import alike, grouped, pattern, repetitions
-from jaxviz.analysis.implied import described, implied
+from jaxviz.analysis.implied import exchange_text, implied
 from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import remembered
 from jaxviz.features.explorer.numbers import Numbers, Shared, shared
@@ -239,7 +239,7 @@ class Rows:
             add["axis_exchanges"].append(int(primitives.exchanges(operation.primitive)))
         elif exchanged := implied(operation):
             add["implied_rows"].append(row)
-            add["implied_texts"].append(self.numbers.string("\n".join(map(described, exchanged))))
+            add["implied_texts"].append(self.numbers.string("\n".join(map(exchange_text, exchanged))))
         if of(operation) is SHARD_MAP:
             add["layout_rows"].append(row)
             add["layout_texts"].append(self.numbers.string("\n".join(layouts(operation.params))))

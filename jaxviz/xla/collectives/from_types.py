@@ -91,17 +91,19 @@ class FromTypes:
         """What the types do not say."""
         chosen = [n for n, i in self.found if not i.kind]
         if chosen:
-            where = [f"`{self.places.makers[n].operation}`{self._at(n)}" for n in chosen]
+            where = dict.fromkeys(f"`{self.places.makers[n].operation}`{self._at(n)}" for n in chosen)
+            exchange = "exchanges" if len(chosen) == 1 else "exchange"
             yield (
-                f"The types do not say what {counted(len(chosen), 'operation')} "
-                f"exchange{'s' if len(chosen) == 1 else ''}, since XLA chooses: {listed(list(dict.fromkeys(where)), 4)}."
+                f"The types do not say what {counted(len(chosen), 'operation')} {exchange}, since XLA chooses: "
+                f"{listed(list(where), 4)}."
             )
         if any(i.kind == "reduce-scatter" and i.cause_kind != "written" for _, i in self.found):
             yield "For a sum of which each device keeps a part, XLA for CPU compiles an all-reduce of the same bytes."
         if self.auto_axes:
+            are = "it is an auto axis" if len(self.auto_axes) == 1 else "they are auto axes"
             yield (
-                f"The types say nothing about what is exchanged along {axes_text(self.auto_axes)}, as far as "
-                f"{'it is an auto axis' if len(self.auto_axes) == 1 else 'they are auto axes'}: XLA chooses the layouts."
+                f"The types say nothing about what is exchanged along {axes_text(self.auto_axes)}, as far as {are}: "
+                "XLA chooses the layouts."
             )
 
     @cached_property
@@ -164,4 +166,3 @@ def _text(item: tuple[tuple[str, tuple[str, ...], int], int]) -> str:
     (kind, axes, nbytes), n = item
     over = f" over {axes_text(axes)}" if axes else ""
     return f"{f'{n:,} × ' if n > 1 else ''}{kind}{over} of {format_bytes(nbytes)}"
-

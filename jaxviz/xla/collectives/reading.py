@@ -72,7 +72,8 @@ def collectives(f: Any, *args: Any, argnums: Argnums = 0, compile: bool = True, 
       compile: whether to compile it. Otherwise the report has what the types imply: nothing about auto axes.
 
     Raises:
-      ValueError: it is to be compiled, and the devices of an argument's mesh do not exist, or the compiled program has no schedule.
+      ValueError: it is to be compiled, and the devices of an argument's mesh do not exist, or the compiled program
+        has no schedule.
       TypeError: a compiled program is given.
       the errors of `derive` and of compiling.
     """
@@ -117,7 +118,9 @@ def collectives_of(subject: CompiledSubject) -> Collectives:
     replicated = sorted(find_replicated(causes, subject.results, mesh), key=lambda r: -r.nbytes) if is_known else []
     rows, of_types = _rows(exchanges, Advisor(causes, exchanges)), types.rows()
     notes = (
-        *comparison(types, of_types, rows), *_notes(partition), *gradient_note(lowering.derivation),
+        *comparison(types, of_types, rows),
+        *_notes(partition),
+        *gradient_note(lowering.derivation),
         *unopened_note([u for u in lowering.derivation.unopened if u.name not in _ASKS]),
     )
     return Collectives(

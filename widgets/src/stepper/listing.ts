@@ -119,9 +119,11 @@ export class Listing {
       const more =
         kind === "variable"
           ? `jv-hue-${state.hue(stage, text)} ${token.name ?? ""}`
-          : kind === "peek" && taken !== undefined && branchOf(bodyOf(token)) === String(taken)
-            ? "is-taken"
-            : "";
+          : kind !== "peek"
+            ? (token.name ?? "")
+            : taken !== undefined && branchOf(bodyOf(token)) === String(taken)
+              ? "is-taken"
+              : "";
       return { from, to, name: `jv-${kind} ${more}`, title };
     });
     const mark = isNext ? "▶" : how === "next" ? "▷" : how === "ran" ? "✓" : "";
@@ -213,7 +215,7 @@ function results(atoms: readonly string[]): LineText {
   return line;
 }
 
-function equation({ o, p, q = [], i, n = {} }: StepRow): LineText {
+function equation({ o, p, q = [], i, n = {}, x }: StepRow): LineText {
   const line = new LineText();
   const bound = o.length > MOST_RESULTS ? o.slice(0, MOST_RESULTS - 1) : o;
   bound.forEach((variable, k) => {
@@ -223,7 +225,7 @@ function equation({ o, p, q = [], i, n = {} }: StepRow): LineText {
   const unbound = o.slice(bound.length).map(([name]) => name);
   leaveOut(line, unbound, "results");
   if (o.length > 0) line.add(" = ");
-  line.add(p, "primitive");
+  line.add(p, "primitive", x && { name: "jv-exchanges", title: x.join("\n") });
   line.params(q, false);
   for (const body of Object.keys(n)) {
     const branch = branchOf(body);

@@ -15,7 +15,7 @@ export type StackLine = [file: number, line: number, name: string];
 /** The iterations of a loop, counted as in the program: how many, if that is known, and the one that runs first. */
 export type StepLoop = [length: number | null, first: number];
 
-/** An equation: its results, primitive, params as `name=value`, operands, line and expression. */
+/** An equation: its results, primitive, params as `name=value`, operands, line and expression, and what devices exchange for it, as its types imply. */
 export interface StepRow {
   o: Variable[];
   p: string;
@@ -25,6 +25,7 @@ export interface StepRow {
   n?: Record<string, number>;
   f?: string;
   t?: StepLoop;
+  x?: string[];
 }
 
 /** A program of the run. */
