@@ -15,6 +15,7 @@ from jaxviz.analysis.grouping import alike, grouped, most_alike, pattern
 from jaxviz.analysis.implied import Implied, axes_text, called_by_position, implied
 from jaxviz.higher_order import is_loop, is_scan, scan_length
 from jaxviz.report.tables import counted, format_bytes, listed, short_location
+from jaxviz.transforms.dce import dce_program
 from jaxviz.xla.collectives.exchanges import SUMMED, Exchange, ExchangeCause, sent_by
 from jaxviz.xla.collectives.report import CauseKind, Collective, in_words
 from jaxviz.xla.collectives.values import ValueNames
@@ -38,8 +39,9 @@ class FromTypes:
 
     @cached_property
     def found(self) -> list[tuple[int, Implied]]:
-        """Each exchange, with the number of its equation."""
-        return [(n, i) for n, place in enumerate(self.places.makers) for i in self._of(place)]
+        """Each exchange, with the number of its equation. XLA drops equations that no result depends on."""
+        live = {e for program in self.places.programs for _, e in dce_program(program)[0].walk()}
+        return [(n, i) for n, p in enumerate(self.places.makers) if p.equation in live for i in self._of(p)]
 
     def _of(self, place: EquationPlace) -> Sequence[Implied]:
         equation = place.equation

@@ -1,0 +1,180 @@
+"""What types imply, compared with what XLA compiles, on eight devices; and with what JAX prints."""
+
+import re
+from collections import Counter
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import pytest
+from explicit_programs import ABSTRACT, MESH, PROGRAMS
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxviz
+from jaxviz.analysis.implied import split_of
+from jaxviz.features.explorer.columns import view_of
+from jaxviz.notebook.reports import ProgramText
+from jaxviz.xla.collectives.from_types import in_total
+
+each = pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
+
+SCATTERED = ("product_scattered", "product_with_its_result_split")
+"""Each device keeps a part of a sum: XLA for CPU does not make a reduce-scatter of an all-reduce and a slice."""
+GATHERED = Counter({("all-reduce", ("data",), 2048): 1})
+"""Of `result_asked_for_whole`: XLA has gathered x for the forward pass, so the backward pass, which also multiplies by
+x, sums over all of it on each device. If x were not gathered, it would be this all-reduce."""
+
+
+@cache
+def before(program):
+    with jax.sharding.use_abstract_mesh(ABSTRACT):
+        return jaxviz.collectives(program.function, *program.args(ABSTRACT), argnums=program.argnums, compile=False)
+
+
+@cache
+def compiled(program):
+    with jax.set_mesh(MESH):
+        return jaxviz.collectives(program.function, *program.args(), argnums=program.argnums)
+
+
+@pytest.mark.slow
+@each
+def test_what_types_imply_is_what_is_compiled(program):
+    """Kind, axes, bytes and trips, of devices that do not exist and of those that do."""
+    wanted, found = in_total(before(program).implied), in_total(compiled(program).compiled)
+    assert in_total(compiled(program).implied) == wanted
+    if program.name in SCATTERED:
+        assert ("reduce-scatter", ("model",), 1024) in wanted
+        wanted = Counter(
+            {(kind.replace("reduce-scatter", "all-reduce"), *more): n for (kind, *more), n in wanted.items()}
+        )
+    if program.name == "result_asked_for_whole":
+        wanted -= GATHERED
+    assert found == wanted
+    assert not any("XLA chooses" in note for note in before(program).notes)
+
+
+@pytest.mark.slow
+@each
+def test_every_compiled_collective_has_a_cause(program):
+    assert compiled(program).explained == 1.0
+
+
+@pytest.mark.slow
+def test_the_sum_of_an_unreduced_gradient_is_at_the_reshard():
+    """XLA names that all-reduce after another instruction."""
+    (program,) = (p for p in PROGRAMS if p.name == "reduced_weight")
+    first = compiled(program).compiled[0]
+    assert (first.stage, first.operation, first.what) == ("backward", "reshard", "the cotangent of w")
+    assert first.cause.endswith("a sum over `data` that is unreduced, and the program asks for the sum here")
+    assert compiled(program).notes[0] == "The types imply these collectives, and no others."
+
+
+# --- where XLA chooses ------------------------------------------------------------------------------------------------
+
+CHOSEN = {
+    "a split dimension is split over another axis": lambda x: jax.reshard(x, P("model", None)),
+    "two dimensions change their axes": lambda x: jax.reshard(jax.reshard(x, P("data", "model")), P("model", "data")),
+    "a slice along a split dimension": lambda x: x[:8],
+    "a concatenation along a split dimension": lambda x: jnp.concatenate([x, x]),
+    "reversed along a split dimension": lambda x: x[::-1],
+    "a library's routine": lambda x: jax.lax.top_k(x, 2)[0],
+    "both operands are split over one axis": lambda x: jnp.einsum(
+        "bd,df->bf", x, jax.reshard(x.T, P("data", None)), out_sharding=P("data", None)
+    ),
+}
+
+
+@pytest.mark.parametrize("function", CHOSEN.values(), ids=CHOSEN)
+def test_what_the_types_do_not_say_is_said(function):
+    x = jax.ShapeDtypeStruct((16, 64), jnp.float32, sharding=NamedSharding(ABSTRACT, P("data", None)))
+    with jax.sharding.use_abstract_mesh(ABSTRACT):
+        report = jaxviz.collectives(function, x, argnums=(), compile=False)
+    assert [(c.kind, c.nbytes) for c in report.implied if not c.kind]
+    assert "since XLA chooses" in report.notes[0]
+    assert "?" in str(report)
+
+
+def test_nothing_is_said_about_auto_axes():
+    mesh = jax.sharding.AbstractMesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    x = jax.ShapeDtypeStruct((16, 64), jnp.float32, sharding=NamedSharding(mesh, P("data", None)))
+    with jax.sharding.use_abstract_mesh(mesh):
+        report = jaxviz.collectives(lambda x: jnp.sum(x @ x.T), x, compile=False)
+    assert report.implied == ()
+    assert report.notes[0].startswith("The types say nothing about what is exchanged along `data`")
+
+
+# --- types as text ----------------------------------------------------------------------------------------------------
+
+VARIABLE = re.compile(r"\b([a-z]+):([a-z0-9]+(?:<\w+>)?\[[^\]]*\](?:\{[^}]*\})?)")
+"""A variable where it is bound, with its type, in JAX's text."""
+
+
+@each
+def test_types_are_printed_as_in_jax(program):
+    """In the program, and in the explorer, from whose columns every pane takes its types."""
+    with jax.sharding.use_abstract_mesh(ABSTRACT):
+        args = program.args(ABSTRACT)
+        printed = str(jax.make_jaxpr(program.function)(*args))
+        assert str(jaxviz.trace(program.function)(*args)) == printed
+        view = view_of(jaxviz.derive(program.function, *args))
+        primal = str(view.stages[0].key), jaxviz.derive(program.function, *args).primal
+    first = view.columns["program_stage"].tolist().count(0)
+    n = len({v for _, e in primal[1].walk() for v in e.outvars} | {*primal[1].invars})
+    assert first >= 1
+    names, types = view.columns["variable_name"][:n], view.columns["variable_type"][:n]
+    texts = [view.strings[i] for i in view.columns["type_text"]]
+    shown = {(view.strings[name], texts[type_]) for name, type_ in zip(names, types, strict=True)}
+    joined = " ".join(printed.split())
+    assert {(name, text) for name, text in shown if name != "_"} <= set(VARIABLE.findall(joined))
+
+
+def test_the_kinds_of_types_are_there():
+    """The programs have values split, unreduced, reduced, varying along an axis, and in another memory."""
+    texts = set()
+    for program in PROGRAMS:
+        with jax.sharding.use_abstract_mesh(ABSTRACT):
+            derived = jaxviz.derive(program.function, *program.args(ABSTRACT))
+            texts.update(VARIABLE.findall(" ".join(f"{derived.forward} {derived.backward}".split())))
+    types = {text for _, text in texts}
+    assert types >= {
+        "f32[16@data,64@model]", "f32[16@(data,model),64]", "f32[16@data,32]{U:model}", "f32[64,32]{R:data}",
+        "f32[8,64]{V:data}", "f32<host>[16@data,64]",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("spec", "wanted"),
+    [
+        (P("data", "model"), 16 * 64 * 4 // 8),
+        (P(("data", "model"), None), 16 * 64 * 4 // 8),
+        (P("data", None, unreduced={"model"}), 16 * 64 * 4 // 2),
+        (P("data", None, reduced={"model"}), 16 * 64 * 4 // 2),
+        (P(None, None, unreduced={"data", "model"}), 16 * 64 * 4),
+    ],
+)
+def test_bytes_on_one_device(spec, wanted):
+    """A part of a sum is as large as the sum."""
+    x = jax.ShapeDtypeStruct((16, 64), jnp.float32, sharding=NamedSharding(ABSTRACT, spec))
+    with jax.sharding.use_abstract_mesh(ABSTRACT):
+        aval = jaxviz.trace(lambda x: x)(x).in_avals[0]
+    assert split_of(aval).nbytes == wanted
+
+
+def test_exchanges_are_shown_at_their_equations():
+    """In `%jaxpr`, in the stepper and in the explorer, before anything is compiled."""
+    (program,) = (p for p in PROGRAMS if p.name == "reduced_weight")
+    with jax.set_mesh(MESH):
+        args = [jax.device_put(jnp.ones(a.shape), a.sharding) for a in program.args()]
+        derived = jaxviz.derive(program.function, *args)
+        stepper = jaxviz.step(program.function, *args).run(primitive="reduce_sum")
+        view = view_of(derived)
+    text = repr(ProgramText((("", derived.backward),)))
+    said = "all-reduce over `data` of 8.0 KiB, as the types imply: each device has a part of"
+    assert f"what devices exchange:\n- m = reshard: {said} `l`" in text
+    rows = [view.strings[view.columns["equation_primitive"][row]] for row in view.columns["implied_rows"]]
+    texts = [view.strings[i] for i in view.columns["implied_texts"]]
+    assert set(rows) == {"reduce_sum", "reshard"}
+    assert any(t.startswith(said) for t in texts)
+    assert "all-reduce over `data` of 4 B, as the types imply" in str(stepper)
