@@ -30,6 +30,7 @@ from jaxviz.ir.primitives import PLAIN
 from jaxviz.ir.syntax import Operation
 from jaxviz.report.data import Data
 from jaxviz.report.tables import nbytes
+from jaxviz.runtime.evaluate import usual_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,8 @@ def _as_lowered(op: Operation) -> Cost:
 def _lowered(primitive: Any, dtypes: tuple[Any, ...], params: tuple[tuple[str, Any], ...]) -> tuple[int, int]:
     """FLOPs and transcendentals of an elementwise operation on one element, as XLA counts JAX's lowering."""
     fun = lambda *xs: primitive.bind(*xs, **dict(params))
-    analysis = jax.jit(fun).lower(*(jax.ShapeDtypeStruct((), dtype) for dtype in dtypes)).cost_analysis()
+    with usual_settings():  # JAX lowers for no platform while only an abstract mesh is set
+        analysis = jax.jit(fun).lower(*(jax.ShapeDtypeStruct((), dtype) for dtype in dtypes)).cost_analysis()
     if not isinstance(analysis, dict):
         return 0, 1
     return int(analysis.get("flops", 0)), int(analysis.get("transcendentals", 0))
