@@ -4,7 +4,7 @@ loops run it."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -21,11 +21,14 @@ from jaxviz.xla.collectives.report import CauseKind, Collective, in_words
 from jaxviz.xla.collectives.values import ValueNames
 from jaxviz.xla.compiled_memory.places import EquationPlace, Places
 
+Runs = Sequence[tuple[Implied | Exchange, int | None]]
+"""Exchanges, each with how often it runs; None if unknown."""
+
 
 def trips_of(place: EquationPlace) -> int | None:
     """How often an equation runs in one run of the program; None if a loop decides that when it runs."""
     trips: int | None = 1
-    for loop in filter(is_loop, place.within):
+    for loop in filter(is_loop, (*place.around, *place.within)):
         trips = trips * scan_length(loop) if trips is not None and is_scan(loop) else None
     return trips
 
@@ -139,29 +142,41 @@ def _key(exchange: Implied | Exchange) -> tuple[str, frozenset[str], int]:
     return kind, frozenset(exchange.axes), exchange.size
 
 
-def in_total(rows: Sequence[Collective]) -> Counter[tuple[str, tuple[str, ...], int]]:
-    """How often each collective runs, by kind, axes and bytes; an unknown number of trips counts as one."""
+def comparison(types: FromTypes, exchanges: Sequence[Exchange]) -> Iterator[str]:
+    """Whether what is compiled is what the types imply, in a sentence; nothing if there are auto axes."""
+    if not types.found or types.auto_axes:
+        return
+    before: Runs = [(i, trips_of(types.places.makers[n])) for n, i in types.found]
+    after: Runs = [(e, e.trips) for e in exchanges]
+    elements, nbytes = ([_total(runs, size) for runs in (before, after)] for size in (_elements, _nbytes))
+    if elements[0] == elements[1]:
+        wider = "" if nbytes[0] == nbytes[1] else "; XLA for this backend exchanges some of the values in a wider type"
+        yield f"The types imply these collectives, and no others{wider}."
+        return
+    missing, more = nbytes[0] - nbytes[1], nbytes[1] - nbytes[0]
+    parts = [
+        f"{verb} {listed(list(map(_text, those.items())), 4)}"
+        for verb, those in (("imply", missing), ("do not imply", more))
+        if those
+    ]
+    yield f"Compiled is not quite what the types imply: they {', and '.join(parts)}."
+
+
+def _total(exchanges: Runs, size: Callable[[Implied | Exchange], int]) -> Counter[tuple[str, tuple[str, ...], int]]:
+    """How often each collective runs, by kind, axes and size; an unknown number of trips counts as one."""
     total: Counter[tuple[str, tuple[str, ...], int]] = Counter()
-    for row in rows:
-        if row.kind:
-            total[row.kind, row.axes, row.nbytes] += row.count * (row.trips or 1)
+    for exchange, trips in exchanges:
+        if exchange.kind:
+            total[exchange.kind, exchange.axes, size(exchange)] += trips or 1
     return total
 
 
-def comparison(types: FromTypes, rows: Sequence[Collective], compiled: Sequence[Collective]) -> Iterator[str]:
-    """Whether what is compiled is what the types imply, in a sentence; nothing if there are auto axes."""
-    if not rows or types.auto_axes:
-        return
-    before, after = in_total(rows), in_total(compiled)
-    if before == after:
-        yield "The types imply these collectives, and no others."
-        return
-    parts = [
-        f"{verb} {listed(list(map(_text, more.items())), 4)}"
-        for verb, more in (("imply", before - after), ("do not imply", after - before))
-        if more
-    ]
-    yield f"Compiled is not quite what the types imply: they {', and '.join(parts)}."
+def _elements(exchange: Implied | Exchange) -> int:
+    return exchange.size
+
+
+def _nbytes(exchange: Implied | Exchange) -> int:
+    return exchange.nbytes
 
 
 def _text(item: tuple[tuple[str, tuple[str, ...], int], int]) -> str:

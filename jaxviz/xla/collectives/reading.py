@@ -118,7 +118,7 @@ def collectives_of(subject: CompiledSubject) -> Collectives:
     replicated = sorted(find_replicated(causes, subject.results, mesh), key=lambda r: -r.nbytes) if is_known else []
     rows, of_types = _rows(exchanges, Advisor(causes, exchanges)), types.rows()
     notes = (
-        *comparison(types, of_types, rows),
+        *comparison(types, exchanges),
         *_notes(partition),
         *gradient_note(lowering.derivation),
         *unopened_note([u for u in lowering.derivation.unopened if u.name not in _ASKS]),

@@ -108,11 +108,13 @@ class EquationPlace:
       within: the equations that contain its program, outermost first; within a pass of a training step, those of the
         pass.
       stage: the pass.
+      around: for an equation of a pass of a training step, the equations of the step that contain the pass.
     """
 
     equation: Equation
     within: tuple[Equation, ...]
     stage: Stage
+    around: tuple[Equation, ...] = ()
 
     @property
     def operation(self) -> str:
@@ -165,9 +167,9 @@ class Places(Makers):
             return EquationPlace(e, within, pass_)  # type: ignore[arg-type]
         for i, holder in enumerate(within):
             if holder in self.opened.forward:
-                return EquationPlace(e, within[i + 1 :], "forward")
+                return EquationPlace(e, within[i + 1 :], "forward", within[: i + 1])
             if holder in self.opened.backward:
-                return EquationPlace(e, within[i + 1 :], "backward")
+                return EquationPlace(e, within[i + 1 :], "backward", within[: i + 1])
         return EquationPlace(e, within, "outside")
 
     @cached_property

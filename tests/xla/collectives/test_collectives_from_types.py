@@ -15,7 +15,6 @@ import jaxviz
 from jaxviz.analysis.implied import split_of
 from jaxviz.features.explorer.columns import view_of
 from jaxviz.notebook.reports import ProgramText
-from jaxviz.xla.collectives.from_types import in_total
 
 each = pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
 
@@ -24,6 +23,14 @@ SCATTERED = ("product_scattered", "product_with_its_result_split")
 GATHERED = Counter({("all-reduce", ("data",), 2048): 1})
 """Of `result_asked_for_whole`: XLA has gathered x for the forward pass, so the backward pass, which also multiplies by
 x, sums over all of it on each device. If x were not gathered, it would be this all-reduce."""
+
+
+def in_total(rows):
+    """How often each collective runs, by kind, axes and bytes on one device."""
+    total = Counter()
+    for row in rows:
+        total[row.kind, row.axes, row.nbytes] += row.count * row.trips
+    return total
 
 
 @cache
