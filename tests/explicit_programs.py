@@ -285,3 +285,26 @@ def accumulated_unreduced(w, x, y):
 def in_the_memory_of_the_host(x):
     h = jax.device_put(jnp.sin(x), jax.memory.Space.Host)
     return loss_of(jax.device_put(h, jax.memory.Space.Device))
+
+
+@program((W, REPLICATED), ((3, 16, 64), P(None, "data", None)))
+def accumulated_in_a_scan(w, xs):
+    """The same for the microbatches of a scan, whose losses are summed in each iteration."""
+    reduced = jax.reshard(w, P(None, None, reduced={"data"}))
+
+    def step(total, x):
+        loss, gradient = jax.value_and_grad(lambda w, x: loss_of(x @ w))(reduced, x)
+        return total + gradient, loss
+
+    total = jax.reshard(jnp.zeros(W), P(None, None, unreduced={"data"}))
+    total, losses = lax.scan(step, total, xs)
+    return jnp.sum(losses), w - 0.1 * jax.reshard(total, P(None, None))
+
+
+@program((W, REPLICATED), (X, ROWS), (X, ROWS))
+def random_keys_and_labels(w, x, y):
+    """Along dimensions that are not split, whatever is done needs no exchange."""
+    keep = jax.random.bernoulli(jax.random.wrap_key_data(jnp.zeros(2, jnp.uint32)), 0.5, (16, 32))
+    h = jnp.cumsum(jnp.pad(x, ((0, 0), (1, 1))), 1)[:, 1:-1] @ w + jnp.roll(y, 3, axis=1) @ w
+    h = jax.nn.log_softmax(h) + jnp.where(keep[:1], 0.0, 1.0)
+    return jnp.sum(jnp.take_along_axis(h, jnp.argmax(h, axis=1)[:, None], axis=1))

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import jax
-import numpy as np
 
 from jaxviz.ir import compat
 from jaxviz.ir.pretty import variable_names
@@ -106,7 +105,7 @@ def split_of(aval: Any) -> Split | None:
         return None
     dims = tuple(() if p is None else p if isinstance(p, tuple) else (p,) for p in sharding.spec.partitions)
     dims += ((),) * (len(aval.shape) - len(dims))
-    return Split(tuple(aval.shape), dims, frozenset(sharding.spec.unreduced), dict(mesh.shape), np.dtype(aval.dtype))
+    return Split(tuple(aval.shape), dims, frozenset(sharding.spec.unreduced), dict(mesh.shape), aval.dtype)
 
 
 Called = Callable[[int], str]

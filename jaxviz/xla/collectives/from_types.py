@@ -14,7 +14,7 @@ from jax.sharding import AxisType
 from jaxviz.analysis.grouping import alike, grouped, most_alike, pattern
 from jaxviz.analysis.implied import Implied, axes_text, called_by_position, implied
 from jaxviz.higher_order import is_loop, is_scan, scan_length
-from jaxviz.report.tables import counted, format_bytes, listed, short_location
+from jaxviz.report.tables import counted, format_bytes, listed, short_location, together
 from jaxviz.transforms.dce import dce_program
 from jaxviz.xla.collectives.exchanges import SUMMED, Exchange, ExchangeCause, sent_by
 from jaxviz.xla.collectives.report import CauseKind, Collective, in_words
@@ -146,13 +146,17 @@ def comparison(types: FromTypes, exchanges: Sequence[Exchange]) -> Iterator[str]
     """Whether what is compiled is what the types imply, in a sentence; nothing if there are auto axes."""
     if not types.found or types.auto_axes:
         return
-    before: Runs = [(i, trips_of(types.places.makers[n])) for n, i in types.found]
+    before = [(i, trips_of(types.places.makers[n])) for n, i in types.found]
     after: Runs = [(e, e.trips) for e in exchanges]
-    elements, nbytes = ([_total(runs, size) for runs in (before, after)] for size in (_elements, _nbytes))
-    if elements[0] == elements[1]:
-        wider = "" if nbytes[0] == nbytes[1] else "; XLA for this backend exchanges some of the values in a wider type"
-        yield f"The types imply these collectives, and no others{wider}."
-        return
+    summed = [(_summed_whole(i), n) for i, n in before]
+    for of_types, differs in ((before, []), (summed, ["sums all of what each device then keeps a part of"])):
+        if _total(of_types, _elements) == _total(after, _elements):
+            if _total(of_types, _nbytes) != _total(after, _nbytes):
+                differs = [*differs, "exchanges some values in a wider type"]
+            but = f"; XLA for this backend {together(differs)}" if differs else ""
+            yield f"The types imply these collectives, and no others{but}."
+            return
+    nbytes = [_total(runs, _nbytes) for runs in (before, after)]
     missing, more = nbytes[0] - nbytes[1], nbytes[1] - nbytes[0]
     parts = [
         f"{verb} {listed(list(map(_text, those.items())), 4)}"
@@ -169,6 +173,13 @@ def _total(exchanges: Runs, size: Callable[[Implied | Exchange], int]) -> Counte
         if exchange.kind:
             total[exchange.kind, exchange.axes, size(exchange)] += trips or 1
     return total
+
+
+def _summed_whole(exchange: Implied) -> Implied:
+    """A sum of which each device keeps a part, as a backend without a pass for it compiles it; one that is written
+    stays as it is."""
+    is_from_types = exchange.kind == "reduce-scatter" and exchange.cause_kind != "written"
+    return replace(exchange, kind="all-reduce") if is_from_types else exchange
 
 
 def _elements(exchange: Implied | Exchange) -> int:
