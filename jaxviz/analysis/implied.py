@@ -55,7 +55,7 @@ class Implied:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class LaidOut:
     """How devices hold a value.
 
     Args:
@@ -97,7 +97,7 @@ class Split:
         return math.prod(self.sizes.get(a, 1) for a in axes)
 
 
-def split_of(aval: Any) -> Split | None:
+def split_of(aval: Any) -> LaidOut | None:
     """How devices hold a value of a type; None if its type says nothing about devices."""
     sharding = getattr(aval, "sharding", None)
     mesh = getattr(sharding, "mesh", None)
@@ -105,7 +105,7 @@ def split_of(aval: Any) -> Split | None:
         return None
     dims = tuple(() if p is None else p if isinstance(p, tuple) else (p,) for p in sharding.spec.partitions)
     dims += ((),) * (len(aval.shape) - len(dims))
-    return Split(tuple(aval.shape), dims, frozenset(sharding.spec.unreduced), dict(mesh.shape), aval.dtype)
+    return LaidOut(tuple(aval.shape), dims, frozenset(sharding.spec.unreduced), dict(mesh.shape), aval.dtype)
 
 
 Called = Callable[[int], str]
@@ -256,7 +256,7 @@ class _Rule:
         yield from self._sums(product.after, product.after, list(filter(None, left)), text, "sum")
 
     def _sums(
-        self, before: Split, after: Split, over: Sequence[tuple[str, ...]], text: str, why: Any
+        self, before: LaidOut, after: LaidOut, over: Sequence[tuple[str, ...]], text: str, why: Any
     ) -> Iterator[Implied]:
         """A sum of each device's part, one collective for each group of axes; scattered if the result is split over
         them."""
@@ -273,7 +273,7 @@ class _Rule:
 
     # --- moves --------------------------------------------------------------------------------------------------------
 
-    def _moved(self, before: Split, after: Split, text: str, why: Any) -> Iterator[Implied]:
+    def _moved(self, before: LaidOut, after: LaidOut, text: str, why: Any) -> Iterator[Implied]:
         steps = moves(before, after)
         if steps is None:
             changed = {a for b, c in zip(before.dims, after.dims, strict=True) if b != c for a in (*b, *c)}
@@ -305,12 +305,12 @@ class _Rule:
             return not any(s.dims[d] for s in self._operands() for d in self._worked_along(s))
         return name in _IN_PLACE or (plain(name).kind in ELEMENTWISE and name not in ("device_put", "bitcast_convert"))
 
-    def _operands(self) -> list[Split]:
+    def _operands(self) -> list[LaidOut]:
         results = len(self.operation.out_avals[0].shape)
         splits = filter(None, map(split_of, self.operation.in_avals))
         return [s for s in splits if len(s.shape) == results]
 
-    def _worked_along(self, split: Split) -> list[int]:
+    def _worked_along(self, split: LaidOut) -> list[int]:
         """The dimensions along which an operation reads or writes elements at other places."""
         params = self.operation.params
         named = params.get("dimensions", params.get("dimension", params.get("axis")))
@@ -349,8 +349,8 @@ class _Product:
       results: for each operand the dimension of the result that each of its other dimensions becomes.
     """
 
-    operands: tuple[Split, Split]
-    after: Split
+    operands: tuple[LaidOut, LaidOut]
+    after: LaidOut
     contracted: tuple[tuple[int, int], ...]
     results: tuple[Mapping[int, int], Mapping[int, int]]
 
@@ -415,7 +415,7 @@ def _product_of(operation: Operation) -> _Product | None:
 # --- from one layout to another ---------------------------------------------------------------------------------------
 
 
-def moves(before: Split, after: Split) -> list[tuple[str, tuple[str, ...], Split, int]] | None:
+def moves(before: LaidOut, after: LaidOut) -> list[tuple[str, tuple[str, ...], LaidOut, int]] | None:
     """The collectives by which XLA goes from one layout to another: kind, axes, one device's operand, bytes.
 
     None if there are several ways. To split a value further, each device drops what it does not need.
@@ -427,7 +427,7 @@ def moves(before: Split, after: Split) -> list[tuple[str, tuple[str, ...], Split
     moved = [d for d, axes in enumerate(left) if set(axes) & new]
     if any(a and b for a, b in zip(left, entering, strict=True)) or len(moved) > 1:
         return None
-    steps: list[tuple[str, tuple[str, ...], Split, int]] = []
+    steps: list[tuple[str, tuple[str, ...], LaidOut, int]] = []
     state = before
     for d in reversed(range(len(left))):  # XLA gathers the last dimension first
         if left[d] and d not in moved:
@@ -452,7 +452,7 @@ def _shared(before: tuple[str, ...], after: tuple[str, ...]) -> int:
     return n
 
 
-def _changed(split: Split, dim: int, axes: tuple[str, ...]) -> Split:
+def _changed(split: LaidOut, dim: int, axes: tuple[str, ...]) -> LaidOut:
     return replace(split, dims=(*split.dims[:dim], axes, *split.dims[dim + 1 :]))
 
 
@@ -491,13 +491,20 @@ def exchanges_in(program: Program) -> list[str]:
 
 
 def axes_text(axes: Iterable[str]) -> str:
-    """`` `data` and `model` ``."""
-    return together([f"`{a}`" for a in dict.fromkeys(axes)])
+    """`` `data` and `model` ``; 'devices' if there are none."""
+    names = sorted(set(map(str, axes)))
+    return together(map(_axis_text, names)) if names else "devices"
+
+
+def _axis_text(axis: str) -> str:
+    """`` `data` ``, and `` a part of `data` `` for such as `data:(2)4`."""
+    name, _, part = axis.partition(":")
+    return f"a part of `{name}`" if part else f"`{name}`"
 
 
 def layout_text(dims: Sequence[Sequence[str]]) -> str:
     """`` split over `data` along dimension 0 ``, or `replicated`."""
-    parts = [f"over {axes_text(axes)} along dimension {d}" for d, axes in enumerate(dims) if axes]
+    parts = [f"over {together(map(_axis_text, axes))} along dimension {d}" for d, axes in enumerate(dims) if axes]
     return f"split {together(parts)}" if parts else "replicated"
 
 

@@ -188,7 +188,8 @@ _COMMANDS = (
         blocks: `%compile_cost loss(params, x)`. It is compiled, not run.""",
     ),
     Command(
-        "collectives", "compiling", Request.collectives, (_ARGNUMS, _JSON),
+        "collectives", "compiling", Request.collectives,
+        (_ARGNUMS, _JSON, Option("--types", "what the types imply over explicit axes; nothing is compiled", bool)),
         "which lines make devices communicate in the compiled gradient, and why",
         "Show which lines of a call make devices communicate, in its compiled gradient, and why: `%collectives "
         "loss(params, x)`.",

@@ -124,8 +124,8 @@ class Request:
         return self.of(compile_cost, ablate=self.options.ablate)
 
     def collectives(self) -> Collectives:
-        """The collectives of the compiled gradient."""
-        return self.of(collectives)
+        """The collectives of the compiled gradient, or those that types imply."""
+        return self.of(collectives, compile=not self.options.types)
 
     def nan(self) -> NanReport | None:
         """Where a NaN first occurs; prints a line if there is none."""

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from jaxviz.analysis.implied import axes_text
 from jaxviz.analysis.walk import primal_equation
 from jaxviz.higher_order import is_loop, of
 from jaxviz.ir import compat, primitives
 from jaxviz.ir.syntax import Atom, Equation, Program
 from jaxviz.report.tables import short_location, together
-from jaxviz.xla.collectives.causes import Causes, axes_text, call_of
+from jaxviz.xla.collectives.causes import Causes, call_of
 from jaxviz.xla.collectives.exchanges import Exchange, ExchangeCause
 from jaxviz.xla.compat.reshards import axes_in_code, spec_text
 

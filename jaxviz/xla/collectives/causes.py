@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from jaxviz.analysis.implied import axes_text, layout_text
 from jaxviz.ir import compat, primitives
 from jaxviz.ir.syntax import Atom, Equation
 from jaxviz.report.tables import together
@@ -174,7 +175,7 @@ class Causes:
         value = self._value_moved(need, equation)
         name = self._words(value) or "the value"
         done = _DONE.get(kind, "it is exchanged")
-        before, after = layout_text(need.before), layout_text(need.after)
+        before, after = layout_text(need.before.dims), layout_text(need.after.dims)
         if need.is_asked:
             text = f"{name} is {before}, but the program asks for it {after} here: {done}"
             return ExchangeCause(text, "asked", number, value, need)
@@ -271,23 +272,6 @@ def call_of(equation: Equation) -> str:
     """`lax.psum`: the function that users call for a collective."""
     name = equation.primitive.name.removesuffix("_invariant")
     return f"lax.{ {'reduce_scatter': 'psum_scatter'}.get(name, name) }"
-
-
-def axes_text(axes: Iterable[str]) -> str:
-    """`` `data` and `model` ``."""
-    return together(map(_axis_text, sorted(map(str, axes)))) if axes else "devices"
-
-
-def _axis_text(axis: str) -> str:
-    """`` `data` ``, and `` a part of `data` `` for such as `data:(2)4`."""
-    name, _, part = axis.partition(":")
-    return f"a part of `{name}`" if part else f"`{name}`"
-
-
-def layout_text(split: Split) -> str:
-    """`` split over `data` along dimension 0 ``, or `replicated`."""
-    parts = [f"over {together(map(_axis_text, axes))} along dimension {d}" for d, axes in enumerate(split.dims) if axes]
-    return f"split {together(parts)}" if parts else "replicated"
 
 
 def _axes(need: Need) -> set[str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from jaxviz.analysis.implied import axes_text
 from jaxviz.ir.origin import Location
 from jaxviz.report.tables import type_text
-from jaxviz.xla.collectives.causes import Causes, axes_text
+from jaxviz.xla.collectives.causes import Causes
 from jaxviz.xla.collectives.report import Replicated
 from jaxviz.xla.compat.reshards import Needs, Split
 from jaxviz.xla.compiled_memory.places import Places
