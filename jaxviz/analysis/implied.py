@@ -97,15 +97,22 @@ class LaidOut:
         return math.prod(self.sizes.get(a, 1) for a in axes)
 
 
-def split_of(aval: Any) -> LaidOut | None:
-    """How devices hold a value of a type; None if its type says nothing about devices."""
-    sharding = getattr(aval, "sharding", None)
-    mesh = getattr(sharding, "mesh", None)
-    if sharding is None or mesh is None or mesh.empty or not hasattr(aval, "shape"):
+def laid_out(aval: Any, sizes: Mapping[str, int] | None = None) -> LaidOut | None:
+    """How devices hold a value of a type; None if its type says nothing about devices.
+
+    Args:
+      aval: the type.
+      sizes: of the axes of the mesh on which a value is that has none in its type, such as an argument that is not
+        placed: each device has all of it.
+    """
+    sharding, shape = getattr(aval, "sharding", None), getattr(aval, "shape", None)
+    if sharding is None or shape is None:
         return None
+    if sharding.mesh.empty:
+        return None if sizes is None else LaidOut(tuple(shape), ((),) * len(shape), frozenset(), sizes, aval.dtype)
     dims = tuple(() if p is None else p if isinstance(p, tuple) else (p,) for p in sharding.spec.partitions)
-    dims += ((),) * (len(aval.shape) - len(dims))
-    return LaidOut(tuple(aval.shape), dims, frozenset(sharding.spec.unreduced), dict(mesh.shape), aval.dtype)
+    dims += ((),) * (len(shape) - len(dims))
+    return LaidOut(tuple(shape), dims, frozenset(sharding.spec.unreduced), dict(sharding.mesh.shape), aval.dtype)
 
 
 Called = Callable[[int], str]
@@ -119,10 +126,16 @@ def implied(operation: Operation, called: Called | None = None) -> tuple[Implied
       operation: the operation.
       called: the names of its operands; by default 'its operand', or 'its first operand' and so on.
     """
-    if operation.programs or all(split_of(a) is None for a in operation.in_avals):
+    if operation.programs:
         return ()
-    rule = _Rule(operation, called or called_by_position(len(operation.in_avals)))
-    return tuple(rule.found())
+    on_mesh = next(filter(None, map(laid_out, operation.in_avals)), None)
+    if on_mesh is None:
+        return ()
+    before, after = (
+        tuple(laid_out(a, on_mesh.sizes) for a in avals) for avals in (operation.in_avals, operation.out_avals)
+    )
+    called = called or called_by_position(len(operation.in_avals))
+    return tuple(_Rule(operation, before, after, on_mesh.sizes, called).found())
 
 
 def called_by_position(n: int) -> Called:
@@ -133,7 +146,12 @@ def called_by_position(n: int) -> Called:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
+    """What an operation exchanges, from how devices hold its operands (`before`) and results (`after`)."""
+
     operation: Operation
+    before: tuple[LaidOut | None, ...]
+    after: tuple[LaidOut | None, ...]
+    sizes: Mapping[str, int]
     called: Called
 
     def found(self) -> Iterator[Implied]:
@@ -141,7 +159,7 @@ class _Rule:
         if compat.axis_names(operation.params):
             yield from self.written()
             return
-        if not any(s is not None and s.is_split for s in map(split_of, operation.in_avals)):
+        if not any(s is not None and s.is_split for s in self.before):
             return
         name = operation.primitive.name
         if name in ("reshard", "sharding_constraint", "device_put"):
@@ -163,8 +181,7 @@ class _Rule:
         kind = _WRITTEN.get(plain(name).kind) or _WRITTEN.get(name.split("_invariant")[0].split("_reduced")[0], "")
         if not exchanges(operation.primitive) or operation.params.get("axis_index_groups") is not None:
             return
-        for aval, out in zip(operation.in_avals, operation.out_avals, strict=False):
-            split, after = split_of(aval), split_of(out)
+        for split, after in zip(self.before, self.after, strict=False):
             if split is None or after is None:
                 continue
             named = compat.axis_names(operation.params)
@@ -177,7 +194,7 @@ class _Rule:
     # --- layouts that are asked for -----------------------------------------------------------------------------------
 
     def asked(self) -> Iterator[Implied]:
-        before, after = split_of(self.operation.in_avals[0]), split_of(self.operation.out_avals[0])
+        before, after = self.before[0], self.after[0]
         if before is None or after is None:
             return
         summed = tuple(a for a in before.sizes if a in before.unreduced - after.unreduced)
@@ -192,7 +209,7 @@ class _Rule:
 
     def reduction(self) -> Iterator[Implied]:
         """XLA reduces one dimension at a time, so each that is split has a collective of its own."""
-        before, after = split_of(self.operation.in_avals[0]), split_of(self.operation.out_avals[0])
+        before, after = self.before[0], self.after[0]
         if before is None or after is None:
             return
         reduced = tuple(self.operation.params["axes"])
@@ -214,7 +231,7 @@ class _Rule:
 
     def position(self) -> Iterator[Implied]:
         """XLA gathers the largest value of each device, and its position."""
-        before, after = split_of(self.operation.in_avals[0]), split_of(self.operation.out_avals[0])
+        before, after = self.before[0], self.after[0]
         (dim,) = self.operation.params["axes"]
         if before is None or after is None or not before.dims[dim]:
             return
@@ -229,7 +246,7 @@ class _Rule:
     def product(self) -> Iterator[Implied]:
         """XLA moves operands so that each device multiplies its parts, and then adds up what they contribute."""
         name = self.operation.primitive.name
-        product = _product_of(self.operation)
+        product = _product_of(self.operation, self.before, self.after)
         if product is None:
             yield self._chosen(self._where(), f"`{name}` slides along a split dimension, or has groups", "move")
             return
@@ -287,16 +304,14 @@ class _Rule:
 
     def _chosen(self, axes: Iterable[str], text: str, why: Any) -> Implied:
         """Values that move in a way that XLA chooses."""
-        sizes = next(s.sizes for s in map(split_of, self.operation.in_avals) if s is not None)
-        named = tuple(a for a in sizes if a in set(axes))
-        n = math.prod(sizes[a] for a in named)
+        named = tuple(a for a in self.sizes if a in set(axes))
+        n = math.prod(self.sizes[a] for a in named)
         return Implied("", named, n, "", 0, 0, f"{text}: XLA chooses how values are exchanged, if any are", why)
 
     # --- operations that need no exchange -----------------------------------------------------------------------------
 
     def _where(self) -> set[str]:
-        avals = (*self.operation.in_avals, *self.operation.out_avals)
-        return {a for s in map(split_of, avals) if s is not None for axes in s.dims for a in axes}
+        return {a for s in (*self.before, *self.after) if s is not None for axes in s.dims for a in axes}
 
     def _is_in_place(self) -> bool:
         """Whether each device computes its part of the result from its parts of the operands."""
@@ -307,8 +322,7 @@ class _Rule:
 
     def _operands(self) -> list[LaidOut]:
         results = len(self.operation.out_avals[0].shape)
-        splits = filter(None, map(split_of, self.operation.in_avals))
-        return [s for s in splits if len(s.shape) == results]
+        return [s for s in filter(None, self.before) if len(s.shape) == results]
 
     def _worked_along(self, split: LaidOut) -> list[int]:
         """The dimensions along which an operation reads or writes elements at other places."""
@@ -388,10 +402,11 @@ class _Product:
         return tuple(dims)
 
 
-def _product_of(operation: Operation) -> _Product | None:
+def _product_of(
+    operation: Operation, before: Sequence[LaidOut | None], results_after: Sequence[LaidOut | None]
+) -> _Product | None:
     """None for a convolution that slides along a split dimension, or has groups."""
-    lhs, rhs = map(split_of, operation.in_avals)
-    after = split_of(operation.out_avals[0])
+    (lhs, rhs), (after,) = before, results_after
     if lhs is None or rhs is None or after is None:
         return None
     numbers = operation.params["dimension_numbers"]

@@ -12,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxviz
-from jaxviz.analysis.implied import split_of
+from jaxviz.analysis.implied import implied, laid_out
 from jaxviz.features.explorer.columns import view_of
 from jaxviz.notebook.reports import ProgramText
 
@@ -165,6 +165,14 @@ def test_the_kinds_of_types_are_there():
     }  # fmt: skip
 
 
+def test_a_value_that_is_not_placed_is_on_every_device():
+    """The type of an argument that is not on the mesh names no mesh."""
+    x = jax.ShapeDtypeStruct((16, 64), jnp.float32, sharding=NamedSharding(ABSTRACT, P(None, "data")))
+    program = jaxviz.trace(lambda w, x: x @ w)(jnp.ones((64, 32)), x)
+    found = [(e.primitive.name, i.kind, i.nbytes) for e in program.equations for i in implied(e.operation)]
+    assert found == [("dot_general", "all-reduce", 16 * 32 * 4)]
+
+
 @pytest.mark.parametrize(
     ("spec", "wanted"),
     [
@@ -180,7 +188,7 @@ def test_bytes_on_one_device(spec, wanted):
     x = jax.ShapeDtypeStruct((16, 64), jnp.float32, sharding=NamedSharding(ABSTRACT, spec))
     with jax.sharding.use_abstract_mesh(ABSTRACT):
         aval = jaxviz.trace(lambda x: x)(x).in_avals[0]
-    assert split_of(aval).nbytes == wanted
+    assert laid_out(aval).nbytes == wanted
 
 
 def test_exchanges_are_shown_at_their_equations():
