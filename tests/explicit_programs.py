@@ -95,6 +95,20 @@ def product_scattered(w, x):
     return loss_of(jax.reshard(y, P("data", "model")))
 
 
+def summed_into(name, out):
+    """A product that is left unreduced, and then summed and laid out otherwise at once."""
+
+    def function(w, x):
+        y = jnp.einsum("bd,df->bf", x, w, out_sharding=P("data", None, unreduced={"model"}))
+        return loss_of(jax.reshard(y, out))
+
+    PROGRAMS.append(Explicit(name, function, ((W, P("model", None)), (X, P("data", "model")))))
+
+
+summed_into("summed_and_gathered", P(None, None))
+summed_into("summed_and_moved", P(None, "data"))
+
+
 @program((W, P("model", None)), (X, P("data", "model")))
 def product_with_its_result_split(w, x):
     return loss_of(jnp.einsum("bd,df->bf", x, w, out_sharding=P("data", "model")))

@@ -10,7 +10,7 @@ several ways, `kind` is '' and nothing is said about sizes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -223,10 +223,11 @@ class _Rule:
             f"`{name}` {does} {_dimensions(dims)} of {self.called(0)}, split over "
             f"{axes_text(a for axes in over for a in axes)}: each device has the result of its part"
         )
-        yield from self._sums(before, after, [axes for axes in over if axes], text, "sum")
-        kept = tuple(axes for d, axes in enumerate(before.dims) if d not in reduced)
         summed = {a for axes in over for a in axes}
-        if kept != tuple(tuple(a for a in axes if a not in summed) for axes in after.dims):
+        part = replace(_whole_along(after, summed), dtype=before.dtype)
+        yield from self._sums(part, after, [axes for axes in over if axes], text, "sum")
+        kept = tuple(axes for d, axes in enumerate(before.dims) if d not in reduced)
+        if kept != part.dims:
             yield self._chosen(summed, "its result is asked for in another layout", "asked")
 
     def position(self) -> Iterator[Implied]:
@@ -270,16 +271,14 @@ class _Rule:
             f"{_dimensions(p[1] for p in pairs)} of {self.called(1)}, split over "
             f"{axes_text(a for axes in left for a in axes)}: each device has a part of the sum"
         )
-        yield from self._sums(product.after, product.after, list(filter(None, left)), text, "sum")
+        part = _whole_along(product.after, {a for axes in left for a in axes})
+        yield from self._sums(part, product.after, list(filter(None, left)), text, "sum")
 
     def _sums(
-        self, before: LaidOut, after: LaidOut, over: Sequence[tuple[str, ...]], text: str, why: Any
+        self, part: LaidOut, after: LaidOut, over: Sequence[tuple[str, ...]], text: str, why: Any
     ) -> Iterator[Implied]:
         """A sum of each device's part, one collective for each group of axes; scattered if the result is split over
         them."""
-        whole = {a for axes in over for a in axes}
-        kept = tuple(tuple(a for a in axes if a not in whole) for axes in after.dims)
-        part = replace(after, dims=kept, dtype=before.dtype)
         scattered = {a for axes in after.dims for a in axes}
         for axes in over:
             kind = "reduce-scatter" if set(axes) <= scattered else "all-reduce"
@@ -469,6 +468,11 @@ def _shared(before: tuple[str, ...], after: tuple[str, ...]) -> int:
 
 def _changed(split: LaidOut, dim: int, axes: tuple[str, ...]) -> LaidOut:
     return replace(split, dims=(*split.dims[:dim], axes, *split.dims[dim + 1 :]))
+
+
+def _whole_along(split: LaidOut, axes: Collection[str]) -> LaidOut:
+    """The same value, not split over some axes."""
+    return replace(split, dims=tuple(tuple(a for a in dim if a not in axes) for dim in split.dims))
 
 
 def _with(before: Dims, after: Dims, axes: Iterable[str]) -> Dims:
