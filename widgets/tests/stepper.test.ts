@@ -201,6 +201,14 @@ test("only the visible lines of a long program are rendered", async () => {
   expect(find("equations").querySelector<HTMLElement>("[aria-current]")!.dataset["index"]).toBe("5000");
 });
 
+test("an equation for which devices exchange values is marked, with what is exchanged", async () => {
+  const made = copy(programs);
+  made.programs[made.stages[0]!.program]!.rows[0]!.x = ["all-reduce over `data`"];
+  const { el } = await shown(stops.start, {}, made);
+  const marked = [...el.querySelectorAll<HTMLElement>(".jv-exchanges")];
+  expect(marked.map((m) => m.title)).toEqual(["all-reduce over `data`"]);
+});
+
 // --- requests ---
 
 test("displaying it sends no requests", async () => {

@@ -1,5 +1,7 @@
 """What types imply, compared with what XLA compiles, on eight devices; and with what JAX prints."""
 
+import gzip
+import json
 import re
 from collections import Counter
 from functools import cache
@@ -207,3 +209,6 @@ def test_exchanges_are_shown_at_their_equations():
     assert set(rows) == {"reduce_sum", "reshard"}
     assert any(t.startswith(said) for t in texts)
     assert "all-reduce over `data` of 4 B, as the types imply" in str(stepper)
+    made = json.loads(gzip.decompress(stepper.widget().payload))
+    marked = {row["p"] for program in made["programs"] for row in program["rows"] if "x" in row}
+    assert marked == {"reduce_sum", "reshard"}
