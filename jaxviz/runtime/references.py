@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from jaxviz.higher_order import bodies, of
+from jaxviz.higher_order import Body, bodies, of
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.syntax import Equation, Program
@@ -40,9 +40,9 @@ def uses_mutable_types(program: Program) -> bool:
 
 
 def repeated_references(program: Program) -> Iterator[Equation]:
-    """The checkpoints that use references, which JAX may read and write again in the backward pass."""
+    """The checkpoints that use references from outside, which JAX may read and write again in the backward pass."""
     for e in program.equations:
-        if of(e).is_checkpoint and _uses_reference(e):
+        if of(e).is_checkpoint and any(map(_takes_reference, bodies(e))):
             yield e
         else:
             for body in bodies(e):
@@ -71,6 +71,11 @@ def on_values(program: Program) -> tuple[Program, tuple[Any, ...]]:
     names = [name for name, p in zip([*("" for _ in refs), *program.arg_names], parts, strict=True) for _ in p]
     info = compat.derived_debug_info(program.debug_info, names, len(pure.outvars))
     return replace(pure, debug_info=info), tuple(refs.values())
+
+
+def _takes_reference(body: Body) -> bool:
+    program = body.program
+    return any(compat.is_mutable(v.aval) for v in (*program.invars, *program.constvars))
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr
 
 from jaxviz.analysis.budgets import read_amount
+from jaxviz.analysis.on_values import without_references
 from jaxviz.analysis.walk import location_of
 from jaxviz.arguments import Argnums, flat_arguments, positions
 from jaxviz.derivation import Derivation, derive
@@ -19,10 +20,12 @@ from jaxviz.features.debugger.stepper import Stepper
 from jaxviz.features.debugger.stepping import Machine
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
-from jaxviz.ir.errors import EquationError
+from jaxviz.ir.errors import EquationError, NoRuleError
+from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.report.tables import short_location
 from jaxviz.runtime.donated import check_not_donated
+from jaxviz.runtime.references import repeated_references, uses_references
 
 if TYPE_CHECKING:
     from jaxviz.features.nans.report import Event, NanReport
@@ -72,6 +75,12 @@ def step(
                 "step runs the function, so it needs arrays; got a ShapeDtypeStruct, which has no value."
             )
     inputs = [compat.canonicalize(x) for x in inputs]
+    said = ""
+    repeats = next(repeated_references(derivation.primal), None)
+    if uses_references(derivation.primal):
+        said = _ON_VALUES
+        pure = without_references(derivation, inputs, derivation.primal.arg_names)
+        derivation, inputs = pure.derivation, list(pure.inputs)
     budget = _budget(memory)
     runs_backward = backward
     if backward is None:
@@ -79,13 +88,20 @@ def step(
     note = "" if runs_backward else "Only the function runs: for a backward pass give `cotangents` of its result."
     if runs_backward:
         try:
-            return _with_backward(derivation, inputs, cotangents, budget)
+            if repeats is not None:
+                raise NoRuleError(f"{describe_equation(repeats)} {_REPEATS}")
+            return _with_backward(derivation, inputs, cotangents, budget, said)
         except (EquationError, NotImplementedError, ValueError) as error:
             if backward or isinstance(error, SteppingError):
                 raise
             note = f"There is no backward pass. {error}"
     stage = StepperStage("primal", derivation.primal, lambda _: inputs)
-    return Stepper(derivation, Machine([stage], budget), note if backward is None else "")
+    notes = [note * (backward is None), said]
+    return Stepper(derivation, Machine([stage], budget), " ".join(filter(None, notes)))
+
+
+_ON_VALUES = "In place of a mutable reference the programs have what is in it, another value after each write."
+_REPEATS = "uses a mutable reference, which JAX may read and write again in the backward pass."
 
 
 def _derived(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums) -> tuple[Derivation, list[Any]]:
@@ -110,7 +126,7 @@ def _is_one_number(derivation: Derivation) -> bool:
     return not aval.shape and bool(jnp.issubdtype(aval.dtype, jnp.floating))
 
 
-def _with_backward(derivation: Derivation, inputs: list[Any], cotangents: Any, budget: int) -> Stepper:
+def _with_backward(derivation: Derivation, inputs: list[Any], cotangents: Any, budget: int, note: str) -> Stepper:
     primal = derivation.primal
     avals = [compat.cotangent_type(a.aval) for a in primal.outvars[: derivation.n_results]]
     if cotangents is None:
@@ -139,7 +155,7 @@ def _with_backward(derivation: Derivation, inputs: list[Any], cotangents: Any, b
         StepperStage("forward", derivation.forward, lambda _: inputs),
         StepperStage("backward", derivation.backward, lambda machine: [*machine.results("forward")[n:], *seeds]),
     ]
-    return Stepper(derivation, Machine(stages, budget))
+    return Stepper(derivation, Machine(stages, budget), note)
 
 
 def _budget(memory: float | str | None) -> int:

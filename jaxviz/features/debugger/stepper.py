@@ -305,9 +305,9 @@ class Stepper:
         self._check_passed(
             Position(stage, (), len(self._texts[stage].program.equations)), "The function has not returned yet"
         )
-        flat = self.machine.results(stage)[: len(self.derivation.primal.outvars)]
-        tree = self.derivation.out_tree
-        return flat if tree is None else jax.tree.unflatten(tree, flat)
+        flat, tree = self.machine.results(stage), self.derivation.out_tree
+        n = len(self.derivation.primal.outvars) if tree is None else tree.num_leaves
+        return flat[:n] if tree is None else jax.tree.unflatten(tree, flat[:n])
 
     @property
     @api_boundary

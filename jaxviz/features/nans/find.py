@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.analysis.naming import Naming
+from jaxviz.analysis.on_values import CLOSED_OVER, without_references
 from jaxviz.analysis.training_step import stores_gradient, takes_gradient
 from jaxviz.arguments import Argnums, arrays_by_name, flat_arguments, positions
-from jaxviz.derivation import Derivation, derive, derive_call
+from jaxviz.derivation import Derivation, derive_call
 from jaxviz.features.nans.capture import (
     CompiledRun,
     RecordedRun,
@@ -54,7 +55,7 @@ from jaxviz.ir.usage import check_values
 from jaxviz.page.texts import first_line
 from jaxviz.progress import counting
 from jaxviz.report.tables import type_text
-from jaxviz.runtime.references import on_values, repeated_references, uses_mutable_types, uses_references
+from jaxviz.runtime.references import repeated_references, uses_mutable_types, uses_references
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import Builder, partition, select, with_results
 from jaxviz.transforms.flags import INFINITE, NAN, flag_program
@@ -341,29 +342,14 @@ def _is_plain_call(equation: Equation) -> bool:
     return is_call(equation) and not of(equation).is_checkpoint
 
 
-_CLOSED_OVER = "a reference that is closed over"
-
-
 def _on_values(alone: _Subject) -> _Subject:
-    """The same function without mutable references: it takes what is in them, and what is then in them is a result."""
-    d = alone.derivation
-    program, closed_over = on_values(d.primal)
-    parts_of = compat.arrays_in if uses_mutable_types(d.primal) else compat.contents
-    inputs = (
-        *((x, _CLOSED_OVER, False) for x in closed_over),
-        *zip(alone.inputs, alone.names, d.nonzeros, strict=True),
-    )
-    parts = [(part, name, nonzero) for x, name, nonzero in inputs for part in parts_of(x)]
-    written = [
-        (name, compat.is_live_ref(x)) for x, name, _ in inputs if compat.is_written_in_place(x) for _ in parts_of(x)
-    ]
-    derivation = derive(program, argnums=[i for i, (_, _, nonzero) in enumerate(parts) if nonzero])
-    results = (*alone.results, *(f"what is then in {name}" for name, _ in sorted(written, key=lambda w: not w[1])))
-    assert len(program.outvars) == len(results)
+    """The same function without mutable references."""
+    pure = without_references(alone.derivation, alone.inputs, alone.names)
+    results = (*alone.results, *(f"what is then in {name}" for name in pure.written))
+    program = pure.derivation.primal
     return replace(
-        alone, traced=program, inputs=tuple(x for x, _, _ in parts), names=tuple(name for _, name, _ in parts),
-        results=results,
-        derivation=replace(derivation, n_results=d.n_results or len(d.primal.outvars)), n_values=len(program.outvars),
+        alone, traced=program, inputs=pure.inputs, names=pure.names, results=results, derivation=pure.derivation,
+        n_values=len(program.outvars),
     )  # fmt: skip
 
 
@@ -467,7 +453,7 @@ def _source_text(subject: _Subject, birth: Birth) -> str:
         return f"the number {np.asarray(value.val)[()]}"
     names = subject.called.arguments
     name = names.get(value, "a constant that is closed over")
-    label = f"the argument {name}" if value in names and name != _CLOSED_OVER else name
+    label = f"the argument {name}" if value in names and name != CLOSED_OVER else name
     x = subject.recorded(subject.program).arguments.get(value)
     if x is None:
         return label
