@@ -14,6 +14,7 @@ from laws import is_real
 from nestings import INSIDE, NESTABLE, NESTINGS, SHORT, in_all, inside, is_nested
 from primitives import cases_of_primitives
 from programs import CASES
+from short_runs import short
 
 import jaxviz
 
@@ -173,8 +174,16 @@ NAMES = """
 """.split()
 
 
+LONG = (
+    "linen_decoder_with_named_policy",
+    "diffrax_direct_adjoint",
+    "optax_losses",
+    "diffrax_backsolve_of_a_neural_ode",
+)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", short(NAMES, [name for name in NAMES if name not in LONG]))
 def test_programs_of_libraries(name):
     """By name: importing the libraries takes a second and a half, which only the worker that runs these tests pays."""
     pytest.importorskip("numpyro", reason="the engine's tests with the newest JAX go without the libraries")

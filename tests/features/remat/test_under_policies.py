@@ -125,16 +125,19 @@ def test_values_that_are_cheap_to_recompute_are_saved_for_the_peak():
     assert found.trade.work <= theirs.work
 
 
+SWEEP = pytest.mark.slow(sweep=True)
+
+
 @pytest.mark.parametrize(
     ("cases", "name", "variants"),
     [
-        *(pytest.param(SMALL, name, None, marks=pytest.mark.slow(sweep=True)) for name in SMALL),
+        *(pytest.param(SMALL, name, None, marks=SWEEP) for name in SMALL),
         # What the names save keeps less in memory besides than what is optimal at a price per byte.
-        (CASES, "MoE transformer, scanned", ("minimal", "minimal_with_context")),
+        pytest.param(CASES, "MoE transformer, scanned", ("minimal", "minimal_with_context"), marks=SWEEP),
         # Of some sets of names with the same bytes and work, only two fit.
         (SMALL, "diffusion step", ("save_dot_except_mlpwi",)),
         # What is optimal at the next price per byte has a peak that is a little higher.
-        (SMALL, "U-Net", ("dots_saveable",)),
+        pytest.param(SMALL, "U-Net", ("dots_saveable",), marks=SWEEP),
     ],
 )
 def test_a_plan_recomputes_no_more_than_what_people_write_at_its_peak(cases, name, variants):
