@@ -111,7 +111,7 @@ class _Gathering:
 def environment() -> Environment:
     """The versions and flags of this environment."""
     flags = {name: str(value) for name, value in sorted(jax.config.values.items())}
-    return Environment(platform.python_version(), jax.__version__, _version("jaxlib"), _libraries(), flags)
+    return Environment(platform.python_version(), _version("jax"), _version("jaxlib"), _libraries(), flags)
 
 
 def _version(name: str) -> str:
