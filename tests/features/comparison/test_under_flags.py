@@ -1,6 +1,8 @@
 """What flags of JAX change of a gradient."""
 
+import re
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -123,3 +125,23 @@ def test_a_loop_that_jax_does_not_differentiate_is_refused_in_its_words():
         jaxviz.compare(f, f, W, X, flags=({}, {"jax_scan3": True}))
     assert str(found.value) == refused
     assert "Raised with jax_scan3." in found.value.__notes__
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "howto" / "remat3.md"
+CELL = re.compile(r"```\{code-cell\}\n(?::tags:.*\n)?(.*?)```", re.DOTALL)
+
+
+@pytest.mark.skipif(jax.__version_info__[:2] != (0, 12), reason="the page shows what JAX 0.12 does")
+def test_the_page_shows_what_the_reports_say():
+    text = PAGE.read_text(encoding="utf-8")
+    page: dict = {}
+    for cell in CELL.findall(text):
+        exec(cell, page)
+    shown = [" ".join(block.split()) for block in re.findall(r"```text\n(.*?)```", text, re.DOTALL)]
+    loss, named, params, x = (page[name] for name in ("loss", "named", "params", "x"))
+    jax.config.update("jax_remat3", True)
+    try:
+        (idle,) = jaxviz.policies(loss, params, x).without_effect
+    finally:
+        jax.config.update("jax_remat3", False)
+    assert shown == [COMPARED(loss, loss, params, x).summary, idle.short, COMPARED(named, named, params, x).summary]
