@@ -1,4 +1,5 @@
-"""Deriving the forward and backward programs, compared with `jax.vjp` traced over the same jaxpr.
+"""Deriving the forward and backward programs, compared with `jax.vjp` traced over the same jaxpr; and hi-primitives and
+references, compared with the same programs without them.
 
 With `--against REVISION` compared with the jaxviz of another revision instead: two processes that take turns.
 """
@@ -25,8 +26,19 @@ import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
 
 import jaxviz
-from benchmarks.models import lstm, mlp, remat_transformer, scan_transformer, transformer
+from benchmarks.models import (
+    accumulate,
+    accumulate_in_place,
+    lstm,
+    mlp,
+    remat_transformer,
+    ruled_transformer,
+    scan_transformer,
+    summed_transformer,
+    transformer,
+)
 from jaxviz.ir.syntax import Program
+from jaxviz.runtime.flags import under_flags
 from jaxviz.transforms.linearize import linearize_program
 from jaxviz.transforms.transpose import transpose_program
 
@@ -82,6 +94,11 @@ def compare(
         pairs.append((seconds(ours), t_theirs))
     ratio = statistics.median(b / a for a, b in pairs)
     return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs), ratio
+
+
+def import_rules() -> None:
+    """Imports all rules, at any revision."""
+    jaxviz.derive(lambda x: x, 1.0)
 
 
 def forget() -> None:
@@ -163,9 +180,46 @@ PROGRAMS: dict[str, Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]] = 
 }  # fmt: skip
 
 
+Make = Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]
+
+FORMS: dict[str, tuple[Make, Make, dict[str, Any]]] = {
+    "custom VJP rules as hi-primitives": (*[lambda: ruled_transformer(12, False)] * 2, {"jax_custom_vjp3": True}),
+    "custom JVP rules as hi-primitives": (*[lambda: ruled_transformer(12, True)] * 2, {"jax_custom_jvp3": True}),
+    "checkpoints as hi-primitives": (*[lambda: remat_transformer(12)] * 2, {"jax_remat3": True}),
+    "sum in a reference": (
+        lambda: summed_transformer(12, accumulate), lambda: summed_transformer(12, accumulate_in_place), {},
+    ),
+}  # fmt: skip
+"""A program in its classic form; the same in another form, with the flags of JAX that give it this form."""
+
+
+def forms(repeats: int) -> Iterator[tuple[str, float, float, float]]:
+    """For each form, cold and warm: the seconds of a derivation in the classic one and in it, and their ratio."""
+    import_rules()
+    for name, (classic, other, flags) in FORMS.items():
+        with under_flags(dict.fromkeys(flags, False)):
+            fun, args = classic()
+            program = jaxviz.trace(fun)(*args)
+        with under_flags(flags):
+            fun, args = other()
+            in_form = jaxviz.trace(fun)(*args)
+
+        def derived_in_form(program: Program = in_form, flags: dict[str, Any] = flags) -> None:
+            with under_flags(flags):
+                derive_programs(program)
+
+        def derived_classic(program: Program = program, flags: dict[str, Any] = flags) -> None:
+            with under_flags(dict.fromkeys(flags, False)):
+                derive_programs(program)
+
+        for label, before in (("cold", forget), ("warm", lambda: None)):
+            derived_in_form(), derived_classic()
+            yield f"{name}, {label}", *compare(derived_classic, derived_in_form, before, repeats)
+
+
 def answer_with_times() -> None:
     """For each line that is read, a program's name and "cold" or "warm", prints the CPU seconds of one derivation."""
-    jaxviz.derive(lambda x: x, 1.0)  # imports all rules, at any revision
+    import_rules()
     traced: dict[str, Program] = {}
     for line in sys.stdin:
         name, state = line.rstrip("\n").split("\t")
@@ -236,6 +290,10 @@ def main(quick: bool = False) -> None:
         fun, args = make()
         for label, ours, theirs, ratio in speed(name, fun, args, repeats):
             print(f"{label:<46}{ours * 1e3:>7.1f} ms{theirs * 1e3:>7.1f} ms{ratio:>7.1f}x")
+    print("\nForms of a transformer of 12 layers, each beside its classic form, from the jaxpr")
+    print(f"{'form':<46}{'classic':>10}{'in it':>10}{'ratio':>8}")
+    for label, plain, it, ratio in forms(4 * repeats):
+        print(f"{label:<46}{plain * 1e3:>7.1f} ms{it * 1e3:>7.1f} ms{ratio:>7.2f}x")
     print("\nGrowth with a warm memo table: CPU time, and CPU time with Python's garbage collector off")
     header = f"{'layers':>8}{'derived equations':>20}{'derive, µs/equation':>22}{'off':>8}"
     print(f"{header}{'trace, µs/equation':>21}{'off':>8}{'bytes/equation':>16}")

@@ -110,6 +110,66 @@ def scan_transformer(n_layers: int) -> tuple[Any, tuple[Any, ...]]:
     return scan_transformer_loss, ({**params, "layers": stacked}, jnp.arange(16))
 
 
+def accumulate(x: jax.Array, parts: Any) -> jax.Array:
+    """The sum of an array and of what functions compute from the sum so far."""
+    for part in parts:
+        x = x + part(x)
+    return x
+
+
+def accumulate_in_place(x: jax.Array, parts: Any) -> jax.Array:
+    """The same sum, in a reference."""
+    total = jax.new_ref(x)
+    for part in parts:
+        jax.ref.addupdate(total, ..., part(total[...]))
+    return jax.freeze(total)
+
+
+def summed_transformer(n_layers: int, add: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A transformer whose layers add to a sum with `accumulate` or `accumulate_in_place`."""
+
+    def loss(params: Params, tokens: jax.Array) -> jax.Array:
+        parts = [
+            part
+            for p in params["layers"]
+            for part in (
+                lambda x, p=p: attention(p, layer_norm(x, p["scale1"], p["shift1"])),
+                lambda x, p=p: jax.nn.gelu(layer_norm(x, p["scale2"], p["shift2"]) @ p["up"]) @ p["down"],
+            )
+        ]
+        return prediction_loss(params, add(params["embedding"][tokens], parts), tokens)
+
+    return loss, transformer(n_layers)[1]
+
+
+def ruled_transformer(n_layers: int, has_jvp_rule: bool) -> tuple[Any, tuple[Any, ...]]:
+    """A transformer whose layers have an activation with a custom JVP rule, or a custom VJP rule."""
+
+    def swish(x: jax.Array) -> jax.Array:
+        return x * jax.nn.sigmoid(x)
+
+    def slope(x: jax.Array) -> jax.Array:
+        s = jax.nn.sigmoid(x)
+        return s + x * s * (1.0 - s)
+
+    f: Any
+    if has_jvp_rule:
+        f = jax.custom_jvp(swish)
+        f.defjvp(lambda primals, tangents: (swish(*primals), slope(*primals) * tangents[0]))
+    else:
+        f = jax.custom_vjp(swish)
+        f.defvjp(lambda x: (swish(x), x), lambda x, ct: (slope(x) * ct,))
+
+    def loss(params: Params, tokens: jax.Array) -> jax.Array:
+        x = params["embedding"][tokens]
+        for p in params["layers"]:
+            x = x + attention(p, layer_norm(x, p["scale1"], p["shift1"]))
+            x = x + f(layer_norm(x, p["scale2"], p["shift2"]) @ p["up"]) @ p["down"]
+        return prediction_loss(params, x, tokens)
+
+    return loss, transformer(n_layers)[1]
+
+
 def lstm_loss(params: list[Params], xs: jax.Array, target: jax.Array, wrap: Any = lambda cell: cell) -> jax.Array:
     """Layers of LSTM cells over a sequence; `wrap` is applied to each cell, such as `jax.checkpoint`."""
     for p in params:
