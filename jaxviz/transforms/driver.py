@@ -234,11 +234,11 @@ class Builder:
 
 def program_effects(equations: Sequence[Equation], invars: Sequence[Var]) -> frozenset[Any]:
     """The effects of a program of these equations; one that concerns an operand is followed to the program's input."""
+    with_effects = [e for e in equations if e.effects]
+    where: dict[Atom, int] = {v: i for i, v in enumerate(invars)} if with_effects else {}
     effects: set[Any] = set()
-    for e in equations:
-        if e.effects:
-            where: dict[Atom, int] = {v: i for i, v in enumerate(invars)}
-            effects |= compat.moved_effects(e.effects, [where.get(a) for a in e.invars])
+    for e in with_effects:
+        effects |= compat.moved_effects(e.effects, [where.get(a) for a in e.invars])
     return frozenset(effects)
 
 

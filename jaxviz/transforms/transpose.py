@@ -196,15 +196,17 @@ def linear_variables(program: Program, inputs: Iterable[Atom]) -> set[Atom]:
     """The variables of a program that depend on some inputs: also those that are read from a reference which something
     that depends on them is written to."""
     found: set[Atom] = set(inputs)
-    while True:
-        n = len(found)
+    is_complete = False
+    while not is_complete:
+        is_complete = True  # unless a reference is found that equations before may have read
         for e in program.equations:
             if not found.isdisjoint(e.invars):
                 found.update(e.outvars)
                 if compat.written_refs(e.effects):
+                    n = len(found)
                     found.update(_written(e, found))
-        if n == len(found) or not compat.touches_refs(program.effects):
-            return found
+                    is_complete &= n == len(found)
+    return found
 
 
 def _written(equation: Equation, found: set[Atom]) -> Iterator[Atom]:
@@ -270,13 +272,14 @@ def transpose_program(
     accumulators = Accumulators(builder)
     invars += [accumulators.given(v) for v in linear_inputs if compat.is_ref(v.aval)]
     has_refs = compat.touches_refs(program.effects)
+    linear_refs = {a for a in is_linear if compat.is_ref(a.aval)} if has_refs else ()
     sums = cotangents.sums
     logged: dict[Any, Any] = {}
     with located(reversed(linear_equations)) as equations:
         for _, equation in equations:
             cts = [sums.get(v) for v in equation.outvars]
             nonzeros = tuple([ct is not None for ct in cts])
-            refs = [a for a in equation.invars if compat.is_ref(a.aval) and a in is_linear] if has_refs else ()
+            refs = [a for a in equation.invars if a in linear_refs] if has_refs else ()
             # What is written is zero if nothing reads it later.
             is_read = any(ref in accumulators.of for ref in refs)
             if has_refs and of(equation).makes_reference:
