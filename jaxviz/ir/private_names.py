@@ -7,9 +7,8 @@ without the engine.
 
 Besides the names in the table, `compat` reads some attributes of JAX's objects (`_trace` of a tracer,
 `frame.tracing_eqns` of a trace, `_fun` and `_jit_info` of a jitted function, `_base_array` of random keys, `traced`,
-`prim` and `remat_rules` of JAX's own hi-primitives, of which it names the classes `RematTraced` and `CheckpointName`)
-and the local variables of the frames of a call of a jitted function (`pjit.cache_miss`, `jit_trace`,
-`call_impl_cache_miss`).
+`prim` and `remat_rules` of JAX's own hi-primitives) and the local variables of the frames of a call of a jitted
+function (`pjit.cache_miss`, `jit_trace`, `call_impl_cache_miss`).
 """
 
 from __future__ import annotations
@@ -120,6 +119,7 @@ PRIVATE_NAMES: dict[str, Name] = {
     "hijax.vjp_from_lin": Name("whether its backward pass is that of its linearization", since=(0, 11, 1)),
     "interpreters.partial_eval.dce_jaxpr": Name("whether JAX removes what is written to a reference and not read"),
     "interpreters.partial_eval.dce_rules": Name("what a hi-primitive becomes if not all of its results are used"),
+    "config.remat3": Name("which hi-primitives checkpoints and names are, in this thread alone"),
     "config.log_checkpoint_residuals": Name("whether JAX logs what checkpoints save"),
     "state.types.WriteEffect": Name("the effect of writing to a mutable reference"),
     "state.types.AccumEffect": Name("the effect of adding to a mutable reference"),

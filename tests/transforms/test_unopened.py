@@ -68,6 +68,56 @@ def test_checkpoints_that_are_hi_primitives_are_opened(flag, policy):
     np.testing.assert_array_equal(jaxviz.grad(loss)(X), jax.grad(loss)(X))
 
 
+def hi_primitives_in(jaxpr):
+    """The hi-primitives that a jaxpr calls, also in the jaxprs of checkpoints."""
+    for eqn in jaxpr.eqns:
+        if "_prim" in eqn.params:
+            yield eqn.params["_prim"]
+            yield from hi_primitives_in(getattr(eqn.params["_prim"], "jaxpr", jax.make_jaxpr(lambda: 0)()))
+
+
+@opens
+@pytest.mark.parametrize("flag", ["jax_remat3"], indirect=True)
+def test_they_are_opened_whatever_their_classes_are_called(flag):
+    layer = jax.checkpoint(block, policy=policies.save_only_these_names("h"))
+    classes = {type(hi) for hi in hi_primitives_in(jax.make_jaxpr(layer)(X, W))}
+    assert len(classes) == 2
+    names = {of: of.__name__ for of in classes}
+    try:
+        for i, of in enumerate(classes):
+            of.__name__ = f"Renamed{i}"
+        assert "Renamed" in str(jax.make_jaxpr(layer)(X, W))
+        derivation = jaxviz.derive(lambda x: jnp.sum(layer(x, W)), X)
+    finally:
+        for of, name in names.items():
+            of.__name__ = name
+    assert [e.primitive for _, e in derivation.primal.walk() if e.primitive in (compat.remat_p, compat.name_p)] == [
+        compat.remat_p, compat.name_p,
+    ]  # fmt: skip
+    assert derivation.check()
+    assert derivation.unopened == ()
+
+
+@opens
+@pytest.mark.parametrize("flag", ["jax_remat3"], indirect=True)
+def test_a_class_of_the_users_with_the_same_name_is_not(flag):
+    from jax.experimental import hijax
+
+    class CheckpointName(hijax.HiPrim):
+        def __init__(self, aval):
+            self.in_avals, self.out_aval, self.params = (aval,), aval, {"name": "h"}
+            super().__init__()
+
+        def expand(self, x):
+            return jnp.sin(x)
+
+        def jvp(self, primals, tangents):
+            return jnp.sin(*primals), jnp.cos(*primals) * tangents[0]
+
+    f = lambda x: CheckpointName(jax.typeof(x))(x)
+    assert [e.primitive.name for e in jaxviz.trace(f)(jnp.asarray(X)).equations] == ["CheckpointName"]
+
+
 CHECKPOINTED = [c for c in CASES if ("remat" in c.name or "checkpoint" in c.name) and "optimize" not in c.name]
 
 

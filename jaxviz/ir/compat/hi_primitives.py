@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import hijax
 from jax.extend.core import ClosedJaxpr, Primitive
 
@@ -26,7 +27,7 @@ from jaxviz.ir.compat.jaxprs import (
     unknown_debug_info,
     within,
 )
-from jaxviz.ir.compat.private import _core, _hijax, _pe
+from jaxviz.ir.compat.private import _config, _core, _hijax, _pe
 from jaxviz.ir.compat.tracing import trace_to_jaxpr
 from jaxviz.ir.sharing import SharedTable, exact_params, is_data
 
@@ -81,16 +82,42 @@ def opened(primitive: Any, params: Mapping[str, Any], context: Any) -> tuple[Any
         return _named(hi_linear_p, "custom_lin" if hi_function_name(params) else f"{kind}.linearized"), params
     if primitive != hi_primitive_p:
         return primitive, params
-    if kind == "RematTraced" and _OPENS_CHECKPOINTS and not _is_in_part_up_to_rules(hi.jaxpr):
+    if _is_checkpoint(hi) and _OPENS_CHECKPOINTS and not _is_in_part_up_to_rules(hi.jaxpr):
         policy = None if hi.policy is None else _AskedOfSome(hi.policy)
         checkpoint = {"jaxpr": hi.jaxpr, "prevent_cse": hi.prevent_cse, "differentiated": False, "policy": policy}
         return remat_p, checkpoint
-    if kind == "CheckpointName" and _OPENS_CHECKPOINTS:
+    if _is_name(hi) and _OPENS_CHECKPOINTS:
         return name_p, {"name": hi.name}
-    body = None if kind == "RematTraced" or isinstance(hi, (LowerVal, RaiseVal)) else _body(hi, context)
+    body = None if _is_checkpoint(hi) or isinstance(hi, (LowerVal, RaiseVal)) else _body(hi, context)
     if hi_function_name(params):
         kind = f"custom_{'jvp' if has_jvp_alone(hi) else 'vjp'}_call"
     return _named(hi_primitive_p, kind), params if body is None else {**params, BODY: body}
+
+
+@functools.cache
+def _class_called_by(fun: Any) -> type:
+    """The class of the hi-primitive that a function of JAX's calls under `jax_remat3`, whatever its name is."""
+    with _config.remat3(True):
+        (eqn,) = jax.make_jaxpr(fun)(1.0).eqns
+    return type(eqn.params["_prim"])
+
+
+def _checkpointed(x: Any) -> Any:
+    return jax.checkpoint(jax.lax.sin)(x)
+
+
+def _with_name(x: Any) -> Any:
+    return checkpoint_name(x, "name")
+
+
+def _is_checkpoint(hi: Any) -> bool:
+    """Whether a hi-primitive is what `jax.checkpoint` calls under `jax_remat3`."""
+    return isinstance(hi, _class_called_by(_checkpointed))
+
+
+def _is_name(hi: Any) -> bool:
+    """Whether a hi-primitive is what `checkpoint_name` calls under `jax_remat3`."""
+    return isinstance(hi, _class_called_by(_with_name))
 
 
 def closed(params: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -261,10 +288,10 @@ def _is_in_part_up_to_rules(jaxpr: Any) -> bool:
 
 
 def _saves_by_rule(params: Mapping[str, Any]) -> bool:
-    if "_prim" not in params or type(params["_prim"]).__name__ == "CheckpointName":
+    if "_prim" not in params or _is_name(params["_prim"]):
         return False
     hi = params["_prim"]
-    if type(hi).__name__ == "RematTraced":
+    if _is_checkpoint(hi):
         return _is_in_part_up_to_rules(hi.jaxpr)
     return has_remat_rule(params) and (not hi_function_name(params) or hi.remat_rules is not None)
 
