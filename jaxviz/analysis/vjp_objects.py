@@ -11,6 +11,7 @@ from jaxviz.derivation import Derivation, derive
 from jaxviz.functions.vjp_function import VJP
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.syntax import Atom
 
 
 def derivation_of_vjp(f: Any) -> Derivation | None:
@@ -23,10 +24,11 @@ def derivation_of_vjp(f: Any) -> Derivation | None:
     return replace(derived, n_results=known.n_results)
 
 
-def derivation_of_linear(f: Any) -> Derivation | None:
+def derivation_of_linear(f: Any) -> tuple[Derivation, dict[Atom, str]] | None:
     """The derivation of the linear program that a result of `jax.vjp` holds; None for anything else.
 
-    The residuals that are arguments of the function are its first arguments; the others are its constants.
+    The residuals that are arguments of the function are its first arguments; the others are its constants, whose paths
+    in the object are returned too.
     """
     held = compat.held_for_backward(f)
     if held is None:
@@ -42,8 +44,9 @@ def derivation_of_linear(f: Any) -> Derivation | None:
     linear = replace(
         program,
         constvars=(*(v for v, i in saved if i is None), *structured),
-        consts=(*held.opaque, *held.structured),
+        consts=(*held.opaque.values(), *held.structured.values()),
         invars=(*arguments, *tangents),
         debug_info=compat.derived_debug_info(program.debug_info, all_names, len(program.outvars)),
     )
-    return derive(linear, argnums=tuple(range(len(arguments), len(arguments) + len(tangents))))
+    derived = derive(linear, argnums=tuple(range(len(arguments), len(arguments) + len(tangents))))
+    return derived, dict(zip(linear.constvars, (*held.opaque, *held.structured), strict=True))

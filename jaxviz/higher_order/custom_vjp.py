@@ -71,6 +71,12 @@ class CustomVjp(CallPrimitive):
 class CustomLin(Primitive):
     is_opened = False
 
+    def linearize(self, operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
+        n_residuals = operation.params["num_res"]
+        if any(nonzeros[:n_residuals]) or not all(nonzeros[n_residuals:]):
+            return linearize.linearize_rules.default(operation, nonzeros, mode)
+        return linearize.own_derivative(operation, n_residuals, "custom backward rule")
+
     def transpose(
         self, operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool, values: Sequence[Any] | None = None
     ) -> TransposeRule:

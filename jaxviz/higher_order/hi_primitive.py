@@ -79,6 +79,12 @@ class HiLinear(Primitive):
 
     is_opened = False
 
+    def linearize(self, operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
+        n_residuals = operation.params["residuals_tree"].num_leaves
+        if any(nonzeros[:n_residuals]) or not all(nonzeros[n_residuals:]):
+            return linearize.linearize_rules.default(operation, nonzeros, mode)
+        return linearize.own_derivative(operation, n_residuals, compat.hi_rule_name(operation.params, "vjp_bwd"))
+
     def transpose(
         self, operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool, values: Sequence[Any] | None = None
     ) -> TransposeRule:

@@ -157,6 +157,17 @@ def jax_rule(
     return rule_of(primal, n_out, residuals, linear, tuple(nonzeros_out), name, keeps_lines=True)
 
 
+def own_derivative(operation: Operation, n_residuals: int, name: str) -> LinearizeRule:
+    """The rule of an operation that is the derivative of another: it is linear in all operands after its residuals.
+
+    A program that has one is the linear program of a gradient, such as `jax.vjp` returns.
+    """
+    call = call_of(operation)
+    nonzeros_out = (True,) * len(operation.out_avals)
+    residuals = tuple(range(n_residuals))
+    return LinearizeRule(Template(call, "primal"), Template(call, "tangent"), residuals, nonzeros_out, name)
+
+
 def unknown_results() -> ValueError:
     """JAX's error for an operation whose results cannot be computed without its tangents."""
     return ValueError(

@@ -99,6 +99,8 @@ class Residual(Data):
       linear, backward: the equations of the linear and the backward program that read it; None if there is no backward
         one.
       with_source: whether its name may come from the user's source.
+      path: where the object that `jax.vjp` returned holds it, such as "opaque_residuals[0]"; '' for an argument, and
+        where there is no such object.
     """
 
     aval: Any
@@ -123,6 +125,7 @@ class Residual(Data):
     is_read: bool = True
     nbytes_per_device: int | None = None
     with_source: bool = field(default_factory=shows_source, repr=False)
+    path: str = field(default="", repr=False)
 
     @property
     def nbytes_on_one(self) -> int:
@@ -139,6 +142,8 @@ class Residual(Data):
     def value(self) -> str:
         """The expression that computes it, such as `cos(x)`, in this iteration or in the previous one; for an argument,
         its path."""
+        if self.path:
+            return self.path
         source, naming = self.sources[0], self.site.naming
         # In a cond, one position may hold a residual of either branch.
         of_one = lambda s: _expression(s, self.site) + CARRIED * (s.carry is not None and not self.is_carried)

@@ -365,14 +365,18 @@ def residuals(f: Any, *args: Any, argnums: Argnums = 0, compile: bool = False, *
     Raises:
       the errors of `derive`.
     """
-    if not args and not kwargs and (linear := derivation_of_linear(f)) is not None:
-        return replace(find_residuals(linear, compile), on_gradient=(_OF_JAX,))
+    if not args and not kwargs and (held := derivation_of_linear(f)) is not None:
+        linear, paths = held
+        found = find_residuals(linear, compile)
+        held_at = lambda r: next((paths[a] for a in (r.atom, *(s.atom for s in r.sources)) if a in paths), "")
+        items = tuple(replace(r, path=held_at(r)) for r in found)
+        return replace(found, items=items, every=items, on_gradient=(_OF_JAX,))
     return find_residuals(subject_of(f, args, kwargs, argnums), compile)
 
 
 _OF_JAX = (
-    "What jax.vjp returned holds only the linear program: a value that is no argument has the line and the operation "
-    "that read it. What jaxviz.vjp returns knows the lines that compute them."
+    "What jax.vjp returned holds only the linear program: a value that is no argument has its path in there, and the "
+    "line that reads it. What jaxviz.vjp returns knows the lines that compute them."
 )
 
 

@@ -14,15 +14,16 @@ class HeldForBackward(NamedTuple):
     Args:
       jaxpr: residuals, tangents of the arguments, structured residuals → tangents of the results.
       from_argument: for each residual the number of the argument that it is, among all leaves; None if it is none.
-      opaque, structured: the values of the residuals that are no arguments, in their order.
+      opaque, structured: the values of the residuals that are no arguments, in their order, by their paths in the
+        object, such as "structured_residuals[0]['scale']".
       in_tree: the structure of the arguments.
       name: of the function, with the place of its definition.
     """
 
     jaxpr: Any
     from_argument: tuple[int | None, ...]
-    opaque: list[Any]
-    structured: list[Any]
+    opaque: dict[str, Any]
+    structured: dict[str, Any]
     in_tree: Any
     name: str
 
@@ -38,11 +39,16 @@ def held_for_backward(f_vjp: Any) -> HeldForBackward | None:
     return HeldForBackward(
         _without_nodes(jaxpr),
         tuple(i if is_argument else None for i, is_argument in places),
-        [opaque[i] for i, is_argument in places if not is_argument],
-        jax.tree.leaves(getattr(f_vjp, "structured_residuals", ())),  # since 0.11.1
+        {f"opaque_residuals[{i}]": opaque[i] for i, is_argument in places if not is_argument},
+        _by_path("structured_residuals", getattr(f_vjp, "structured_residuals", ())),  # since 0.11.1
         in_tree,
         jaxpr.debug_info.func_src_info,
     )
+
+
+def _by_path(name: str, tree: Any) -> dict[str, Any]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {f"{name}{jax.tree_util.keystr(path)}": x for path, x in leaves}
 
 
 def _without_nodes(jaxpr: Any) -> Any:
