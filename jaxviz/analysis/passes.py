@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import compress, islice
 from types import MappingProxyType
@@ -15,13 +15,14 @@ from jax.interpreters import ad, batching
 
 from jaxviz.analysis.walk import with_holders
 from jaxviz.derivation import Derivation
-from jaxviz.higher_order import Body, bodies, of
+from jaxviz.higher_order import Body, bodies, is_scan, of
 from jaxviz.higher_order.jit import JIT, jit_operation
+from jaxviz.higher_order.scan import ScanParams
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr, with_programs
 from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
 from jaxviz.transforms.dce import dce_program
-from jaxviz.transforms.driver import Mask, partition, program_effects
+from jaxviz.transforms.driver import Mask, partition, program_effects, with_results
 from jaxviz.transforms.inline import inlined_where
 from jaxviz.transforms.vmap import Dim, vmap_program
 
@@ -103,7 +104,17 @@ class OpenedStep:
     backward: frozenset[Equation]
 
 
-_Available = Mapping[tuple[Atom, ...], tuple[Atom, ...]]
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What a scan reads in one iteration of a stacked value, or stacks; of this type."""
+
+    of: Any
+    aval: Any = field(compare=False)
+
+
+_Value = Atom | Slice
+_Key = tuple[_Value, ...]
+_Available = Mapping[_Key, _Key]
 """For the residuals of each forward pass, the variables of a program that hold those of the pass in its place."""
 
 
@@ -121,6 +132,7 @@ class Opening:
         self.n_results = n_results
         self.mark = mark
         self.done: dict[Program, Program] = {}
+        self.residuals: dict[_Key, tuple[Var, ...]] = {}  # without references, which no scan stacks
         self.forward: dict[Equation, int] = {}
         self.backward: set[Equation] = set()
 
@@ -130,7 +142,7 @@ class Opening:
             self.done[program] = self._within(program, {}, {})
         return self.done[program]
 
-    def _within(self, program: Program, outer: Mapping[Atom, Atom], available: _Available) -> Program:
+    def _within(self, program: Program, outer: Mapping[Atom, _Value], available: _Available) -> Program:
         """A program in which backward passes may read residuals from outside.
 
         Args:
@@ -141,13 +153,19 @@ class Opening:
         equations = []
         for e in program.equations:
             if e.primitive is not pass_p:
+                stacks = _stacked_by(e)
                 e = self._holder(e, outer, available) if e.programs else e
+                if stacks:
+                    e, stacked = self._stacking(e, stacks)
+                    available.update(stacked)
             elif e.params["is_forward"]:
                 replaced = e.outvars[e.params["n_results"] :]
                 e, available[replaced] = self._forward(e)
+                self.residuals[replaced] = tuple([a for a in available[replaced] if isinstance(a, Var)])
             else:
                 residuals, cotangents = _split(e)
-                e = self._backward(e, (*available[_resolved(residuals, outer)], *cotangents))
+                read = map(_whole, available[_resolved(residuals, outer)])
+                e = self._backward(e, (*read, *cotangents))
             equations.append(e)
         return replace(program, equations=tuple(equations))
 
@@ -175,8 +193,9 @@ class Opening:
             self.backward.add(call)
         return call
 
-    def _holder(self, e: Equation, outer: Mapping[Atom, Atom], available: _Available) -> Equation:
-        """An equation with nested programs, whose operands are the new residuals that backward passes in them read."""
+    def _holder(self, e: Equation, outer: Mapping[Atom, _Value], available: _Available) -> Equation:
+        """An equation with nested programs, whose operands are the new residuals that backward passes in them read: a
+        scan over stacked ones reads a slice in each iteration."""
         read = {key: available[key] for key in _read_inside(e, outer) if key in available}
         if not read:
             operation = with_programs(e.operation, self.program)
@@ -184,36 +203,80 @@ class Opening:
         kind, running = of(e), [b for b in bodies(e) if b.has_results]
         others = {b.program for b in bodies(e)} - {b.program for b in running}
         n, first = kind.n_fixed(e.operation), running[0].operands[0]
-        added = tuple(dict.fromkeys(a for atoms in read.values() for a in atoms))
+        rows = set(_scanned_inputs(e, running[0], outer).values())
+        sliced = dict.fromkeys(a for key, atoms in read.items() if rows.intersection(key) for a in atoms)
+        added = [a for a in dict.fromkeys(a for atoms in read.values() for a in atoms) if a not in sliced]
         changed = []
         for body in running:
-            new = {a: Var(a.aval) for a in added}
+            whole = {a: Var(_whole(a).aval) for a in added}
+            of_row = {a: Var(a.aval) for a in sliced}
+            new = of_row | {a: Slice(v, a.aval) if isinstance(a, Slice) else v for a, v in whole.items()}
             of_body = {key: tuple([new[a] for a in atoms]) for key, atoms in read.items()}
-            program = self._within(body.program, _fixed_inputs(e, body, outer), of_body)
-            changed.append((program, tuple(new.values())))
-        is_read = [any(_reads(program, program.invars[i]) for program, _ in changed) for i in range(n)]
-        programs = [_with_inputs(p, (*new, *compress(p.invars, is_read), *p.invars[n:])) for p, new in changed]
+            program = self._within(body.program, _same_inputs(e, body, outer), of_body)
+            changed.append((program, whole.values(), of_row.values()))
+        size = len(running[0].program.invars)
+        last = sum(kind.carry(e.operation)) if sliced else size  # after which come the values that a scan slices
+        is_read = lambda i: any(_reads(program, program.invars[i]) for program, _, _ in changed)
+        keep = [n <= i < last or is_read(i) for i in range(size)]
+        programs = [_with_inputs(p, (*whole, *compress(p.invars, keep), *rows)) for p, whole, rows in changed]
         operation = with_programs(e.operation, lambda p: self.program(p) if p in others else p)
-        operation = kind.with_fixed(operation, programs, len(added) + sum(is_read))
-        before, fixed, after = partition(e.invars, first, n)
-        return Equation(operation, (*before, *added, *compress(fixed, is_read), *after), e.outvars, e.source, e.origin)
+        operation = kind.with_fixed(operation, programs, len(added) + sum(keep[:n]))
+        before, own = partition(e.invars, first)
+        operands = (*before, *map(_whole, added), *compress(own, keep), *map(_whole, sliced))
+        return Equation(operation, operands, e.outvars, e.source, e.origin)
+
+    def _stacking(self, e: Equation, stacks: Mapping[_Key, _Key]) -> tuple[Equation, _Available]:
+        """A scan that stacks the new residuals of the forward passes in it in place of those that it stacked."""
+        scan, replaced = ScanParams(e.operation), {a for key in stacks for a in key}
+        new = {a: scan.outer(a, True) for key in stacks for a in self.residuals[key]}
+        keep = [a not in replaced for a in scan.body.outvars]
+        body = with_results(scan.body, (*compress(scan.body.outvars, keep), *new))
+        operation = scan.like(body, scan.n_consts, scan.n_carry)
+        e = replace(e, operation=operation, outvars=(*compress(e.outvars, keep), *new.values()))
+        slices = lambda key: tuple([Slice(new[a], a.aval) for a in self.residuals[key]])
+        return e, {stacked: slices(key) for key, stacked in stacks.items()}
 
 
-def _resolved(atoms: Sequence[Atom], outer: Mapping[Atom, Atom]) -> tuple[Atom, ...]:
+def _whole(a: _Value) -> Atom:
+    whole: Atom = a.of if isinstance(a, Slice) else a
+    return whole
+
+
+def _stacked_by(e: Equation) -> dict[_Key, _Key]:
+    """For the residuals of each forward pass in the body of a scan that stacks them, these stacked ones."""
+    if not is_scan(e):
+        return {}
+    scan = ScanParams(e.operation)
+    ys = dict(zip(scan.body.outvars[scan.n_carry :], e.outvars[scan.n_carry :], strict=True))
+    forward = (f.outvars[f.params["n_results"] :] for f in scan.body.equations if _is_pass(f, is_forward=True))
+    return {key: tuple([Slice(ys[a], a.aval) for a in key]) for key in forward if key and ys.keys() >= set(key)}
+
+
+def _resolved(atoms: Sequence[Atom], outer: Mapping[Atom, _Value]) -> _Key:
     return tuple([outer.get(a, a) for a in atoms])
 
 
-def _fixed_inputs(e: Equation, body: Body, outer: Mapping[Atom, Atom]) -> dict[Atom, Atom]:
-    """For the inputs of a body that are the same in each run, the outermost variables that they are."""
+def _same_inputs(e: Equation, body: Body, outer: Mapping[Atom, _Value]) -> dict[Atom, _Value]:
+    """For the inputs of a body that are the same in each run, the outermost variables that they are; for those of which
+    a scan reads a slice in each iteration, these slices."""
     fixed = zip(body.program.invars, body.operands, strict=True)
     n = of(e).n_fixed(e.operation) if body.has_results else 0
-    return {v: outer.get(e.invars[i], e.invars[i]) for v, i in islice(fixed, n)}
+    same = {v: outer.get(e.invars[i], e.invars[i]) for v, i in islice(fixed, n)}
+    return same | _scanned_inputs(e, body, outer)
 
 
-def _read_inside(e: Equation, outer: Mapping[Atom, Atom]) -> Iterator[tuple[Atom, ...]]:
+def _scanned_inputs(e: Equation, body: Body, outer: Mapping[Atom, _Value]) -> dict[Atom, _Value]:
+    if not is_scan(e):
+        return {}
+    first = sum(of(e).carry(e.operation))
+    pairs = zip(body.program.invars[first:], e.invars[first:], strict=True)
+    return {v: Slice(outer.get(a, a), v.aval) for v, a in pairs}
+
+
+def _read_inside(e: Equation, outer: Mapping[Atom, _Value]) -> Iterator[_Key]:
     """The residuals that backward passes read in the bodies of an equation."""
     for body in bodies(e):
-        inner = _fixed_inputs(e, body, outer)
+        inner = _same_inputs(e, body, outer)
         for nested in body.program.equations:
             if _is_pass(nested, is_forward=False):
                 yield _resolved(_split(nested)[0], inner)
@@ -267,7 +330,47 @@ def with_passes_together(program: Program) -> Program:
         program = _with_arguments_put_back(inlined)
     for e in _apart(program):
         raise NotAnEquation(e.params["mark"], "whose backward pass is apart from its forward pass")
+    for mark in {v: mark for v, mark in _residuals_in(program, {}).items() if v in program.outvars}.values():
+        raise _read_besides(mark)
     return program
+
+
+def _read_besides(mark: int) -> NotAnEquation:
+    return NotAnEquation(mark, "whose residuals are also read outside of its backward pass")
+
+
+def _residuals_in(program: Program, handed_in: Mapping[Atom, int]) -> dict[Atom, int]:
+    """The variables of a program that are residuals, with the marks of their gradients: of forward passes in it, of
+    those that a scan in it stacks, and these inputs.
+
+    Raises:
+      NotAnEquation: one of them is read by something else than a backward pass; other passes may not have it.
+    """
+    residuals = dict(handed_in)
+    for e in program.equations:
+        read = {a: residuals[a] for a in e.invars if a in residuals}
+        if _is_pass(e, is_forward=False):
+            read = {a: mark for a, mark in read.items() if a in _split(e)[1]}
+        for body in bodies(e):
+            stacked = {a for key in _stacked_by(e) for a in key}
+            inputs = {v: _whole(a) for v, a in _same_inputs(e, body, {}).items()}
+            inner = _residuals_in(body.program, {v: residuals[a] for v, a in inputs.items() if a in residuals})
+            read = {a: mark for a, mark in read.items() if a in _others(e, body, inputs)}
+            for v, a in zip(e.outvars, body.program.outvars, strict=False):
+                if a in inner and a in stacked:
+                    residuals[v] = inner[a]
+                elif a in inner:
+                    raise _read_besides(inner[a])
+        for mark in read.values():
+            raise _read_besides(mark)
+        if _is_pass(e, is_forward=True):
+            residuals.update(dict.fromkeys(e.outvars[e.params["n_results"] :], e.params["mark"]))
+    return residuals
+
+
+def _others(e: Equation, body: Body, inputs: Mapping[Atom, Atom]) -> set[Atom]:
+    """The operands that a body gets as inputs other than these, such as a loop's carry."""
+    return {e.invars[i] for v, i in zip(body.program.invars, body.operands, strict=True) if v not in inputs}
 
 
 def _with_arguments_put_back(program: Program) -> Program:
@@ -310,7 +413,7 @@ def _is_apart(program: Program) -> bool:
 
 
 def _apart(
-    program: Program, outer: Mapping[Atom, Atom] = MappingProxyType({}), residuals: Collection[tuple[Atom, ...]] = ()
+    program: Program, outer: Mapping[Atom, _Value] = MappingProxyType({}), residuals: Collection[_Key] = ()
 ) -> Iterator[Equation]:
     """The backward passes whose residuals come from no forward pass in the program, or in one that passes them in.
 
@@ -324,9 +427,10 @@ def _apart(
             known.add(e.outvars[e.params["n_results"] :])
         elif _is_pass(e, is_forward=False) and _resolved(_split(e)[0], outer) not in known:
             yield e
-        handed_on = known if of(e).n_fixed(e.operation) else ()
+        handed_on = known if of(e).n_fixed(e.operation) or is_scan(e) else ()
         for body in bodies(e):
-            yield from _apart(body.program, _fixed_inputs(e, body, outer), handed_on)
+            yield from _apart(body.program, _same_inputs(e, body, outer), handed_on)
+        known.update(_stacked_by(e).values())
 
 
 def _is_pass(e: Equation, is_forward: bool) -> bool:

@@ -254,11 +254,56 @@ def recomputing(params, momentum, batch):
     return updated(params, momentum, jaxviz.grad(choosing, cond_residuals="recompute")(params, batch))
 
 
+def microbatches(batch):
+    return jax.tree.map(lambda a: a.reshape(4, 2, *a.shape[1:]), batch)
+
+
+def stacked_by_a_scan(params, momentum, batch):
+    """All forward passes come first, as in a pipeline by hand: a scan stacks what `jax.vjp` returns."""
+    take = lambda c, part: (c, jax.vjp(lambda p: loss(p, part), params))
+    _, (values, pulls) = lax.scan(take, 0, microbatches(batch))
+    add = lambda total, pull: (jax.tree.map(jnp.add, total, pull(jnp.ones(()))[0]), None)
+    gradient, _ = lax.scan(add, jax.tree.map(jnp.zeros_like, params), pulls)
+    return *updated(params, momentum, gradient), values
+
+
+def stacked_in_jit(params, momentum, batch):
+    """The second scan runs in a branch and backwards, and reads another value as well."""
+    taken = lambda params, parts: lax.scan(lambda c, part: (c, jax.vjp(loss, params, part)), 0, parts)[1]
+    values, pulls = jax.jit(taken)(params, microbatches(batch))
+
+    @jax.jit
+    def summed(pulls, scales):
+        add = lambda total, x: (jax.tree.map(jnp.add, total, x[0](x[1])[0]), x[1])
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        run = lambda: lax.scan(add, zeros, (pulls, scales), reverse=True)[0]
+        return lax.cond(scales[0] < 10.0, run, lambda: zeros)
+
+    return *updated(params, momentum, summed(pulls, jnp.arange(4.0))), values
+
+
+def layer_by_layer(params, momentum, batch):
+    """The backward pass of each layer is taken by hand, from the last to the first."""
+    layer = lambda w, x: x + jnp.tanh(x @ w)
+    out, pulls = lax.scan(lambda x, w: jax.vjp(layer, w, x), batch["x"], jnp.stack(params))
+    _, gradient = lax.scan(lambda ct, pull: pull(ct)[::-1], 2.0 * (out - batch["y"]) / out.size, pulls, reverse=True)
+    return *updated(params, momentum, list(gradient)), out
+
+
+def with_all_outputs(params, momentum, batch):
+    """The two passes are two jitted functions, and there is an auxiliary output."""
+    forward, backward = jax.fwd_and_bwd(with_aux, argnums=(0,), has_aux=True)
+    value, pull, more = forward(params, batch)
+    (gradient,) = backward(pull, jnp.ones_like(value))
+    return *updated(params, momentum, gradient), value, more["mean"]
+
+
 STEPS = (
     plain, aux, closed_over, jitted, two_arguments, by_vjp, accumulated, two_gradients, penalized, on_devices,
     exchanging, unread, forward_and_backward, through_jit, taken_apart, into_references, some_wanted,
     in_a_branch, in_a_branch_of_a_loop, by_jaxviz, by_jaxviz_in_jit, by_the_vjp_of_jaxviz, recomputing, by_jacobian,
-    in_checkpoints, in_a_while_loop, with_statistics, read_in_a_checkpoint,
+    in_checkpoints, in_a_while_loop, with_statistics, read_in_a_checkpoint, stacked_by_a_scan, stacked_in_jit,
+    layer_by_layer, with_all_outputs,
 )  # fmt: skip
 
 
@@ -282,7 +327,8 @@ def test_a_step_with_its_passes_as_equations_gives_what_jax_gives(step):
     "step",
     [
         plain, aux, jitted, accumulated, through_jit, into_references, some_wanted, in_a_branch, in_a_branch_of_a_loop,
-        in_two_branches, by_jaxviz, recomputing, by_jacobian, in_a_while_loop,
+        in_two_branches, by_jaxviz, recomputing, by_jacobian, in_a_while_loop, stacked_by_a_scan, stacked_in_jit,
+        layer_by_layer,
     ],
     ids=lambda f: f.__name__,
 )  # fmt: skip
@@ -299,6 +345,57 @@ OF_THE_LOSS = (
     in_a_branch_of_a_loop,
     in_two_branches, in_checkpoints, by_jaxviz,
 )  # fmt: skip
+
+
+def read_besides(params, momentum, batch):
+    value, pull = jax.vjp(lambda p: loss(p, batch), params)
+    norm = sum(jnp.sum(a**2) for a in jax.tree.leaves(pull))
+    return *updated(params, momentum, pull(jnp.ones_like(value))[0]), norm
+
+
+def returned(params, momentum, batch):
+    return jax.vjp(lambda p: loss(p, batch), params)
+
+
+def changed(params, momentum, batch):
+    value, pull = jax.vjp(lambda p: loss(p, batch), params)
+    pull = jax.tree.map(lambda a: a.astype(jnp.bfloat16).astype(a.dtype), pull)
+    return *updated(params, momentum, pull(jnp.ones_like(value))[0]), value
+
+
+def in_the_carry(params, momentum, batch):
+    """A scan applies what the iteration before it returned, as in a pipeline with one of each pass in turn."""
+    first, *rest = (jax.tree.map(lambda a, i=i: a[i], microbatches(batch)) for i in range(4))
+    _, pull = jax.vjp(loss, params, first)
+    leaves, tree = jax.tree.flatten(pull)
+
+    def turn(carry, part):
+        total, leaves = carry
+        gradient, _ = jax.tree.unflatten(tree, leaves)(jnp.ones(()))
+        value, pull = jax.vjp(loss, params, part)
+        return (jax.tree.map(jnp.add, total, gradient), jax.tree.leaves(pull)), value
+
+    start = jax.tree.map(jnp.zeros_like, params), leaves
+    (total, leaves), _ = lax.scan(turn, start, jax.tree.map(lambda *a: jnp.stack(a), *rest))
+    gradient, _ = jax.tree.unflatten(tree, leaves)(jnp.ones(()))
+    return updated(params, momentum, jax.tree.map(jnp.add, total, gradient))
+
+
+@pytest.mark.parametrize(
+    ("step", "how"),
+    [
+        (read_besides, "whose residuals are also read outside of its backward pass"),
+        (returned, "whose residuals are also read outside of its backward pass"),
+        (changed, "whose backward pass is apart from its forward pass"),
+        (in_the_carry, "whose backward pass is apart from its forward pass"),
+    ],
+    ids=lambda f: getattr(f, "__name__", ""),
+)
+def test_what_is_not_followed_is_said(step, how):
+    not_followed = trace_training_step(step, (W, W, BATCH), {})
+    assert any(how in text for text in not_followed)
+    for report in (jaxviz.residuals, jaxviz.memory, jaxviz.lint, jaxviz.policies):
+        assert how in " ".join(str(report(step, W, W, BATCH)).split())
 
 
 def is_about_its_loss(step, args, alone):
