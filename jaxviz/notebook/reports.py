@@ -14,6 +14,7 @@ import jax
 from jaxviz.analysis.budgets import read_budget, read_share, read_size
 from jaxviz.analysis.implied import exchanges_in
 from jaxviz.analysis.training_step import subject_of
+from jaxviz.analysis.walk import location_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import STAGES, Derivation, derive
 from jaxviz.environments.elsewhere import FACTS
@@ -33,12 +34,14 @@ from jaxviz.features.remat.policies import checkpoints_of
 from jaxviz.features.remat.policy_comparison import MemoryComparison, PlanComparison, PolicyComparison, compare_policies
 from jaxviz.features.remat.set_policy import AS_IT_IS, NO_CHECKPOINTS, Setting, derive_under, setting
 from jaxviz.features.residuals.residual_set import ResidualSet, residuals
-from jaxviz.ir.syntax import Program
+from jaxviz.ir.pretty import variable_names
+from jaxviz.ir.syntax import Equation, Program
 from jaxviz.ir.trace import trace
 from jaxviz.notebook.calls import CallError, EvaluatedCall, split
 from jaxviz.report.files import write_file
-from jaxviz.report.tables import format_flops, wrapped
+from jaxviz.report.tables import format_flops, short_location, wrapped
 from jaxviz.runtime.flags import check_flags
+from jaxviz.transforms.transpose import logged_at
 from jaxviz.xla.collectives.reading import collectives
 from jaxviz.xla.collectives.report import Collectives
 from jaxviz.xla.compile_cost.report import CompileCost
@@ -307,22 +310,39 @@ class Request:
 
 
 class ProgramText:
-    """Programs as text, each under its name, with what devices exchange as its types imply."""
+    """Programs as text, each under its name, with what devices exchange as its types imply, and what its equations
+    log."""
 
     def __init__(self, programs: tuple[tuple[str, Program], ...]):
         self.programs = programs
 
     def __repr__(self) -> str:
         return "\n\n".join(
-            f"{name}:\n{_with_exchanges(program)}" if name else _with_exchanges(program)
-            for name, program in self.programs
+            f"{name}:\n{_with_remarks(program)}" if name else _with_remarks(program) for name, program in self.programs
         )
 
 
-def _with_exchanges(program: Program) -> str:
-    exchanges = exchanges_in(program)
-    said = ["", "what devices exchange:", *(f"- {each}" for each in exchanges)] if exchanges else []
-    return "\n".join([str(program), *said])
+def _with_remarks(program: Program) -> str:
+    remarks = {"what devices exchange:": exchanges_in(program), "what backward rules log:": _logs_in(program)}
+    parts = ["\n".join([title, *(f"- {each}" for each in said)]) for title, said in remarks.items() if said]
+    return "\n\n".join([str(program), *parts])
+
+
+def _logs_in(program: Program) -> list[str]:
+    """Which equations of a program and those that it holds are of a rule that logs: 'c = cos: custom backward rule,
+    which logs `norm` (line 4)'."""
+    names = variable_names(program)
+    of_rules: dict[tuple[Equation | None, str], list[Equation]] = {}
+    for _, e in program.walk():
+        if e.origin is not None and logged_at(e):
+            of_rules.setdefault((e.origin.equation, e.origin.rule), []).append(e)
+    said = []
+    for (applied, rule), equations in of_rules.items():
+        places = filter(None, map(location_of, [*([] if applied is None else [applied]), *equations]))
+        at = next(places, None)
+        written = ", ".join(f"{' '.join(names[v] for v in e.outvars)} = {e.primitive.name}" for e in equations)
+        said.append(f"{written}: {rule}" + ("" if at is None else f" ({short_location(at)})"))
+    return said
 
 
 def read_argnums(text: str) -> Argnums:

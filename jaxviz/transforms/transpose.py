@@ -76,6 +76,23 @@ class Transposed:
     logs: Any = None
 
 
+_LOGS = ", which logs "
+
+
+def logged_at(equation: Equation) -> str:
+    """What the backward rule logs that an equation is of, by its keys: "`norm`, `scale`"; '' for nothing."""
+    origin = equation.origin
+    return origin.rule.partition(_LOGS)[2] if origin is not None and origin.transform == "transpose" else ""
+
+
+def _with_keys(rule: TransposeRule, operation: Operation) -> str:
+    """The name of a rule with the keys of what it logs; what is inside of an operation has its own."""
+    if rule.logs is None or operation.programs:
+        return rule.name
+    keys = jax.tree.unflatten(rule.logs, range(rule.logs.num_leaves))
+    return rule.name + _LOGS + ", ".join(f"`{key}`" for key in keys)
+
+
 def _default_rule(
     operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool, values: Sequence[Any] | None = None
 ) -> TransposeRule:
@@ -307,7 +324,7 @@ def transpose_program(
             rule = _rule(operation, mask, nonzeros, logs, values)
             if True not in nonzeros and not is_read and rule.logs is None:
                 continue  # a rule with a log effect logs for zeros as well, in a program with any cotangent, as in JAX
-            outs = iter(builder.splice(rule.backward, inputs, equation, "transpose", rule.name))
+            outs = iter(builder.splice(rule.backward, inputs, equation, "transpose", _with_keys(rule, operation)))
             operands = [a for a in equation.invars if a in is_linear]
             for operand, nonzero_out in zip(operands, rule.nonzeros_out, strict=True):
                 if nonzero_out:

@@ -8,6 +8,8 @@ from jax.sharding import PartitionSpec as P
 from laws import assert_same
 
 import jaxviz
+from jaxviz.notebook.reports import ProgramText
+from jaxviz.transforms.transpose import logged_at
 
 pytestmark = pytest.mark.skipif(not hasattr(jax.custom_vjp, "defvjp_with_logs"), reason="in this JAX no rule logs")
 
@@ -132,3 +134,18 @@ def test_a_rule_that_looks_at_values_logs_too():
     f.defvjp_with_logs(lambda x: (f(x), x), lambda x, g: ((2 * x * g,), {"positive" if x > 0 else "negative": g}))
     for x in (X, -X):
         assert described(jaxviz.vjp(f, x)[1].with_logs(1.0)) == described(jax.vjp(f, x)[1].with_logs(1.0))
+
+
+@pytest.mark.parametrize("name", ["two rules", "scan", "cond in a branch", "checkpoint", "each device"])
+def test_a_backward_program_says_what_it_logs_beside_the_equations(name):
+    f, x = PROGRAMS[name]
+    backward = jaxviz.derive(lambda x: sum(map(jnp.sum, jax.tree.leaves(f(x)))), x).backward
+    logging = [e for _, e in backward.walk() if logged_at(e)]
+    assert {logged_at(e) for e in logging} >= {"`a`"}
+    assert all("custom backward rule, which logs `" in e.origin.rule for e in logging)
+    remarks = repr(ProgramText((("", backward),))).partition("what backward rules log:\n- ")[2]
+    assert "custom backward rule, which logs `a` (test_backward_logs.py:" in remarks
+
+
+def test_a_program_that_logs_nothing_does_not_mention_it():
+    assert "log" not in repr(ProgramText((("", jaxviz.derive(jnp.sin, X).backward),)))
