@@ -147,7 +147,7 @@ def test_each_primitive_that_is_opened_is_in_the_table_of_programs():
 
 BUDGETS = {
     ".": 1_280,
-    "analysis": 4_765,
+    "analysis": 4_785,
     "environments": 1_600,
     "features": 440,
     "features/comparison": 760,
@@ -160,7 +160,7 @@ BUDGETS = {
     "features/nans": 2_700,
     "features/probes": 1_350,
     "features/remat": 9_360,
-    "features/residuals": 1_985,
+    "features/residuals": 1_995,
     "functions": 2_265,
     "higher_order": 3_620,
     "ir": 3_810,

@@ -252,6 +252,15 @@ def _stacked_by(e: Equation) -> dict[_Key, _Key]:
     return {key: tuple([Slice(ys[a], a.aval) for a in key]) for key in forward if key and ys.keys() >= set(key)}
 
 
+def times_stacked(program: Program, mark: int) -> int:
+    """How often the residuals of a gradient are in memory at once, because a scan stacks those of each iteration."""
+    is_this = lambda e: _is_pass(e, is_forward=True) and e.params["mark"] == mark
+    e, within = next((e, within) for e, within in with_holders(program) if is_this(e))
+    if not within or e.outvars[e.params["n_results"] :] not in _stacked_by(within[-1]):
+        return 1
+    return of(within[-1]).trip_count(within[-1].operation) or 1
+
+
 def _resolved(atoms: Sequence[Atom], outer: Mapping[Atom, _Value]) -> _Key:
     return tuple([outer.get(a, a) for a in atoms])
 

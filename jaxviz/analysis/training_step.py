@@ -17,7 +17,15 @@ from typing import Any
 import jax
 
 from jaxviz.analysis.devices import types_to_lower
-from jaxviz.analysis.passes import NotAnEquation, OpenedStep, Opening, Passes, pass_p, with_passes_together
+from jaxviz.analysis.passes import (
+    NotAnEquation,
+    OpenedStep,
+    Opening,
+    Passes,
+    pass_p,
+    times_stacked,
+    with_passes_together,
+)
 from jaxviz.analysis.vjp_objects import derivation_of_vjp
 from jaxviz.analysis.walk import with_holders
 from jaxviz.arguments import Argnums, flat_arguments, placed_at, positions
@@ -67,6 +75,11 @@ class TrainingStep:
     @cached_property
     def gradient(self) -> Derivation:
         return self.gradients[self.mark].taken_by(self)
+
+    @property
+    def times_stacked(self) -> int:
+        """How often the residuals of `gradient` are in memory at once; more than once if a scan stacks them."""
+        return times_stacked(self.traced, self.mark)
 
     def again(self, other: Callable[[Any], Any]) -> TrainingStep:
         """The same step traced again; see `Derivation.again`."""

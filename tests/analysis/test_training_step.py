@@ -347,6 +347,13 @@ OF_THE_LOSS = (
 )  # fmt: skip
 
 
+@pytest.mark.parametrize(("step", "times"), [(stacked_by_a_scan, 4), (layer_by_layer, 3), (accumulated, 1)])
+def test_residuals_say_that_a_scan_stacks_them(step, times):
+    assert trace_training_step(step, (W, W, BATCH), {}).times_stacked == times
+    said = " ".join(str(jaxviz.residuals(step, W, W, BATCH)).split())
+    assert (f"stacks what each of its {times} iterations saves" in said) == (times > 1)
+
+
 def read_besides(params, momentum, batch):
     value, pull = jax.vjp(lambda p: loss(p, batch), params)
     norm = sum(jnp.sum(a**2) for a in jax.tree.leaves(pull))

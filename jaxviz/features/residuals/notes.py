@@ -79,7 +79,7 @@ def why_nothing_is_saved(derivation: Derivation) -> tuple[str, ...]:
 def gradient_note(derivation: Derivation) -> tuple[str, ...]:
     """Which gradient it is if the function takes one itself, and why there is none, or why it is zero, a sentence each;
     otherwise empty."""
-    return (*not_followed_note(derivation), *_no_gradient(derivation))
+    return (*not_followed_note(derivation), *_stacked_note(derivation), *_no_gradient(derivation))
 
 
 def not_followed_note(derivation: Derivation) -> tuple[str, ...]:
@@ -91,6 +91,17 @@ def not_followed_note(derivation: Derivation) -> tuple[str, ...]:
         return (f"{left}, which `{derivation.step.name}` takes as well.",)
     again = ", a second derivative" if any(derivation.nonzeros) and derivation.no_reverse_mode is None else ""
     return (f"{left}. This is about the {derivation.gradient} as a whole{again}.",)
+
+
+def _stacked_note(derivation: Derivation) -> tuple[str, ...]:
+    """That a scan of the training step keeps what each iteration saves, as in a pipeline by hand."""
+    step = derivation.step
+    if step is None or (times := step.times_stacked) == 1:
+        return ()
+    return (
+        f"A scan of `{step.name}` stacks what each of its {times:,} iterations saves, with the arguments that the "
+        "backward pass reads: this is about one of them, and jaxviz.memory counts all.",
+    )
 
 
 def _no_gradient(derivation: Derivation) -> tuple[str, ...]:
