@@ -298,12 +298,19 @@ def with_all_outputs(params, momentum, batch):
     return *updated(params, momentum, gradient), value, more["mean"]
 
 
+def first_applied_last(params, momentum, batch):
+    value, first = jax.vjp(lambda p: loss(p, batch), params)
+    other, second = jax.vjp(lambda p: loss(p, {**batch, "x": 2.0 * batch["x"]}), params)
+    gradient = jax.tree.map(lambda a, b: a + 3.0 * b, second(jnp.ones(()))[0], first(jnp.ones(()))[0])
+    return *updated(params, momentum, gradient), value, other
+
+
 STEPS = (
     plain, aux, closed_over, jitted, two_arguments, by_vjp, accumulated, two_gradients, penalized, on_devices,
     exchanging, unread, forward_and_backward, through_jit, taken_apart, into_references, some_wanted,
     in_a_branch, in_a_branch_of_a_loop, by_jaxviz, by_jaxviz_in_jit, by_the_vjp_of_jaxviz, recomputing, by_jacobian,
     in_checkpoints, in_a_while_loop, with_statistics, read_in_a_checkpoint, stacked_by_a_scan, stacked_in_jit,
-    layer_by_layer, with_all_outputs,
+    layer_by_layer, with_all_outputs, first_applied_last,
 )  # fmt: skip
 
 
