@@ -161,8 +161,8 @@ class _Rule:
             return
         if not any(s is not None and s.is_split for s in self.before):
             return
-        name = operation.primitive.name
-        if name in ("reshard", "sharding_constraint", "device_put"):
+        name, does = operation.primitive.name, plain(operation.primitive.name)
+        if does.kind == "transfer" or (does.kind, does.same) == ("nothing", "layout"):
             yield from self.asked()
         elif name in ("dot_general", "conv_general_dilated"):
             yield from self.product()
@@ -178,7 +178,7 @@ class _Rule:
     def written(self) -> Iterator[Implied]:
         operation = self.operation
         name = operation.primitive.name
-        kind = _WRITTEN.get(plain(name).kind) or _WRITTEN.get(name.split("_invariant")[0].split("_reduced")[0], "")
+        kind = plain(name).collective or plain(name).kind
         if not exchanges(operation.primitive) or operation.params.get("axis_index_groups") is not None:
             return
         for split, after in zip(self.before, self.after, strict=False):
@@ -315,9 +315,9 @@ class _Rule:
     def _is_in_place(self) -> bool:
         """Whether each device computes its part of the result from its parts of the operands."""
         name = self.operation.primitive.name
-        if name in _ALONG:
+        if plain(name).is_along:
             return not any(s.dims[d] for s in self._operands() for d in self._worked_along(s))
-        return name in _IN_PLACE or (plain(name).kind in ELEMENTWISE and name not in ("device_put", "bitcast_convert"))
+        return name == "mesh_cast" or plain(name).kind in _ON_PARTS
 
     def _operands(self) -> list[LaidOut]:
         results = len(self.operation.out_avals[0].shape)
@@ -334,21 +334,10 @@ class _Rule:
         return [d for d in range(len(split.shape)) if len({s[d] for s in alike}) > 1]
 
 
-_WRITTEN = {
-    "all-reduce": "all-reduce", "reduce-scatter": "reduce-scatter", "all_gather": "all-gather",
-    "all_to_all": "all-to-all", "ppermute": "collective-permute", "pbroadcast": "collective-broadcast",
+_ON_PARTS = ELEMENTWISE | {
+    "indexing", "scattering", "scattered arithmetic", "update", "added in place", "random bits", "cipher"
 }  # fmt: skip
-"""XLA's collective for a kind of work, or else for a primitive."""
-_ALONG = (
-    "slice dynamic_slice dynamic_update_slice pad concatenate rev split sort cumsum cumprod cummax cummin cumlogsumexp"
-).split()
-"""Operations that move values along some dimensions, and compute the others separately."""
-_IN_PLACE = (
-    "reshape squeeze expand_dims broadcast_in_dim transpose copy gather scatter scatter-add stack unstack iota "
-    "random_bits random_wrap random_unwrap random_seed random_fold_in random_split threefry2x32 select_n clamp "
-    "reduce_precision name mesh_cast optimization_barrier new_ref get swap addupdate freeze"
-).split()
-"""Operations whose types JAX refuses unless each device has all that it needs."""
+"""Kinds of operations whose types JAX refuses unless each device has all that it needs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ class Plain:
         another shape; 'bits': its memory, read as other numbers; 'layout': its numbers in another order, multiplicity
         or sharding; 'rounded': its numbers in another type or precision.
       is_free: whether XLA computes it where it is read, without memory for it.
+      is_along: whether it moves or combines values along some dimensions, alike at each place of the others.
+      collective: XLA's name for what devices exchange, if not its kind.
       passes_on: the operands that make the result non-finite if they are.
       grows: how a result of finite operands becomes infinite; a sum of such results may also be NaN.
       word: what people call its result, if not by its name.
@@ -38,6 +40,8 @@ class Plain:
     kind: str = ""
     same: Literal["", "operand", "view", "bits", "layout", "rounded"] = ""
     is_free: bool = False
+    is_along: bool = False
+    collective: str = ""
     passes_on: Literal["", "first", "all"] = ""
     grows: Literal["", "sum", "product", "exponential"] = ""
     word: str = ""
@@ -75,33 +79,38 @@ ROWS = (
     ("reduce_sum", Plain("reduction", passes_on="all", grows="sum")),
     ("reduce_prod", Plain("reduction", passes_on="all", grows="product", operation="product")),
     ("reduce_max reduce_min reduce_and reduce_or reduce_xor", Plain("reduction")), ("argmax argmin", Plain("position")),
-    ("cumsum", Plain("cumulative", passes_on="all", grows="sum")),
-    ("cumprod", Plain("cumulative", passes_on="all", grows="product")),
-    ("cummax cummin", Plain("cumulative")), ("cumlogsumexp", Plain("cumulative logsumexp")),
+    ("cumsum", Plain("cumulative", is_along=True, passes_on="all", grows="sum")),
+    ("cumprod", Plain("cumulative", is_along=True, passes_on="all", grows="product")),
+    ("cummax cummin", Plain("cumulative", is_along=True)),
+    ("cumlogsumexp", Plain("cumulative logsumexp", is_along=True)),
     ("reduce_window_sum", Plain("window", grows="sum")), ("reduce_window_max reduce_window_min", Plain("window")),
     ("select_and_scatter_add", Plain("window gradient", grows="sum")),
-    ("slice dynamic_slice", Plain("part", operation="slice")), ("gather", Plain("indexing", operation="indexing")),
-    ("dynamic_update_slice", Plain("update")), ("scatter", Plain("scattering")),
+    ("slice dynamic_slice", Plain("part", is_along=True, operation="slice")),
+    ("gather", Plain("indexing", operation="indexing")),
+    ("dynamic_update_slice", Plain("update", is_along=True)), ("scatter", Plain("scattering")),
     ("scatter-add scatter-sub", Plain("scattered arithmetic", passes_on="first", grows="sum")),
     ("scatter-mul", Plain("scattered arithmetic", passes_on="first", grows="product")),
-    ("scatter-min scatter-max", Plain("scattered arithmetic")), ("sort", Plain("sorting")),
+    ("scatter-min scatter-max", Plain("scattered arithmetic")), ("sort", Plain("sorting", is_along=True)),
     ("fft", Plain("transform", grows="sum")),
     ("cholesky", Plain("factorization")), ("triangular_solve", Plain("solving", operation="triangular solve")),
     ("reshape squeeze", Plain("movement", "view")), ("bitcast_convert_type", Plain("movement", "bits")),
     ("transpose", Plain("movement", "layout", is_free=True)), ("iota empty", Plain("movement", is_free=True)),
     ("broadcast_in_dim", Plain("movement", "layout", is_free=True, word="broadcast")),
     ("convert_element_type", Plain("movement", "rounded", word="converted", operation="conversion")),
-    ("rev", Plain("reversal", "layout")), ("concatenate", Plain("movement", passes_on="all")),
-    ("pad", Plain("movement", passes_on="first")), ("broadcast_to tile", Plain("movement", "layout")),
-    ("split stack unstack empty2", Plain("movement")),
+    ("rev", Plain("reversal", "layout", is_along=True)),
+    ("concatenate", Plain("movement", is_along=True, passes_on="all")),
+    ("pad", Plain("movement", is_along=True, passes_on="first")), ("broadcast_to tile", Plain("movement", "layout")),
+    ("split", Plain("movement", is_along=True)), ("stack unstack empty2", Plain("movement")),
     ("device_put", Plain("transfer")),  # its numbers are those of its operand, but in another memory on purpose
     ("random_bits random_split random_fold_in", Plain("random bits")), ("threefry2x32", Plain("cipher")),
     ("rng_bit_generator", Plain("generator")),
     ("psum psum_invariant unreduced_psum", Plain("all-reduce", grows="sum")),
     ("pmax pmin unreduced_pmax unreduced_pmin", Plain("all-reduce")),
     ("reduce_scatter unreduced_reduce_scatter", Plain("reduce-scatter", grows="sum")),
-    ("all_gather all_gather_invariant all_gather_reduced all_to_all ppermute pbroadcast pbroadcast_dynamic",
-     Plain("exchange")),
+    ("all_gather all_gather_invariant all_gather_reduced", Plain("exchange", collective="all-gather")),
+    ("all_to_all", Plain("exchange", collective="all-to-all")),
+    ("ppermute", Plain("exchange", collective="collective-permute")),
+    ("pbroadcast pbroadcast_dynamic", Plain("exchange", collective="collective-broadcast")),
     ("copy name stop_gradient optimization_barrier pvary preduced reduced_vary_cast reduced_vary_cast_p "
      "vary_unreduced_cast "
      "vary_unreduced_cast_p random_wrap random_unwrap random_clone", Plain("nothing", "operand")),
