@@ -110,6 +110,39 @@ def scan_transformer(n_layers: int) -> tuple[Any, tuple[Any, ...]]:
     return scan_transformer_loss, ({**params, "layers": stacked}, jnp.arange(16))
 
 
+def lstm_loss(params: list[Params], xs: jax.Array, target: jax.Array, wrap: Any = lambda cell: cell) -> jax.Array:
+    """Layers of LSTM cells over a sequence; `wrap` is applied to each cell, such as `jax.checkpoint`."""
+    for p in params:
+
+        def cell(carry: tuple[jax.Array, jax.Array], x: jax.Array, p: Params = p) -> Any:
+            h, c = carry
+            i, f, g, o = jnp.split(x @ p["in"] + h @ p["hidden"] + p["bias"], 4)
+            c = jax.nn.sigmoid(f + 1.0) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+            h = jax.nn.sigmoid(o) * jnp.tanh(c)
+            return (h, c), h
+
+        zero = jnp.zeros(p["hidden"].shape[0])
+        _, xs = jax.lax.scan(wrap(cell), (zero, zero), xs)
+    return jnp.mean((xs - target) ** 2)
+
+
+def lstm(n_layers: int, width: int = 16, length: int = 20) -> tuple[Any, tuple[Any, ...]]:
+    rng = np.random.default_rng(0)
+    params = [
+        {
+            "in": normal(rng, width, 4 * width),
+            "hidden": normal(rng, width, 4 * width),
+            "bias": full(0.0, 4 * width),
+        }
+        for _ in range(n_layers)
+    ]
+    return lstm_loss, (params, full(1.0, length, width), full(0.0, length, width))
+
+
+def mlp(n_layers: int) -> tuple[Any, tuple[Any, ...]]:
+    return mlp_loss, (mlp_params(n_layers), full(1.0, 8, 32), full(1.0, 8, 32))
+
+
 def accumulate(x: jax.Array, parts: Any) -> jax.Array:
     """The sum of an array and of what functions compute from the sum so far."""
     for part in parts:
@@ -168,36 +201,3 @@ def ruled_transformer(n_layers: int, has_jvp_rule: bool) -> tuple[Any, tuple[Any
         return prediction_loss(params, x, tokens)
 
     return loss, transformer(n_layers)[1]
-
-
-def lstm_loss(params: list[Params], xs: jax.Array, target: jax.Array, wrap: Any = lambda cell: cell) -> jax.Array:
-    """Layers of LSTM cells over a sequence; `wrap` is applied to each cell, such as `jax.checkpoint`."""
-    for p in params:
-
-        def cell(carry: tuple[jax.Array, jax.Array], x: jax.Array, p: Params = p) -> Any:
-            h, c = carry
-            i, f, g, o = jnp.split(x @ p["in"] + h @ p["hidden"] + p["bias"], 4)
-            c = jax.nn.sigmoid(f + 1.0) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-            h = jax.nn.sigmoid(o) * jnp.tanh(c)
-            return (h, c), h
-
-        zero = jnp.zeros(p["hidden"].shape[0])
-        _, xs = jax.lax.scan(wrap(cell), (zero, zero), xs)
-    return jnp.mean((xs - target) ** 2)
-
-
-def lstm(n_layers: int, width: int = 16, length: int = 20) -> tuple[Any, tuple[Any, ...]]:
-    rng = np.random.default_rng(0)
-    params = [
-        {
-            "in": normal(rng, width, 4 * width),
-            "hidden": normal(rng, width, 4 * width),
-            "bias": full(0.0, 4 * width),
-        }
-        for _ in range(n_layers)
-    ]
-    return lstm_loss, (params, full(1.0, length, width), full(0.0, length, width))
-
-
-def mlp(n_layers: int) -> tuple[Any, tuple[Any, ...]]:
-    return mlp_loss, (mlp_params(n_layers), full(1.0, 8, 32), full(1.0, 8, 32))
