@@ -35,11 +35,11 @@ def one_of_each(cases):
 ONE_OF_EACH = one_of_each(CASES)
 
 
-def marked(cases, third=None, each=1, quick=True):
+def marked(cases, part=0, of=1, each=1, quick=True):
     """The quick tests compute with one program for each operation, if with any.
 
-    Of the others, `third` is the third that the short tests compute with, in addition to one for each operation; None
-    means all. Of those for an operation, every `each`-th is in the short tests.
+    Of the others, the short tests compute with every `of`-th from `part` on, in addition to one for each operation. Of
+    those for an operation, every `each`-th is in the short tests.
     """
     others = [c for c in cases if c not in ONE_OF_EACH]
     left_out = [c for i, c in enumerate(c for c in cases if c in ONE_OF_EACH) if i % each]
@@ -47,7 +47,7 @@ def marked(cases, third=None, each=1, quick=True):
     def marks(c):
         if c in others or not quick:
             yield pytest.mark.slow
-        if c in left_out or (third is not None and c in others and c not in others[third::3]):
+        if c in left_out or (c in others and c not in others[part::of]):
             yield pytest.mark.slow(sweep=True)
 
     return [pytest.param(c, marks=[*marks(c)], id=str(c)) for c in cases]
@@ -65,6 +65,10 @@ def rotated(cases, marks):
 
 
 PRIMITIVES = cases_of_primitives()
+EVERY_OTHER_PRIMITIVE = [
+    (case, is_short and i % 2 == 0) for i, (case, is_short) in enumerate(sorted(PRIMITIVES, key=lambda row: not row[1]))
+]
+"""The same, of which the short tests try only every other one."""
 DEVICES = device_programs.CASES
 VALUES = value_programs.CASES
 ALSO_IN_PROGRAMS = [case for case in VALUES if case not in value_programs.LOOK_AT_VALUES]
@@ -81,17 +85,19 @@ HOISTED = pytest.mark.xfail(
 
 
 def nested_residuals():
-    for i, (case, nest) in enumerate(INSIDE):
+    """Of the programs for an operation, each in two or three nestings, in turn; of the others, each in one or none."""
+    for case, nest in INSIDE:
+        turn = NESTABLE.index(case) + NESTINGS.index(nest)
         marks = [HOISTED] * ((str(case), nest) == ("root", in_all))
-        if case not in ONE_OF_EACH:
-            marks += [pytest.mark.slow, *sweep * (i % 3 > 0)]
+        every = 3 if case in ONE_OF_EACH else 6
+        marks += [pytest.mark.slow, *sweep * (turn % every > 0)]
         made = inside(case, nest)
         yield pytest.param(made, marks=marks, id=str(made))
 
 
 def one_nesting_each():
     """Each program in one nesting, the next in another; the sweep has all combinations."""
-    kept = {p.values[0]: p.marks for p in marked(NESTABLE, third=0, each=2)}
+    kept = {p.values[0]: p.marks for p in marked(NESTABLE, of=6, each=3)}
     for i, case in enumerate(NESTABLE):
         made = inside(case, in_all if is_nested(case) else SHORT[i % len(SHORT)])
         yield pytest.param(made, marks=[*kept[case], *slow], id=str(made))
@@ -99,46 +105,52 @@ def one_nesting_each():
 
 def nested_devices():
     """One nesting per program, in turn: all combinations would take ten minutes."""
-    turn = [(case, NESTINGS[i % len(NESTINGS)], i % 3 == 0) for i, case in enumerate(DEVICES)]
-    turn += [(c, nest, i % 2 == 0) for c in (DEVICES[0], DEVICES[-1]) for i, nest in enumerate(NESTINGS)]
+    turn = [(case, NESTINGS[i % len(NESTINGS)], i % 5 == 0) for i, case in enumerate(DEVICES)]
+    turn += [(c, nest, i % 4 == k) for k, c in enumerate((DEVICES[0], DEVICES[-1])) for i, nest in enumerate(NESTINGS)]
     return rotated([(inside(case, nest), short) for case, nest, short in turn], slow)
 
 
 ONE_BY_ONE = "operation by operation"
 CELLS = [
     # a law, the programs, and whether the sweep also runs them outside `jit`
-    (laws.residuals, [*CASES, *DEVICES, *nested_devices(), *nested_residuals(), *[c for c, _ in PRIMITIVES]], False),
-    (laws.well_typed_and_linear, [*CASES, *DEVICES], False),
+    (
+        laws.residuals,
+        [*CASES, *marked(DEVICES, quick=False), *nested_devices(), *nested_residuals(), *rotated(PRIMITIVES, [])],
+        False,
+    ),
+    (laws.well_typed_and_linear, [*CASES, *marked(DEVICES, quick=False)], False),
     (laws.every_derived_equation_leads_back_to_the_function, CASES, False),
     (laws.reasons_name_the_lines_that_read_a_value_again, CASES, False),
     (laws.reads_as_jax_prints_it, CASES, False),
-    (laws.written_losslessly, marked(CASES, third=0), False),
-    (laws.derived_from_a_program_or_a_jaxpr, marked(CASES, third=2, each=2), False),
-    (laws.residuals_are_what_jax_vjp_holds, marked(CASES), False),
-    (laws.the_returned_function_holds_what_jaxs_does, [*marked(CASES, third=1), *swept(DEVICES[::3])], False),
-    (laws.a_checkpoint_is_given_to_xla_as_jax_gives_it, REMATS, False),
-    (laws.what_changes_nothing_changes_nothing_in_jax, REMATS, False),
-    (laws.value_and_cotangents, [*marked(CASES), *swept(DEVICES[::3])], False),
-    (laws.forward_mode, marked(CASES, third=1), False),
-    (laws.linearized, marked(CASES[::2], third=0, quick=False), False),
-    (laws.every_derivative, [*marked(DEVICES, quick=False), *one_nesting_each(), *nested_devices()], False),
-    (laws.every_derivative, rotated(PRIMITIVES, slow), True),
+    (laws.written_losslessly, marked(CASES, of=3), False),
+    (laws.derived_from_a_program_or_a_jaxpr, marked(CASES, 2, of=6, each=3), False),
+    (laws.residuals_are_what_jax_vjp_holds, marked(CASES, of=2), False),
+    (laws.the_returned_function_holds_what_jaxs_does, [*marked(CASES, 1, of=3), *swept(DEVICES[::3])], False),
+    (laws.a_checkpoint_is_given_to_xla_as_jax_gives_it, marked(REMATS, quick=False), False),
+    (laws.what_changes_nothing_changes_nothing_in_jax, marked(REMATS, of=2, quick=False), False),
+    (laws.value_and_cotangents, [*marked(CASES, 1, of=2), *swept(DEVICES[::3])], False),
+    (laws.forward_mode, marked(CASES, 1, of=6, quick=False), False),
+    (laws.linearized, marked(CASES[::2], of=6, each=2, quick=False), False),
+    # Of the programs of devices in two forms, the short tests differentiate one.
+    (laws.every_derivative, [*marked(DEVICES, 1, of=2, quick=False), *one_nesting_each(), *nested_devices()], False),
+    (laws.every_derivative, rotated(EVERY_OTHER_PRIMITIVE, slow), True),
     # Outside `jit`, some scalars are saved that are literals of the program inside.
     (laws.value_and_cotangents, swept([inside(*pair) for pair in INSIDE]), False),
-    (laws.value_and_gradient, marked(REAL, third=0), True),
+    (laws.value_and_gradient, marked(REAL, of=6), True),
     # Compiling takes most of the time of the next two: every program is in one of them.
-    (laws.composed_with_jit_and_vmap, marked(REAL[::2], third=1, each=2, quick=False), True),
-    (laws.second_derivatives_every_way, marked(REAL[1::2], third=2, each=2, quick=False), True),
-    (laws.mapped, marked(MAPPED, third=0, quick=False), True),
-    (laws.mapped_gradient, marked(MAPPED, third=1, each=2, quick=False), True),
-    (laws.mapped, marked([c for c in DEVICES if c.vmaps], third=2, quick=False), False),
-    (laws.mapped_gradient, marked([c for c in DEVICES if c.vmaps], third=2, quick=False), False),
-    (laws.residuals, [*VALUES, *hi_primitives.CASES], False),
-    (laws.value_and_cotangents, marked([*VALUES, *hi_primitives.CASES], quick=False), False),
-    (laws.linearized, marked(VALUES, quick=False), False),
-    (laws.forward_mode, marked(VALUES, quick=False), False),
-    (laws.without_jit(laws.value_and_gradient), marked(VALUES, quick=False), False),
-    (laws.without_jit(laws.second_derivatives_every_way), marked(TWICE, third=0, quick=False), False),
+    (laws.composed_with_jit_and_vmap, marked(REAL[::2], 1, of=6, each=3, quick=False), True),
+    (laws.second_derivatives_every_way, marked(REAL[1::2], 2, of=6, each=3, quick=False), True),
+    (laws.mapped, marked(MAPPED, of=6, quick=False), True),
+    (laws.mapped_gradient, marked(MAPPED, 1, of=6, each=4, quick=False), True),
+    (laws.mapped, marked([c for c in DEVICES if c.vmaps], 1, of=3, quick=False), False),
+    (laws.mapped_gradient, marked([c for c in DEVICES if c.vmaps], 2, of=9, quick=False), False),
+    # Every program that looks at values is in one of the second, the third and the fourth of these.
+    (laws.residuals, [*marked(VALUES, of=2, quick=False), *hi_primitives.CASES], False),
+    (laws.value_and_cotangents, marked([*VALUES, *hi_primitives.CASES], of=3, quick=False), False),
+    (laws.linearized, marked(VALUES, 1, of=3, quick=False), False),
+    (laws.forward_mode, marked(VALUES, 2, of=3, quick=False), False),
+    (laws.without_jit(laws.value_and_gradient), marked(VALUES, of=4, quick=False), False),
+    (laws.without_jit(laws.second_derivatives_every_way), marked(TWICE, of=15, quick=False), False),
 ]
 
 
@@ -172,18 +184,14 @@ NAMES = """
     numpyro_log_density jax_odeint jax_custom_linear_solve deep_equilibrium_model sparse_products
     grouped_query_attention kalman_filter nested_checkpointed_scans images diffrax_forward_mode
 """.split()
-
-
-LONG = (
-    "linen_decoder_with_named_policy",
-    "diffrax_direct_adjoint",
-    "optax_losses",
-    "diffrax_backsolve_of_a_neural_ode",
-)
+LONG_NAMES = """
+    linen_decoder_with_named_policy haiku_library_resnet equinox_checkpointed_loop_with_buffers diffrax_direct_adjoint
+    diffrax_backsolve_of_a_neural_ode diffrax_forward_mode optax_losses
+""".split()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", short(NAMES, [name for name in NAMES if name not in LONG]))
+@pytest.mark.parametrize("name", short(NAMES, [n for n in NAMES if n not in LONG_NAMES]))
 def test_programs_of_libraries(name):
     """By name: importing the libraries takes a second and a half, which only the worker that runs these tests pays."""
     pytest.importorskip("numpyro", reason="the engine's tests with the newest JAX go without the libraries")

@@ -265,7 +265,8 @@ def assert_whole(picture):
     assert source.count("subgraph cluster_") == len(graph.frames) - 1
 
 
-@pytest.mark.parametrize("case", marked(CASES, third=0, each=2), ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", marked(CASES, 0, of=3, each=2), ids=str)
 def test_every_program_can_be_drawn_and_each_equation_is_there(case):
     derivation = jaxviz.derive(case.fun, *case.args)
     for stage in ("primal", "forward+backward"):
