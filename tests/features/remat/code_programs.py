@@ -163,9 +163,7 @@ def loss(params, x):
 }  # fmt: skip
 PLAIN["no end of the last line"] = PLAIN["scanned"].rstrip("\n")
 _BOUNDS = {"100%": bounded(work="100%"), "5%": bounded(work="5%"), "any": bounded()}
-_SHORT = {("scanned", "5%"), ("scanned", "any"), ("unrolled", "any"), ("methods", "100%"),
-          ("two calls in a line", "100%"),
-          ("no import of jax", "5%"), ("no end of the last line", "5%")}  # fmt: skip
+_SHORT = {("scanned", "any"), ("methods", "100%")}
 
 CHECKPOINTED = {
     "decorator": (BLOCK.replace("def block", "@jax.checkpoint\ndef block") + LOOP,
@@ -245,7 +243,7 @@ OTHER = {  # one checkpoint around the function
     "transformer": Source(
         Path(models.__file__).read_text() + "\nloss = transformer_loss\n",
         ("checkpoint_name(", "\n@partial(jax.checkpoint, policy=SAVED)\n def transformer_loss("), around_all(0.7),
-        lambda m: (m.transformer_params(2, width=16, hidden=32), jnp.zeros(12, int)),
+        lambda m: (m.transformer_params(2, width=16, hidden=32), jnp.zeros(12, int)), is_short=False,
     ),
     "recurrent network": Source(
         Path(models.__file__).read_text() + "\nloss = lstm_loss\n", ("checkpoint_name(",), around_all(0.5),
@@ -288,7 +286,8 @@ NET = Net()
 
 def loss(params, x):
     return jnp.sum(NET.apply(params, x) ** 2)
-""", ("checkpoint_name(",), around_all(0.5), lambda m: (m.NET.init(jax.random.key(0), SMALL_ARGS[1]), SMALL_ARGS[1])),
+""", ("checkpoint_name(",), around_all(0.5), lambda m: (m.NET.init(jax.random.key(0), SMALL_ARGS[1]), SMALL_ARGS[1]),
+        is_short=False),
     "scan in chunks": Source("""
 import jax.numpy as jnp
 from jax import lax
@@ -337,11 +336,11 @@ CODE = {
         for bound, plan in _BOUNDS.items()
     },
     **{
-        f"checkpoint of a {name}": Source(HEAD + text, (line,), bounded(work="25%"), is_short=i % 3 == 0)
-        for i, (name, (text, line)) in enumerate(CHECKPOINTED.items())
+        f"checkpoint of a {name}": Source(HEAD + text, (line,), bounded(work="25%"), is_short=False)
+        for name, (text, line) in CHECKPOINTED.items()
     },
-    **{f"whole {name}": Source(HEAD + text, (line,), bounded(budget=0.6), lambda m: SMALL_ARGS) for name,
-       (text, line) in WHOLE.items()},
+    **{f"whole {name}": Source(HEAD + text, (line,), bounded(budget=0.6), lambda m: SMALL_ARGS,
+                               is_short=name != "assigned function") for name, (text, line) in WHOLE.items()},
     **{
         f"loop with {name}": Source(
             AT.format(loop=loop), (line, f"jax.checkpoint(block, policy=SAVED if {index} < ",
@@ -354,7 +353,7 @@ CODE = {
         f"{name} loop": Source(
             AT.format(loop=loop), ("jax.checkpoint(block, policy=SAVED)(",
                                    "# plan.apply can also save values that no name in your source refers to"),
-            at_calls, lambda m: arguments(layers=6), is_short=name == "nested",
+            at_calls, lambda m: arguments(layers=6), is_short=False,
         )
         for name, loop in NOT_INDEXED.items()
     },
@@ -499,7 +498,7 @@ _AT_MODULES = {  # {} is the policy
         "x = pz.select(model).at_instances_of(Block).apply(", _PARAMS,
     ),
 }  # fmt: skip
-_SHORT_MODULES = {("flax.linen with scan", "2%"), ("equinox", "30%"), ("haiku", "30%")}
+_SHORT_MODULES = {("flax.linen with scan", "2%"), ("equinox", "30%")}
 _RUN = partial(Source, plan=bounded(work="35%"), args=lambda m: (W, X))
 IN_LIBRARIES = {
     **{
@@ -533,7 +532,7 @@ def loss(w, x):
 def loss(layers, x):
     return jnp.mean(library.fold(layers, x) ** 2)
 """, ("\nlibrary.Layer.__call__ = equinox.filter_checkpoint(library.Layer.__call__",),
-        args=lambda m: ([m.library.Layer(W + k) for k in range(6)], X), library=EQUINOX + FOLD),
+        args=lambda m: ([m.library.Layer(W + k) for k in range(6)], X), library=EQUINOX + FOLD, is_short=False),
     "equinox module that a library iterates over": _RUN(EQUINOX + """
 def loss(ws, x):
     return jnp.mean(library.fold(Layer, ws, x) ** 2)
@@ -558,7 +557,9 @@ def make():
 
 loss = make()
 """, ("\n    @",)),
-    "layers that flax names": _RUN(LINEN.replace('name=f"layer_{i}"', "") + APPLIED, ("nn.remat",), args=INITIAL),
+    "layers that flax names": _RUN(
+        LINEN.replace('name=f"layer_{i}"', "").replace("range(6)", "range(3)") + APPLIED, ("nn.remat",), args=INITIAL,
+    ),
     "equinox module in a function": _RUN("""
 def make():
     import equinox as eqx
@@ -597,7 +598,7 @@ def make_step(scale):
 
 def repeated(f, n):
     return lambda x: lax.scan(lambda x, _: (f(x), None), x, None, length=n)[0]
-"""),
+""", is_short=False),
     "arguments that are no arrays, for equinox": _RUN("""
 import equinox as eqx
 

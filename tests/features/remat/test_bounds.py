@@ -146,7 +146,7 @@ def test_no_choice_takes_much_less_work_or_has_a_much_lower_peak(name):
     held_against_all(name, None, 0.02)
 
 
-@pytest.mark.parametrize("name", short(UP_TO_6_VALUES, ["random 3 3", "random 3 5"]))
+@pytest.mark.parametrize("name", short(UP_TO_6_VALUES, ["random 3 3"]))
 def test_no_choice_with_offloading_takes_much_less_work_or_has_a_much_lower_peak(name):
     held_against_all(name, "1GB/s, 0.005TFLOP/s", 0.08)
 
@@ -181,7 +181,7 @@ def gap_of(plan):
 
 GAPS = short(
     [{}, {"work": "5%"}, {"work": "20%"}, {"residuals": "60%"}, {"residuals": "40%"}],
-    [{"work": "20%"}, {"residuals": "40%"}],
+    [],
 )
 
 

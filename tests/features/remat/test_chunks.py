@@ -10,6 +10,8 @@ from test_remat_plan import held_by_jax
 
 import jaxviz
 
+pytestmark = pytest.mark.slow
+
 
 def layer(x, w):
     h = jnp.tanh(x @ w)
@@ -45,9 +47,8 @@ def inputs(n, dtype=jnp.float64):
     return ws, jnp.linspace(0.0, 1.0, 128 * 16, dtype=dtype).reshape(128, 16)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("offload", short([None, "1GB/s, 0.1GFLOP/s"], [None]))
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", short(list(PROGRAMS), ["forward"]))
 def test_it_computes_the_same_and_jax_keeps_what_was_planned(name, offload):
     f = PROGRAMS[name]
     with jax.enable_x64(True):
@@ -98,7 +99,7 @@ def test_it_is_only_offered_where_it_helps():
     assert jaxviz.plan_remat(forward, *few, work="100%").chunk == 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_xla_takes_less_too():
     args = jax.ShapeDtypeStruct((64, 64, 64), jnp.float32), jax.ShapeDtypeStruct((512, 64), jnp.float32)
     found = jaxviz.plan_remat(forward, *args, work="100%").verify()

@@ -8,6 +8,8 @@ from test_search import layer, scanned, unrolled
 import jaxviz
 from benchmarks.remat_programs import SMALL
 
+pytestmark = pytest.mark.slow
+
 ARGS = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((6, 32, 32), (256, 32))]
 NAMES = ["transformer, unrolled", "transformer, scanned", "MoE transformer, unrolled", "diffusion step", "U-Net", "RNN",
          "neural ODE",
@@ -41,7 +43,6 @@ def least_of(f, args):
     return int(str(error.value).split(" compiled programs is ")[1].split("(")[1].split(" B)")[0].replace(",", ""))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "n"), [("few", 1), *(pytest.param(name, 9, marks=pytest.mark.slow(sweep=True)) for name in PROGRAMS)]
 )

@@ -11,6 +11,8 @@ from jaxviz.features.remat.names import _called, saved_by
 from jaxviz.features.remat.search import Search
 from jaxviz.ir import compat
 
+pytestmark = pytest.mark.slow
+
 W = jnp.linspace(-0.5, 0.5, 256).reshape(16, 16)
 X = jnp.ones((32, 16))
 ATTENTION = """
@@ -34,7 +36,6 @@ def loss(ws, x):
 MODEL = ATTENTION + LOSS
 
 
-@pytest.mark.slow
 def test_names_are_words_of_the_users_source_with_apply_too(module):
     own = module(MODEL)
     args = [W * 0.1] * 8, X

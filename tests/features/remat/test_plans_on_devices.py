@@ -74,7 +74,7 @@ def test_a_bound_is_on_one_device():
     assert jaxviz.plan_remat(scanned, *args, residuals="50%").nbytes <= kept // 2
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_xla_has_on_one_device_what_the_plan_says():
     verified = jaxviz.plan_remat(scanned, *arguments(GRID, rows=2048)).verify()
     assert verified.happened
@@ -82,7 +82,7 @@ def test_xla_has_on_one_device_what_the_plan_says():
         assert xla.peak_nbytes == pytest.approx(model.peak_nbytes, rel=0.25)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_a_training_step_is_planned_for_devices_that_are_not_there():
     mesh = AbstractMesh((32, 8), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
     params, batch = arguments(mesh, rows=4096)
@@ -94,7 +94,7 @@ def test_a_training_step_is_planned_for_devices_that_are_not_there():
     assert plan.peak_nbytes == jaxviz.memory(plan.apply(train), params, params, batch).peak_nbytes < found.peak_nbytes
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_layouts_of_a_large_function_are_found_once_a_plan_is_chosen(monkeypatch):
     monkeypatch.setattr("jaxviz.features.remat.search.SMALL", -1)
     args = arguments(GRID)

@@ -8,6 +8,7 @@ import pytest
 import transcripts
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
+from short_runs import short
 
 import jaxviz
 from benchmarks import models
@@ -53,7 +54,7 @@ def test_the_blocks_of_a_transformer_are_one_group():
     assert any(line.startswith("and ") and " more rows of " in line for line in lines)
 
 
-@pytest.mark.parametrize("n", [3, 24])
+@pytest.mark.parametrize("n", short([3, 24], [3]))
 def test_layers_in_one_checkpoint_are_one_row_for_each_expression(n):
     f, args = models.transformer(n)
     report = jaxviz.policies(jax.checkpoint(f, policy=jax.checkpoint_policies.dots_saveable), *args)
@@ -127,6 +128,7 @@ def test_the_report_is_plain_data_and_html():
     )
 
 
+@pytest.mark.slow
 @transcripts.of("policies")
 def test_transcript(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)

@@ -11,12 +11,15 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
+from short_runs import short
 
 import jaxviz
 from benchmarks import models
 from jaxviz.features.remat.graph import best_trades
 from jaxviz.features.remat.planning import Planning
 from jaxviz.features.remat.policy_comparison import MemoryComparison, PlanComparison
+
+pytestmark = pytest.mark.slow
 
 X = jnp.linspace(0.1, 1.0, 64 * 8).reshape(64, 8)
 W = jnp.linspace(-0.5, 0.5, 64).reshape(8, 8)
@@ -79,8 +82,7 @@ def flops_of_jax(f):
     return jax.jit(jax.value_and_grad(f)).lower(W, X).cost_analysis()["flops"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", short(list(PROGRAMS), 2))
 def test_bytes_and_flops_are_those_of_jax_with_the_policy_written(name):
     f = PROGRAMS[name]
     found = jaxviz.compare_policies(written(f, "nothing_saveable"), W, X, policies=POLICIES)
@@ -196,7 +198,6 @@ def test_of_a_derivation_and_of_a_program():
     assert plan.nbytes <= want[0]
 
 
-@pytest.mark.slow
 def test_a_plot_has_a_point_for_each_policy_and_the_line_of_plans():
     found = jaxviz.compare_policies(layers, W, X, policies=("dots_saveable", "nothing_saveable"))
     (axes,) = found.plot().axes
@@ -216,7 +217,7 @@ def test_the_best_trades():
     assert best_trades(points, itemgetter(0), itemgetter(1)) == ((5, 9), (8, 5), (20, 0))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_policies_stand_among_the_best_plans():
     f, args = models.transformer(2)
     found = jaxviz.compare_policies(f, *args, policies=["everything", "dots_saveable"])

@@ -43,15 +43,9 @@ from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import Extent
 from jaxviz.features.remat.written import Written, named_at
 
-LONG = {
-    "layers that flax names", "two calls in a line, 100%", "offloaded", "checkpoint of a assigned", "haiku, 30%",
-    "step that a library makes", "nested loop", "transformer", "no end of the last line, 5%", "loop with enumerate",
-    "unrolled, any", "scanned, 5%", "no import of jax, 5%", "library's modules", "equinox module of a library",
-}  # fmt: skip
-"""Programs that take ten seconds or more, each with one in the short run that is written in the same way."""
-SHORT = lambda programs: short(
-    list(programs), [name for name, p in programs.items() if p.is_short and name not in LONG]
-)
+pytestmark = pytest.mark.slow
+
+SHORT = lambda programs: short(list(programs), [name for name, program in programs.items() if program.is_short])
 NEEDED = {"flax", "equinox", "haiku", "penzai"}
 
 
@@ -64,7 +58,6 @@ def planned(program, module):
     return own, program.plan(own.loss, *program.args(own))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [*SHORT(CODE), *SHORT(IN_LIBRARIES)])
 def test_the_code_keeps_what_it_says(name, module, holds):
     program = (CODE | IN_LIBRARIES)[name]
@@ -87,8 +80,7 @@ def test_the_code_keeps_what_it_says(name, module, holds):
         assert plan.written.trade.peak_nbytes <= plan.peak_nbytes * 1.02
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", short(list(CHECKPOINTED), ["decorator", "call", "assigned", "body"]))
+@pytest.mark.parametrize("name", short(list(CHECKPOINTED), ["call", "assigned", "lambda", "decorator"]))
 def test_checkpoints_that_a_plan_does_without_are_removed(name, module, holds):
     own = module(HEAD + CHECKPOINTED[name][0])
     plan = opened(own.loss, *arguments())
@@ -98,7 +90,6 @@ def test_checkpoints_that_a_plan_does_without_are_removed(name, module, holds):
     assert there.isdisjoint(("checkpoint", "remat2"))
 
 
-@pytest.mark.slow
 def test_a_checkpoint_that_is_not_found_is_to_be_removed_by_hand(module):
     around = "\naround = lambda f: jax.checkpoint(f)\n"
     # The gradient of all layers determines the peak, whatever the used layer saves.
@@ -121,8 +112,7 @@ def test_a_checkpoint_that_is_not_found_is_to_be_removed_by_hand(module):
 compiled = lambda f, *args: jax.jit(jax.grad(f)).lower(*args).compile()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", short(["unrolled", "methods"], ["methods"]))
+@pytest.mark.parametrize("name", short(["unrolled", "methods"], []))
 def test_a_checkpoint_in_a_branch_is_not_undone(module, name):
     """With the diff applied, JAX saves what the plan does, and the three numbers that tell which branch is taken."""
     own = module(PLAIN[name])
@@ -146,8 +136,7 @@ BRANCHED = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("place", BRANCHED)
+@pytest.mark.parametrize("place", short(list(BRANCHED), ["a decorator"]))
 def test_a_checkpoint_that_is_there_gets_into_a_branch_if_that_holds(module, place):
     decorator, called, written = BRANCHED[place]
     block = f"\n{decorator}def block(w, x):\n    return x + jnp.tanh(jnp.sin(x @ w) @ w)\n"
@@ -174,7 +163,7 @@ def test_a_checkpoint_that_is_there_gets_into_a_branch_if_that_holds(module, pla
 # --- where and how it is written --------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_names_are_words(module):
     names = re.findall(
         r'checkpoint_name\(.*, "(\w+)"\)',
@@ -184,7 +173,6 @@ def test_names_are_words(module):
     assert not any(n.startswith("jaxviz") for n in names)
 
 
-@pytest.mark.slow
 def test_a_file_that_has_changed_is_not_edited(module):
     own = module(PLAIN["scanned"])
     plan = jaxviz.plan_remat(own.loss, *arguments(), work="5%")
@@ -195,7 +183,6 @@ def test_a_file_that_has_changed_is_not_edited(module):
     )
 
 
-@pytest.mark.slow
 def test_what_stands_in_a_library_is_said(module):
     own = module(PLAIN["scanned"])
     jaxviz.own_code(exclude=[own.__file__])
@@ -226,7 +213,6 @@ def test_names_that_are_there_are_left_alone(module, holds):
     assert '"saved_0"' not in "".join(line for line in code.splitlines() if line.startswith("+SAVED"))
 
 
-@pytest.mark.slow
 def test_what_a_lambda_calls_gets_the_checkpoint(module):
     """If its only argument is the lambda's."""
     own = module(HEAD + SMALL.replace("(w, x):", "(x, mode, w):"))
@@ -236,7 +222,6 @@ def test_what_a_lambda_calls_gets_the_checkpoint(module):
     assert held_by_jax(lambda w, x: written.loss(x, "deep", w), *SMALL_ARGS) == plan.written.trade.nbytes
 
 
-@pytest.mark.slow
 def test_a_function_that_is_no_definitions_is_wrapped_by_hand(module):
     """A diff still names what it saves."""
     own = module(HEAD + SMALL)
@@ -285,7 +270,7 @@ def test_a_cell_of_a_notebook_is_called_a_cell(monkeypatch):
 # --- bytes of files ---------------------------------------------------------------------------------------------------
 
 TEXT = (
-    "import jax.numpy as jnp\n\n\ndef loss(w, x):\n    for _ in range(4):\n        x = jnp.tanh(x @ w)\n"
+    "import jax.numpy as jnp\n\n\ndef loss(w, x):\n    for _ in range(2):\n        x = jnp.tanh(x @ w)\n"
     "    return jnp.sum(x**2)\n"
 )
 ACCENTED = f"# Modèle d'été\n\n{TEXT}\n\n# Fin d'été\n"
@@ -314,7 +299,6 @@ ODD_FILES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", ODD_FILES)
 def test_git_applies_the_diff_of_an_odd_file(case, folder):
     name, text, encoding = ODD_FILES[case]

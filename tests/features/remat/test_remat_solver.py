@@ -28,6 +28,7 @@ def all_choices(problem):
             yield x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("exact", [True, False])
 def test_the_least_cost_within_a_limit(seed, exact, monkeypatch):
@@ -46,6 +47,7 @@ def test_the_least_cost_within_a_limit(seed, exact, monkeypatch):
         assert cost @ x <= (1.001 * best if exact else (possible @ cost).max())
 
 
+@pytest.mark.slow
 def test_a_solution_is_reused_only_within_the_same_bounds_and_limit(monkeypatch):
     problem, cost, weight = random_problem(39)  # relaxed, several of these have fractions
     total = float(weight.sum())

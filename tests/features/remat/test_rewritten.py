@@ -16,6 +16,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+from short_runs import short
 
 import jaxviz
 from jaxviz.derivation import derive
@@ -169,7 +170,8 @@ def functions_of(module):
     return {f: (f.__code__, dict(vars(f))) for f in found if f.__code__.co_filename == module.__file__}
 
 
-@pytest.mark.parametrize("name", EDITS)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", short(list(EDITS), 2))
 def test_an_edit_does_what_a_new_import_does_and_leaves_no_trace(name, imported):
     source, old, new = EDITS[name]
     for library in {"flax", "equinox"}.intersection(source.split()):

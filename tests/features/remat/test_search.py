@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
+from short_runs import short
 
 import jaxviz
 from benchmarks.remat_programs import SMALL
@@ -12,6 +13,8 @@ from jaxviz.derivation import derive
 from jaxviz.features.remat.offload import read_offload
 from jaxviz.features.remat.search import Search
 from jaxviz.report.tables import format_bytes
+
+pytestmark = pytest.mark.slow
 
 BIG = jax.ShapeDtypeStruct((4096, 256), jnp.float32)
 WEIGHTS = jax.ShapeDtypeStruct((64, 256, 256), jnp.float32)
@@ -47,7 +50,9 @@ def test_a_plan_is_no_worse_than_a_checkpoint_around_each_layer(f):
 
 
 @pytest.mark.parametrize("f", [scanned, unrolled])
-@pytest.mark.parametrize("bound", [{}, {"memory": "2GiB"}, {"work": "40%"}, {"residuals": "90%"}, {"budget": 0.9}])
+@pytest.mark.parametrize(
+    "bound", short([{}, {"memory": "2GiB"}, {"work": "40%"}, {"residuals": "90%"}, {"budget": 0.9}], 2), ids=str
+)
 def test_checkpoints_that_are_there_are_kept_where_nothing_is_better(f, bound):
     plan = jaxviz.plan_remat(by_hand(f), WEIGHTS, BIG, **bound)
     assert plan.peak_nbytes <= plan.before.peak_nbytes
@@ -73,7 +78,7 @@ def test_work_is_within_its_bound(f, share):
     assert plan.peak_nbytes <= plan.before.peak_nbytes
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_sets_of_regions_that_cannot_help_are_not_measured():
     case = SMALL["MoE transformer, scanned"]()
     plan = jaxviz.plan_remat(case.plain, *case.args, work="5%")
@@ -93,7 +98,7 @@ def test_a_bound_that_only_a_higher_peak_meets_is_refused():
         jaxviz.plan_remat(crowded, w, x, residuals=3000)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_the_compiler_has_its_word():
     args = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((64, 64, 64), (512, 64))]
     found = jaxviz.plan_remat(scanned, *args, work="40%").verify()
@@ -132,7 +137,6 @@ def test_what_the_function_differentiates_itself_is_in_pieces_rather_than_calls(
     assert region.described.endswith("pieces of layer and of its inner gradient")
 
 
-@pytest.mark.slow
 def test_what_is_given_aside_is_not_differentiated():
     def loss(ws, x):
         y = lax.scan(lambda x, w: (layer(x, w), jnp.mean(x)), x, ws)
@@ -182,6 +186,7 @@ def test_a_plan_that_changes_nothing_has_nothing_to_be_verified():
     assert "→" not in found.summary
 
 
+@pytest.mark.slow(sweep=True)
 def test_a_larger_bound_never_takes_more_work_where_names_are_saved_already():
     """The set of names that is there takes as much work as the function as written, and is no answer."""
 

@@ -9,6 +9,7 @@ import nested_programs  # noqa: F401  enters its programs into the table
 import numpy as np
 import pytest
 from programs import CASES
+from short_runs import short
 
 import jaxviz
 from jaxviz.derivation import derive, type_name
@@ -68,8 +69,9 @@ def derived(case):
     return derive(case.fun, *case.args, argnums=tuple(range(len(case.args))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
-@pytest.mark.parametrize("case", WITH_CHECKPOINTS, ids=str)
+@pytest.mark.parametrize("case", short(WITH_CHECKPOINTS, 2), ids=str)
 def test_a_policy_replaced_keeps_what_jax_keeps_with_it_written(case, name, monkeypatch):
     derivation = derived(case)
     under = derive_under(derivation, setting(policy_of(name)))
@@ -77,8 +79,9 @@ def test_a_policy_replaced_keeps_what_jax_keeps_with_it_written(case, name, monk
     assert kept(under) == kept_by_jax(case.fun, case.args)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
-@pytest.mark.parametrize("case", WITHOUT, ids=str)
+@pytest.mark.parametrize("case", short(WITHOUT, 2), ids=str)
 def test_a_policy_around_the_whole_function_keeps_what_jax_keeps(case, name):
     derivation = derived(case)
     assert not has_checkpoints(derivation.primal)
@@ -88,6 +91,7 @@ def test_a_policy_around_the_whole_function_keeps_what_jax_keeps(case, name):
     assert under.primal.name == derivation.primal.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", WITH_CHECKPOINTS, ids=str)
 def test_without_checkpoints_it_keeps_what_jax_keeps_without_them(case, monkeypatch):
     """Except scalars, which a checkpoint turns into arrays."""

@@ -9,6 +9,8 @@ import transcripts
 
 import jaxviz
 
+pytestmark = pytest.mark.slow
+
 
 @transcripts.of("plans")
 def test_what_is_said_of_plans(transcript, tmp_path):

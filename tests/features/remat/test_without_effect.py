@@ -12,6 +12,7 @@ import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from programs import Case
+from short_runs import short
 
 import jaxviz
 
@@ -99,6 +100,7 @@ def test_what_has_no_effect_is_said(name):
     assert all(n.location.file == __file__ for n in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAYS)
 def test_what_changes_nothing_changes_nothing_in_jax(name):
     f, _ = SAYS[name]
@@ -162,7 +164,7 @@ COMPILED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("name", short(list(COMPILED), 2))
 def test_what_xla_compiles_to_the_same_has_no_effect(name, monkeypatch):
     """Compiled by JAX from the function as it would be written without it, the gradient has as many operations and as
     many bytes of temporaries."""
