@@ -54,8 +54,8 @@ PROGRAMS = {
     "a constant": (lambda x: 2.0, 1.0),
     "no results": (lambda x: (), 1.0),
     "jit in jit, 50 deep": (nested(50, lambda f: jax.jit(lambda x: f(x) * 1.5)), 1.0),
-    "scan in scan, 30 deep": (
-        nested(30, lambda f: lambda x: jax.lax.scan(lambda c, _: (f(c), None), x, None, length=2)[0]),
+    "scan in scan, 15 deep": (
+        nested(15, lambda f: lambda x: jax.lax.scan(lambda c, _: (f(c), None), x, None, length=2)[0]),
         1.0,
     ),
     "cond in cond, 20 deep": (nested(20, lambda f: lambda x: jax.lax.cond(x > 0, f, jnp.cos, x)), 1.0),

@@ -7,11 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference_programs import NOT_BY_JAX, PROGRAMS, W, X
+from short_runs import short
 
 import jaxviz
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.parametrize("name", sorted(PROGRAMS.keys() - NOT_BY_JAX))
+
+@pytest.mark.parametrize("name", short(sorted(PROGRAMS.keys() - NOT_BY_JAX), 2))
 def test_gradients_are_bitwise_those_of_jax_and_so_are_residuals(name):
     f = PROGRAMS[name]
     ours, theirs = (jax.jit(m.value_and_grad(f, argnums=(0, 1)))(X, W) for m in (jaxviz, jax))

@@ -52,6 +52,7 @@ def without_tangent_of_the_cosine(primals, tangents):
 ad.primitive_jvps[sine_and_cosine_p] = without_tangent_of_the_cosine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["plain", "jit"])
 @pytest.mark.parametrize(
     "weights", [(1.0, 0.0), (0.0, 1.0), (1.0, 2.0)], ids=["the sine", "the cosine", "both"]
@@ -99,6 +100,7 @@ def counted(w, x, seen):
     return lax.scan(step, 0.0, jnp.stack([x, x]))[0]
 
 
+@pytest.mark.slow
 @mutable
 @pytest.mark.parametrize("given", ["seen", "x"])
 def test_a_search_for_a_nan_follows_a_mutable_hi_type(given):
@@ -283,6 +285,7 @@ def test_what_jax_cannot_lower_is_refused(report):
         report(lambda x: jnp.sum(x * types_of_jax.box_get(box)), X)
 
 
+@pytest.mark.slow
 def test_variables_of_flax_of_mutable_hi_types():
     nnx = pytest.importorskip("flax.nnx", reason="flax is not in every environment of `make test-latest`")
 

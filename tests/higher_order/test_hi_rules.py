@@ -96,7 +96,8 @@ def loss_of(program):
     return lambda w, x: jnp.sum(PROGRAMS[program](w, x))
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.slow
+@pytest.mark.parametrize("program", short(list(PROGRAMS), 2))
 def test_rules_that_are_hi_primitives_are_opened(program):
     loss = loss_of(program)
     with flagged(*FLAGS):
@@ -133,13 +134,23 @@ MORE_LINES = {("cost", "scan")}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", short(list(PROGRAMS), ["relu", "silu", "nondiff", "names in rules", "scan"]))
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_reports_say_the_same_with_the_flags(program):
+    same_with_the_flags(program, [name for name in REPORTS if name != "plan"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", short(list(PROGRAMS), ["silu", "names in rules"]))
+def test_plans_are_the_same_with_the_flags(program):
+    same_with_the_flags(program, ["plan"])
+
+
+def same_with_the_flags(program, names):
     loss, shown = loss_of(program), {}
     for flags in ((), FLAGS):
         with flagged(*flags):
-            shown[flags] = {name: str(report(loss, W, X)) for name, report in REPORTS.items()}
-    for name in REPORTS:
+            shown[flags] = {name: str(REPORTS[name](loss, W, X)) for name in names}
+    for name in names:
         assert "call_hi_primitive" not in shown[FLAGS][name]
         if (name, program) not in MORE_LINES:
             assert shown[FLAGS][name] == shown[()][name], name
@@ -176,6 +187,7 @@ def closing_over(kind, w, x):
     return jnp.sum(g(w @ x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["jvp", "fwd", "bwd"])
 def test_a_rule_may_close_over_a_value_of_the_function(kind):
     loss = partial(closing_over, kind)
@@ -284,6 +296,7 @@ def test_it_has_a_body():
     assert str(program) == str(jax.make_jaxpr(gated)(W, X))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("around", [jax.jit, jax.checkpoint, jax.vmap], ids=["jit", "checkpoint", "vmap"])
 def test_it_is_derived_as_by_jax(around):
     loss = lambda x: jnp.sum(around(gate)(jnp.stack([x, x * 2.0])) ** 2)

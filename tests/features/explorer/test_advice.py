@@ -35,6 +35,7 @@ def test_the_sentence_is_the_plan(switches, advice):
     )
 
 
+@pytest.mark.slow
 def test_a_card_for_each_of_the_largest(switches, advice):
     assert len(advice["cards"]) == 3
     peaks = {format_bytes(t.peak_nbytes) for t in switches.tried.values() if not isinstance(t, str)}

@@ -8,6 +8,7 @@ from collections import Counter
 import jax
 import jax.numpy as jnp
 import pytest
+from short_runs import short
 
 import jaxviz
 from benchmarks import remat_programs
@@ -322,7 +323,10 @@ def both(f, *args):
     return forward, boxes
 
 
-@pytest.mark.parametrize("f", dict.fromkeys(f for of_name in EXACT.values() for f in of_name), ids=lambda f: f.__name__)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "f", short(list(dict.fromkeys(f for of_name in EXACT.values() for f in of_name)), 2), ids=lambda f: f.__name__
+)
 def test_boxes_count_calls(f):
     jax.clear_caches()
     counted = called(f, WS, X)
@@ -369,6 +373,7 @@ def test_calls_that_do_the_same_one_after_the_other_are_one_box():
     assert boxes == {(("narrow", "scope", 1),): 1, (("narrow", "scope", 2),): 1}
 
 
+@pytest.mark.slow
 def test_modules_are_counted_by_their_calls():
     nn = pytest.importorskip("flax.linen", reason="the engine's tests with the newest JAX go without the libraries")
     nnx = pytest.importorskip("flax.nnx")
@@ -407,6 +412,7 @@ def test_modules_are_counted_by_their_calls():
     assert (forward["NnxBlock"], forward["Linear"]) == (3, 6)
 
 
+@pytest.mark.slow
 def test_a_u_net_has_the_shape_of_a_u():
     case = remat_programs.SMALL["U-Net"]()
     _, boxes = both(case.plain, *case.args)

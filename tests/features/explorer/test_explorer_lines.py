@@ -44,7 +44,8 @@ def shown(view):
     return {(*line, name): n for line, names in lines_of(view).items() for name, n in names.items() if n}
 
 
-@pytest.mark.parametrize("case", short(CASES, 2), ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", short(CASES, 4), ids=str)
 def test_each_line_has_the_sums_of_the_reports(case):
     derivation = jaxviz.derive(case.fun, *case.args, argnums=tuple(range(len(case.args))))
     assert shown(view_of(derivation)) == reported(derivation)

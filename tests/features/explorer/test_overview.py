@@ -72,6 +72,7 @@ def named(view, is_backward=0):
     return found
 
 
+@pytest.mark.slow
 def test_the_rows_of_residuals_are_those_of_the_report(shown):
     derivation, view = shown
     c, found = view.columns, derivation.residuals
@@ -85,6 +86,7 @@ def test_the_rows_of_residuals_are_those_of_the_report(shown):
     assert view.headline.saves in found.summary
 
 
+@pytest.mark.slow
 def test_what_is_alive_at_the_peak_is_what_the_report_says(shown):
     derivation, view = shown
     c, timeline = view.columns, jaxviz.memory(derivation)
@@ -278,6 +280,7 @@ def unet(params, x):
     return conv(x, params[5])
 
 
+@pytest.mark.slow
 def test_the_passes_of_a_u_net_mirror_each_other_name_for_name():
     widths = [(3, 8), (8, 16), (16, 32), (48, 16), (24, 8)]
     block = lambda i, o: {"in": jnp.ones((3, 3, i, o)), "out": jnp.ones((3, 3, o, o)), "skip": jnp.ones((1, 1, i, o))}

@@ -20,6 +20,7 @@ def odd(request):
     return jaxviz.derive(f, *args)
 
 
+@pytest.mark.slow
 def test_all_of_it_is_shown(odd):
     view = fit_to_show(view_of(odd))
     again = decode(encode(view))

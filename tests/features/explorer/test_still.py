@@ -119,6 +119,7 @@ def test_work_that_is_stopped_leaves_the_widget_alone(explorer, shown, monkeypat
     assert len(shown) == 1
 
 
+@pytest.mark.slow
 def test_another_version_takes_the_place_of_the_outputs(explorer, shown):
     explorer._ipython_display_()
     explorer.update(lambda x: jnp.sum(jnp.cos(x)), jnp.ones(4))
@@ -281,6 +282,7 @@ def test_what_is_saved_but_for_a_moment_has_a_band(overview):
         assert tall >= 0.05
 
 
+@pytest.mark.slow
 def test_the_picture_is_a_figure_too_and_what_has_none_says_why(explorer, tmp_path):
     explorer.plot_overview().savefig(tmp_path / "overview.pdf")
     assert (tmp_path / "overview.pdf").read_bytes().startswith(b"%PDF")

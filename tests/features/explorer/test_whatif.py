@@ -45,6 +45,7 @@ def comes_to(f, *args):
     return jaxviz.memory(derivation).peak_nbytes, derivation.residuals.nbytes, jaxviz.cost(derivation).total.flops
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(jax.__version__ != VERSION, reason=f"written with JAX {VERSION}; others keep other values")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_fixture_is_what_python_makes(name):
@@ -181,6 +182,7 @@ def test_of_blocks_with_checkpoints_those_are_on_and_save_what_their_policy_does
     assert switches.trade("||").nbytes > written.nbytes
 
 
+@pytest.mark.slow
 def test_the_checkpoints_of_a_transformer_come_to_what_they_do():
     f, args = models.remat_transformer(3)
     switches = switches_of(f, *args)
@@ -217,7 +219,7 @@ def test_of_two_regions_that_cross_each_takes_the_place_of_the_other():
 
 @pytest.mark.slow
 def test_the_plan_is_that_which_plan_remat_writes():
-    f, args = models.scan_transformer(4)
+    f, args = models.scan_transformer(2)
     switches = switches_of(f, *args)
     plan = jaxviz.plan_remat(f, *args)
     key = switches.plan()
@@ -266,6 +268,7 @@ def scanned(ws, x):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["loss", "scanned"])
 @pytest.mark.parametrize("saves", [False, True])
 def test_the_code_does_what_the_switches_say(tmp_path, monkeypatch, name, saves):

@@ -7,6 +7,7 @@ import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from programs import CASES
+from short_runs import short_rows
 
 import jaxviz
 from jaxviz.analysis.checkpoints import looks_through, report_checkpoints
@@ -59,14 +60,14 @@ def test_the_dummies_of_a_bounded_loop_grow_with_its_bound_unless_recomputed():
     def loop(bound):
         return lambda x: bounded((0, x), bound)[1]
 
-    small, large = (jaxviz.residuals(loop(b), X).dummy_nbytes for b in (8, 64))
+    small, large = (jaxviz.residuals(loop(b), X).dummy_nbytes for b in (4, 32))
     assert large > 5 * small > 0
-    kept = [derive(loop(b), X, cond_residuals="recompute").residuals for b in (8, 64)]
+    kept = [derive(loop(b), X, cond_residuals="recompute").residuals for b in (4, 32)]
     assert [r.dummy_nbytes for r in kept] == [0, 0]
     assert kept[0].nbytes == kept[1].nbytes
     for transform in (jax.grad, jax.jacfwd):
-        want = transform(lambda x: loop(64)(x).sum())(X)
-        assert jnp.allclose(jaxviz.grad(lambda x: loop(64)(x).sum(), cond_residuals="recompute")(X), want, rtol=1e-5)
+        want = transform(lambda x: loop(32)(x).sum())(X)
+        assert jnp.allclose(jaxviz.grad(lambda x: loop(32)(x).sum(), cond_residuals="recompute")(X), want, rtol=1e-5)
 
 
 def test_what_a_branch_only_passes_on_is_called_a_copy():
@@ -95,7 +96,10 @@ _COMPLEX = ("complex_numbers", "real_to_complex")
 
 @pytest.mark.parametrize(
     ("case", "policy"),
-    [(c, "dots_saveable") for c in _CASES] + [(c, "everything_saveable") for c in _CASES if c.name not in _COMPLEX],
+    short_rows(
+        [(c, "dots_saveable") for c in _CASES] + [(c, "everything_saveable") for c in _CASES if c.name not in _COMPLEX],
+        3,
+    ),
     ids=str,
 )
 def test_what_is_said_to_be_saved_is_what_the_forward_pass_keeps(case, policy):

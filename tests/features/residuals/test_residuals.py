@@ -195,6 +195,7 @@ def test_a_reason_calls_an_operation_as_people_do(f, named):
     assert any(f"({named})" in r.why for r in saved), [r.why for r in saved]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", value_programs.LOOK_AT_VALUES, ids=str)
 def test_a_backward_rule_that_looks_at_values_has_those_of_the_gradient(case):
     derivation = jaxviz.derive(case.fun, *case.args)

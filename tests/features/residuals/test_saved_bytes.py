@@ -14,6 +14,8 @@ from jaxviz.features.explorer.whatif import Switches
 from jaxviz.features.residuals.saved_bytes import saved_values
 from jaxviz.report.tables import nbytes
 
+pytestmark = pytest.mark.slow
+
 MODELS = {"an MLP": mlp(3), "a transformer": transformer(2), "a scan of layers": scan_transformer(3),
           "layers with checkpoints": remat_transformer(2), "an LSTM": lstm(2)}  # fmt: skip
 PROGRAMS = {**{c.name: (c.fun, c.args) for c in CASES}, **MODELS}
@@ -36,7 +38,7 @@ def is_reversible(derivation):
     return derivation.no_reverse_mode is None and any(derivation.nonzeros)
 
 
-@pytest.mark.parametrize("name", short(list(PROGRAMS), 3))
+@pytest.mark.parametrize("name", short(list(PROGRAMS), 5))
 def test_every_report_says_the_same(derived, name):
     derivation = derived(name)
     found = jaxviz.residuals(derivation)
@@ -69,7 +71,7 @@ def test_an_argument_that_a_rule_saves_and_does_not_read_is_not_read():
     assert saved.remarks == ("it reads 12 B of its arguments, which are in memory anyway",)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", short(list(MODELS), ["an MLP", "an LSTM"]))
 def test_plans_and_policies_begin_with_it(derived, name):
     f, args = MODELS[name]
     saved = derived(name).residuals.saved

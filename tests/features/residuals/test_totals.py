@@ -278,6 +278,7 @@ def test_the_picture_names_a_module_by_its_end():
     assert _end_of("attention_layer", 11) == "attention_…"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("f", [None, jnp.sin, jnp.negative], ids=["many", "one", "none"])
 def test_the_picture(large, f):
     found = large if f is None else jaxviz.residuals(f, 1.0)
