@@ -93,6 +93,7 @@ SCHEMAS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_json_is_of_its_schema(run, schema):
     data = json.loads(run(*SCHEMAS[schema], "--json")[0])
@@ -119,7 +120,7 @@ STARTS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_files(run, folder):
     words = [w for name in STARTS for w in (f"--{name}", f"x.{name}")]
     out, err = run("explore", "loss", *CALL, "--stage", "forward+backward", *words)

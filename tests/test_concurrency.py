@@ -30,6 +30,7 @@ def process(*args, **env):
     )
 
 
+@pytest.mark.slow(sweep=True)
 def test_threads_get_every_report():
     """All begin with empty caches, each thread with another report; pairs of them ask for the same function."""
     forget()
@@ -91,7 +92,7 @@ def without_a_cache():
     return reports_of(process("-c", ALL, JAX_ENABLE_COMPILATION_CACHE="false"))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_two_kernels_share_a_cache_folder(tmp_path, without_a_cache):
     start = lambda: process("-c", ALL, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "cache"))
     both = [start() for _ in range(2)]
@@ -100,7 +101,7 @@ def test_two_kernels_share_a_cache_folder(tmp_path, without_a_cache):
     assert reports_of(start()) == without_a_cache
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_a_cache_folder_that_cannot_be_written(without_a_cache):
     folder = os.path.join(os.sep, "proc", "no", "cache")
     assert reports_of(process("-c", ALL, JAX_COMPILATION_CACHE_DIR=folder)) == without_a_cache

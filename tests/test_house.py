@@ -95,7 +95,7 @@ def test_completion_offers_the_public_names():
     assert {"explore", "residuals", "grad", "plan_remat", "teach"} <= set(done.stdout.split())
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_type_checkers_know_the_public_names(tmp_path):
     pytest.importorskip("mypy", reason="the environment of `make test-latest` has no type checker")
     file = tmp_path / "first.py"

@@ -54,7 +54,7 @@ def test_an_exception_is_an_answer_and_not_the_end():
     assert (second.agrees, second.found) == (False, "ZeroDivisionError: by zero")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_a_part_that_fails_or_takes_too_long_does_not_stop_the_next(tmp_path):
     parts = [
         ("no_such_module", "missing", 60.0),

@@ -92,6 +92,7 @@ def test_the_module_is_what_hosts_take(tab, tmp_path, explorer):
     assert not re.search(r"""\bimport\s*[\w{*"']|\bfrom\s*["']|import\.meta""", explorer._esm)
 
 
+@pytest.mark.slow(sweep=True)
 def test_a_page_that_allows_no_workers(tab, tmp_path):
     rng = np.random.default_rng(0)
 
@@ -146,7 +147,7 @@ CONTRAST = """(element) => {
 }"""
 
 
-@pytest.mark.parametrize("name", short(list(HOSTS), 2))
+@pytest.mark.parametrize("name", short(list(HOSTS), 4))
 # The system has the other colour scheme: the notebook's takes precedence.
 def test_its_colours_are_those_of_the_notebook(browser, tab, tmp_path, explorer, name):
     scheme, background, of_host = HOSTS[name]

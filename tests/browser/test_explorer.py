@@ -44,6 +44,7 @@ def explorer_of(page):
     return found
 
 
+@pytest.mark.slow(sweep=True)
 def test_the_first_notebook_shows_the_explorer(in_lab):
     # In the other tests' kernel, an explorer does not open with the overview.
     in_lab.open("00_first_look.ipynb", own_kernel=True)
@@ -238,7 +239,7 @@ def test_graphviz_comes_from_the_kernel_when_it_is_first_used(notebook):
 
 
 @light
-@pytest.mark.parametrize("held", short([True, False], [True]))
+@pytest.mark.parametrize("held", short([True, False], []))
 def test_a_page_lays_out_by_graphviz_where_it_holds_it(tab, tmp_path, held):
     f, args = transformer(1)
     tab.page.goto(jaxviz.explore(f, *args).save_html(tmp_path / "page.html", graphviz=held).as_uri())

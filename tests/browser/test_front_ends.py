@@ -20,6 +20,7 @@ from notebooks import PROGRAM, light, notebook_of, run_in_lab, works, write
 pytestmark = [pytest.mark.browser, light]
 
 
+@pytest.mark.slow(sweep=True)
 def test_it_sits_in_boxes_tabs_and_interact_and_python_hears_of_it(in_lab):
     page = run_in_lab(
         in_lab,

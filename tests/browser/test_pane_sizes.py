@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 from jupyter_lab import ask_kernel
 from playwright.sync_api import expect
-from short_runs import short
+from short_runs import short, short_rows
 from test_front_ends import run_in_lab
 from tour import unfold
 
@@ -118,7 +118,7 @@ MAIN = {
 """The main pane of each question, that of *Why is it saved* with its pair."""
 
 
-@pytest.mark.parametrize(("width", "height"), [(880, 620), (1500, 900)])
+@pytest.mark.parametrize(("width", "height"), short_rows([(880, 620), (1500, 900)], [(1500, 900)]))
 def test_the_main_pane_of_each_question_has_most_of_the_area(tab, versions, width, height):
     page = tab.page
     page.set_viewport_size({"width": width, "height": height})
@@ -160,7 +160,7 @@ def test_no_control_moves_when_advice_arrives_or_at_a_hover_or_a_selection(page)
         assert page.evaluate(CONTROLS) == before
 
 
-@pytest.mark.parametrize("width", [700, 1100])
+@pytest.mark.parametrize("width", short([700, 1100], []))
 def test_no_card_moves_when_its_advice_arrives(tab, six_layers, tmp_path, width):
     page = tab.page
     page.set_viewport_size({"width": width, "height": 620})

@@ -28,6 +28,7 @@ def doctor_of_a_process(**variables):
     return done.returncode, json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @transcripts.of("doctor")
 def test_transcript(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)
@@ -109,7 +110,7 @@ def test_the_setting_that_saves_widgets(monkeypatch, tmp_path):
     assert jaxviz.doctor()["lab setting saveState"].found == "off"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_a_clean_process_has_no_flags():
     """No flag is reported if none is set, so our idea of each default is JAX's."""
     status, told = doctor_of_a_process()

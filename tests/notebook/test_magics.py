@@ -64,6 +64,7 @@ def in_the_shell(code, names):
         InteractiveShell.instance().run_cell(code.strip("\n"))
 
 
+@pytest.mark.slow
 @transcripts.of("magics")
 def test_transcripts(shell, transcript, tmp_path):
     transcripts.replay(transcript, tmp_path, in_the_shell)

@@ -8,6 +8,7 @@ import re
 
 import jax.numpy as jnp
 import pytest
+from short_runs import short
 
 import jaxviz
 
@@ -76,7 +77,7 @@ def texts_of(path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["loss", "fails", "chooses", "compared"])
+@pytest.mark.parametrize("name", short(["loss", "fails", "chooses", "compared"], ["loss", "fails"]))
 def test_neither_lines_nor_paths_are_in_the_page(user, tmp_path, name):
     subject = jaxviz.compare(user.loss, user.other, *ARGS) if name == "compared" else getattr(user, name)
     explorer = jaxviz.explore(subject, *(() if name == "compared" else ARGS))

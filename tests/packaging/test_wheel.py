@@ -48,6 +48,7 @@ def wheel(tmp_path_factory):
     return made
 
 
+@pytest.mark.slow(sweep=True)
 def test_the_wheel_holds_the_bundle_and_nothing_of_the_checkout(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert "jaxviz/static/explorer.js" in names
@@ -63,6 +64,7 @@ def test_the_wheel_holds_the_bundle_and_nothing_of_the_checkout(wheel):
     assert {name.split("/")[0].split("-")[0] for name in names} == {"jaxviz", "jaxviz_lab"}
 
 
+@pytest.mark.slow(sweep=True)
 def test_the_page_of_the_index_has_no_link_that_leads_nowhere(wheel):
     (metadata,) = (n for n in zipfile.ZipFile(wheel).namelist() if n.endswith("/METADATA"))
     head, _, page = zipfile.ZipFile(wheel).read(metadata).decode().partition("\n\n")
@@ -100,6 +102,7 @@ def works(python, folder, **variables):
     assert "residuals as in JAX" in done.stdout
 
 
+@pytest.mark.slow(sweep=True)
 def test_the_wheel_works_where_there_is_no_node(wheel, tmp_path):
     """With the packages installed here, since pip takes a minute to create an environment; whether its requirements
     suffice is tested below."""

@@ -21,6 +21,7 @@ def watched():
     jaxviz.watch_donations(False)
 
 
+@pytest.mark.slow
 @transcripts.of("donated")
 def test_transcripts(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)

@@ -7,7 +7,7 @@ import pytest
 from jaxviz.runtime.speed import least_seconds, measured_speed
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_no_product_and_no_copy_is_much_faster_than_what_was_measured():
     (device, *_) = jax.devices()
     speed = measured_speed(device, jnp.float32)

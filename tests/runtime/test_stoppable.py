@@ -241,7 +241,7 @@ def process(code, *args, **options):
     return subprocess.Popen(full, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_python_ends_after_what_is_compiled():
     child = process("", 1)
     out, err = child.communicate(timeout=LONG)
@@ -261,7 +261,7 @@ def test_a_second_interrupt_leaves_at_once():
     assert "terminate called" not in err
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_forked_process_compiles_what_the_other_one_has_begun():
     child = process(
