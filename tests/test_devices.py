@@ -20,7 +20,10 @@ import jaxviz
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("entry", "run"),
-    [pytest.param(entry, jax.jit, id=entry[0]) for entry in BODIES]
+    [
+        pytest.param(entry, jax.jit, marks=[pytest.mark.slow(sweep=True)] * (i % 2), id=entry[0])
+        for i, entry in enumerate(BODIES)
+    ]
     + [
         pytest.param(entry, lambda f: f, marks=pytest.mark.slow(sweep=True), id=f"{entry[0]}, operation by operation")
         for entry in BODIES[::5]  # outside `jit`, JAX compiles each operation on eight devices separately

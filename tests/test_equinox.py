@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import transcripts
+from short_runs import short
 
 import jaxviz
 
@@ -72,6 +73,7 @@ def arrays_alone():
     return (lambda arrays, x: batch_loss(eqx.combine(arrays, static), x)), arrays
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_the_gradient_is_that_of_the_arrays(way):
     plain, arrays = arrays_alone()
@@ -82,7 +84,8 @@ def test_the_gradient_is_that_of_the_arrays(way):
     assert jaxviz.explore(*WAYS[way]).derivation.check()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.slow
+@pytest.mark.parametrize("way", short(list(WAYS), 2))
 def test_reports_name_the_loss_and_its_model(way):
     call = WAYS[way]
     for report in ("memory", "lint", "policies", "compare_policies", "plan_remat", "compiled_memory", "collectives"):
@@ -95,6 +98,7 @@ def test_reports_name_the_loss_and_its_model(way):
     assert jaxviz.compare(call[0], call[0], *call[1:]).is_same
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["loss", "step"])
 def test_a_plan_applies_to_the_function_of_the_model(way):
     f, *args = WAYS[way]

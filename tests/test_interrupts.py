@@ -106,7 +106,7 @@ def calls(work, interrupted_at=0):
     [(1, 4, 7), pytest.param((2, 3, 5, 6), marks=pytest.mark.slow(sweep=True))],
     ids=["early, midway, late", "between"],
 )
-@pytest.mark.parametrize("name", short(list(WORK), ["stages", "first view", "lint", "batch"]))
+@pytest.mark.parametrize("name", short(list(WORK), ["stages", "first view"]))
 def test_interrupted_work_is_done_anew(name, spots):
     work = WORK[name]
     expected = work(*subject())

@@ -159,6 +159,7 @@ WORK = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", WORK)
 def test_what_takes_long_on_large_programs_says_how_far_it_is(what):
     told = []

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from short_runs import short, short_rows
 
 import jaxviz
 from jaxviz.transforms.dce import dce_program
@@ -144,7 +145,9 @@ NEEDS_VALUES = ("jit", "using_a_rule_that_closes_over_a_value")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "name"),
-    [(mode, name) for name in (*PROGRAMS, *WRITTEN_BY_A_RULE) for mode in MODES if (mode, name) != NEEDS_VALUES],
+    short_rows(
+        [(mode, name) for name in (*PROGRAMS, *WRITTEN_BY_A_RULE) for mode in MODES if (mode, name) != NEEDS_VALUES], 2
+    ),
 )
 def test_a_derivative_reads_and_writes_as_often_as_jax(mode, name):
     fun = {**PROGRAMS, **WRITTEN_BY_A_RULE}[name]
@@ -158,6 +161,7 @@ def test_adding_to_a_reference_is_like_writing_the_sum(holder):
     same(run(jaxviz.value_and_grad, holder(adding)), run(jax.value_and_grad, holder(counting)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fun", PROGRAMS.values(), ids=list(PROGRAMS))
 def test_residuals_are_those_of_jax(fun):
     count = fresh()
@@ -322,7 +326,7 @@ REPORTS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("report", REPORTS.values(), ids=list(REPORTS))
+@pytest.mark.parametrize("report", short(list(REPORTS.values()), 2), ids=list(REPORTS))
 @pytest.mark.parametrize("fun", [straight, branching, jax.jit(straight)], ids=["straight", "branching", "jitted"])
 def test_a_report_leaves_the_references_as_they_were(fun, report):
     count = fresh()

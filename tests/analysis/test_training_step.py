@@ -10,6 +10,7 @@ import pytest
 from device_programs import LINE
 from jax import lax
 from jax.sharding import PartitionSpec as P
+from short_runs import short
 
 import jaxviz
 from jaxviz.analysis.training_step import step_function, trace_training_step
@@ -321,7 +322,8 @@ def agrees(step, function):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("step", STEPS, ids=lambda f: f.__name__)
+@pytest.mark.slow
+@pytest.mark.parametrize("step", short(STEPS, 2), ids=lambda f: f.__name__)
 def test_a_step_with_its_passes_as_equations_gives_what_jax_gives(step):
     found = trace_training_step(step, (W, W, BATCH), {})
     opened = found.opened()
@@ -330,6 +332,7 @@ def test_a_step_with_its_passes_as_equations_gives_what_jax_gives(step):
     agrees(step, step_function(found))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "step",
     [
@@ -395,6 +398,7 @@ def in_the_carry(params, momentum, batch):
     return updated(params, momentum, jax.tree.map(jnp.add, total, gradient))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "how"),
     [

@@ -15,6 +15,7 @@ from jaxviz.environments.values import _moved, _restored, _stored, leaves_in, va
 from jaxviz.xla.compile_cost.stages import subject_of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["loss", "checkpointed"])
 def test_facts_are_those_of_the_reports(name):
     (found, _), (fun, args) = facts(name), PROGRAMS[name]

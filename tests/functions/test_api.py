@@ -60,6 +60,7 @@ def test_jacobians_of_trees(name):
     side_by_side(lambda m, p: getattr(m, name)(f)(p), {"x": X, "y": jnp.ones((2, 2))})
 
 
+@pytest.mark.slow
 def test_replacing_jaxs_functions_turns_in_no_circle(monkeypatch):
     names = ["grad", "value_and_grad", "vjp", "jvp", "linearize", "linear_transpose", "jacfwd", "jacrev", "hessian"]
     want = jax.hessian(lambda x: jnp.sum(jnp.sin(x) ** 2))(X)

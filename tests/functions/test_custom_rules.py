@@ -51,7 +51,7 @@ USES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("use", short(list(USES), 2))
 @pytest.mark.parametrize("zero", WHOLE_NUMBERS)
 def test_the_tangent_of_a_whole_number_that_is_computed_with_is_zero(use, zero):
     @jax.custom_jvp
@@ -111,7 +111,7 @@ def mapped_otherwise(kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["jvp", "vjp"])
-@pytest.mark.parametrize("dims", [(0,), (1,), (0, 0), (1, 0), (0, 1), (1, 2)], ids=str)
+@pytest.mark.parametrize("dims", short([(0,), (1,), (0, 0), (1, 0), (0, 1), (1, 2)], [(1,), (1, 2)]), ids=str)
 def test_a_rule_may_map_its_results_along_other_dimensions_than_its_function(kind, dims):
     """The matrices are square, so that a wrong dimension has the right shape."""
 
@@ -242,7 +242,7 @@ COMPUTED_AROUND = {
 
 def closing_over():
     kinds = ("jvp", "jvp of itself", "vjp", "vjp of itself")
-    again = short(list(DERIVED_AGAIN), 2)
+    again = short(list(DERIVED_AGAIN), 4)
     for kind in kinds:
         for name in (*(CLOSED_OVER if "itself" not in kind else ()), *COMPUTED_AROUND):
             yield pytest.param({**CLOSED_OVER, **COMPUTED_AROUND}[name], kind, id=f"{kind}-{name}")
@@ -251,6 +251,7 @@ def closing_over():
             yield pytest.param(DERIVED_AGAIN[p.values[0]], kind, marks=marks, id=f"{kind}-again, {p.values[0]}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("value", "kind"), list(closing_over()))
 def test_a_rule_may_close_over_what_jax_lets_it(value, kind):
     """What is mapped, or computed around it, and not what is differentiated; backward rules have no forward mode."""

@@ -29,7 +29,7 @@ def loss(w, x):
     return jnp.sum(jnp.tanh(x @ w))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_nothing_is_said_when_python_ends():
     program = "import jaxviz\nf = jaxviz.jit(lambda x: 2 * x)\nf(1.0)"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from short_runs import short
 from value_programs import LOOK_AT_VALUES, LOOPS, PATHS, branching_backward, loop, piecewise, with_jvp
 
 import jaxviz
@@ -62,7 +63,7 @@ def test_a_loop_around_jitted_pieces_compiles_each_once():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", LOOPS[::2], ids=str)
+@pytest.mark.parametrize("case", short(LOOPS[::2], 2), ids=str)
 def test_a_loop_keeps_the_variable_that_its_rules_close_over(case):
     """What is changed while a rule is traced is put back."""
     assert jaxviz.derive(case.fun, *case.args).check()

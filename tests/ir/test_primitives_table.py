@@ -117,6 +117,7 @@ PASSING = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sample", "bad"), PASSING)
 @pytest.mark.filterwarnings("ignore:Casting complex values to real")
 def test_what_is_not_finite_stays_so_where_the_table_says(sample, bad):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax.extend.core import primitives
 from primitives import cases_of_primitives
+from short_runs import short
 
 import jaxviz
 from jaxviz.ir import compat, convert
@@ -39,7 +40,7 @@ def shown(program):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [case for case, _ in cases_of_primitives()], ids=str)
+@pytest.mark.parametrize("case", short([case for case, _ in cases_of_primitives()], 5), ids=str)
 def test_recorded_as_traced(case):
     with case.where():
         program = jaxviz.trace(case.fun)(*case.args)

@@ -108,6 +108,7 @@ def all_widgets():
         widget.close()
 
 
+@pytest.mark.slow
 def test_every_widget_is_among_them(all_widgets):
     def below(kind):
         for sub in kind.__subclasses__():  # also of single widgets, to which traits have been added
@@ -126,6 +127,7 @@ def received(widget, content):
         handler(widget, content, [])
 
 
+@pytest.mark.slow
 @EACH
 @given(st.integers(0, 3), st.lists(REQUESTS, min_size=1, max_size=4))
 def test_no_message_runs_code_or_breaks_a_handler(watched, all_widgets, which, contents):

@@ -87,6 +87,7 @@ STOPS = [ChainLink(f"model.py:{i}", "y = jnp.log(x) " * 9, "log → -inf in f32[
 SPANS = [(f"step {i % 9}", 1.5 * i, [("trace", 0.2), ("compile", 1.0)]) for i in range(20)]
 
 
+@pytest.mark.slow
 def test_the_same_amounts_are_in_each_way_of_drawing():
     charts = [Bars(BARS, "bytes"), Bars(BARS, "bytes", beside=True), Lanes(SPANS, "when"), Chain(STOPS, "the way")]
     for chart in charts:
@@ -125,6 +126,7 @@ def test_a_chart_of_nothing_is_an_empty_figure_and_no_drawing(chart, sentence):
     assert [text for text, _ in texts_of(plot(chart)) if text == "t"] == ["t"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "figure",
     [

@@ -4,6 +4,8 @@ says what it needs."""
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import pathlib, sys
 for name in ("graphviz", "jupyterlab_server", "PIL"):
@@ -38,6 +40,7 @@ for needs, call in (
 """
 
 
+@pytest.mark.slow
 def test_only_figures_need_them_and_say_so(tmp_path):
     done = subprocess.run([sys.executable, "-c", PROGRAM, tmp_path], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -38,6 +38,7 @@ _TABLES = st.integers(1, 4).flatmap(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(_TABLES, st.integers(0, 120))
 def test_a_table_shows_every_cell_whatever_is_empty(table, width):

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from short_runs import short
 
 import jaxviz
 from jaxviz import teach
@@ -77,7 +78,8 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", short(list(PROGRAMS), 2))
 def test_what_is_called_saved_is_held_by_jax(name):
     """By value: `jax.vjp` saves what is marked, as far as it is a value of the function outside of loops."""
     f, args = PROGRAMS[name]

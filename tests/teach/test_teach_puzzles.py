@@ -21,6 +21,7 @@ from jaxviz.teach.source import code_of
 ROOT = Path(__file__).parents[2]
 
 each_puzzle = pytest.mark.parametrize("puzzle", PUZZLES, ids=lambda p: p.name)
+each_third_puzzle = pytest.mark.parametrize("puzzle", short(PUZZLES, 3), ids=lambda p: p.name)
 BEATEN = {"softmax", "width", "pairs", "mask", "steps", "loops", "hessian", "where", "norm", "entropy", "softplus",
           "straight", "implicit", "gather"}  # fmt: skip
 
@@ -48,7 +49,8 @@ def test_the_site_and_the_notebooks_have_them_in_order():
         assert "\n".join(lines) in notebooks
 
 
-@pytest.mark.parametrize("puzzle", short(PUZZLES, 3), ids=lambda p: p.name)
+@pytest.mark.slow
+@pytest.mark.parametrize("puzzle", short(PUZZLES, 6), ids=lambda p: p.name)
 def test_the_known_answers_reach_par_and_beat_it(puzzle):
     verdict = check(puzzle, puzzle.solution)
     assert verdict, verdict
@@ -60,7 +62,8 @@ def test_the_known_answers_reach_par_and_beat_it(puzzle):
         assert str(verdict).startswith(("Right. Birdie! ", "Right. Eagle! "))
 
 
-@each_puzzle
+@pytest.mark.slow
+@each_third_puzzle
 def test_a_question_has_one_answer_and_says_why_others_are_wrong(puzzle):
     question = puzzle.ask()
     wrong = list(question.wrong())
@@ -73,7 +76,8 @@ def test_a_question_has_one_answer_and_says_why_others_are_wrong(puzzle):
     assert len(wrong) == len(choices) - 1 or not choices
 
 
-@each_puzzle
+@pytest.mark.slow
+@each_third_puzzle
 def test_the_code_that_is_shown_runs_and_is_measured_alike(puzzle):
     names = {id(value): name.lstrip("_") for name, value in vars(sys.modules[puzzle.function.__module__]).items()}
     for answer in filter(None, (puzzle.function, puzzle.solution, puzzle.better)):
@@ -85,6 +89,7 @@ def test_the_code_that_is_shown_runs_and_is_measured_alike(puzzle):
             assert puzzle.measured(puzzle.function_of(shown)) == puzzle.measured(puzzle.function_of(answer))
 
 
+@pytest.mark.slow
 def test_par_is_what_the_planner_finds():
     """Using public functions: no plan with par's residuals recomputes more than allowed, or saves less with that."""
     width = teach.puzzles.show("width").puzzle

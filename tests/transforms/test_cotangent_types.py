@@ -127,6 +127,7 @@ def outcome(grad, f):
     return found.dtype, np.asarray(found, np.float64).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_gradient_is_jaxs(name):
     assert outcome(jaxviz.grad, PROGRAMS[name]) == outcome(jax.grad, PROGRAMS[name])

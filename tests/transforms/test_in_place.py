@@ -92,6 +92,7 @@ def test_it_is_accumulated_where_jax_does_it(f):
         assert mine.count(what) == jaxs.count(what), (what, mine, jaxs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("f", [*SLICES, *OTHERS, clipped_gather])
 def test_it_is_the_cotangent(f):
     np.testing.assert_allclose(pull(jaxviz, f)(W, X, W * 0.0), jaxviz.grad(f)(W, X), rtol=1e-6)

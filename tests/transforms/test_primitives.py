@@ -35,7 +35,7 @@ TWICE = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", [jax.jit, *short([lambda f: f], ())], ids=["jit", "operation by operation"])
-@pytest.mark.parametrize("case", short(TWICE, 2), ids=str)
+@pytest.mark.parametrize("case", short(TWICE, 4), ids=str)
 def test_second_derivatives_and_numerical_differences(case, run):
     def loss(*args):
         leaves = [x for x in jax.tree.leaves(case.fun(*args)) if jnp.issubdtype(x.dtype, jnp.inexact)]

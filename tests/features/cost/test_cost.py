@@ -8,6 +8,7 @@ import transcripts
 from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from short_runs import short
 
 import jaxviz
 from benchmarks import models
@@ -243,7 +244,7 @@ PROGRAMS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", short(list(PROGRAMS), 2))
 def test_gradients_cost_what_xla_says(name):
     """XLA counts a loop's body once, and so does `as_compiled`."""
     fun, args = PROGRAMS[name]

@@ -9,6 +9,7 @@ import transcripts
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from programs import CASES, M, W, X, arange
+from short_runs import short
 
 import jaxviz
 from jaxviz.features.debugger import norms
@@ -38,6 +39,7 @@ def close(got, wanted):
 # --- the whole run ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("move", ["next", "into", "out", "run"])
 def test_the_gradient_is_jax_s(move):
     s = jaxviz.step(mlp, W, M)
@@ -48,6 +50,7 @@ def test_the_gradient_is_jax_s(move):
         close(got, wanted)
 
 
+@pytest.mark.slow(sweep=True)
 def test_under_strict_promotion_and_an_explicit_mesh_it_shows_the_same():
     mesh = jax.make_mesh((2,), ("i",), axis_types=(AxisType.Explicit,))
     x = jax.device_put(M[:2], NamedSharding(mesh, PartitionSpec("i")))
@@ -136,6 +139,7 @@ INTERMEDIATES = {
 """For each program what is added to intermediate values, and the primitives that compute these."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("f", INTERMEDIATES, ids=lambda f: f.__name__)
 def test_the_cotangent_of_an_intermediate_is_the_gradient_in_what_is_added_to_it(f):
     at, made_by = INTERMEDIATES[f]
@@ -156,6 +160,7 @@ def test_it_is_there_once_all_that_reads_the_value_has_been_passed():
     assert s.equation.origin.role == "accumulation"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [0, 3, 5])
 def test_in_a_scan_there_is_one_for_each_iteration(k):
     def f(w, xs, at=None):
@@ -206,7 +211,7 @@ PRIMAL = ["mlp", "layer_norm", "attention", "trees", "nested_jit", "reshapes", "
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [c for c in CASES if c.name in PRIMAL], ids=str)
+@pytest.mark.parametrize("case", short([c for c in CASES if c.name in PRIMAL], 3), ids=str)
 def test_the_cotangents_of_arguments_are_the_gradient(case):
     inexact = [
         i
@@ -311,6 +316,7 @@ def test_a_value_that_is_not_in_memory_any_more_has_the_norm_that_it_had():
     assert found == pytest.approx(whole, rel=1e-4)
 
 
+@pytest.mark.slow
 @transcripts.of("debugger")
 def test_transcripts(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)

@@ -339,6 +339,7 @@ def test_the_code_is_not_in_each_stepper():
     assert gzip.decompress(block).decode() == script("stepper")
 
 
+@pytest.mark.slow
 def test_a_saved_page_has_its_own_parts_the_last_stop_and_runs_nothing(tmp_path):
     s, w = started()
     s.run(primitive="scan")

@@ -27,6 +27,7 @@ NAMES = sorted(PROGRAMS.keys() - (NOT_BY_JAX & {"mapped_scan"}))  # which JAX 0.
 KINDS = ["overwritten", "overwritten_by_constants_in_scan", "relu_and_softmax", "random_state"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [n if n in KINDS else pytest.param(n, marks=pytest.mark.slow(sweep=True)) for n in NAMES]
 )

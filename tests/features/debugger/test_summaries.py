@@ -18,6 +18,7 @@ def samples(dtype, n=1000):
     return RANDOM.standard_normal(n).astype(dtype)
 
 
+@pytest.mark.slow
 @floats
 def test_numbers_are_those_of_numpy(dtype):
     x = samples(dtype)
@@ -39,6 +40,7 @@ def test_the_histogram_is_numpy_s():
     assert np.abs(np.array(s.histogram) - counts).max() <= 1  # a value on an edge may be counted on either side
 
 
+@pytest.mark.slow
 @floats
 def test_what_is_not_finite_is_counted_and_the_first_is_placed(dtype):
     x = np.ones((4, 5), dtype)
@@ -75,6 +77,7 @@ SETTINGS = {
 LINE = jax.make_mesh((8,), ("i",), axis_types=(AxisType.Explicit,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("dtype", [np.float32, np.int8, np.complex64, bool])
 def test_they_do_not_depend_on_the_user_s_settings(setting, dtype):

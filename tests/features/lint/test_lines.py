@@ -8,6 +8,7 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import pytest
+from short_runs import short
 
 import jaxviz
 from benchmarks.models import scan_transformer, transformer
@@ -80,7 +81,7 @@ def line_of(advice):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", short(list(PROGRAMS), ["transformer", "scanned transformer"]))
 def test_the_line_has_what_is_named(name):
     found = linted(name)
     assert {"layer-checkpoint", "cheap-recompute"} <= {a.rule for a in found}
@@ -93,6 +94,7 @@ def test_the_line_has_what_is_named(name):
             assert advice.location.function == function[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "line", "new"),
     [

@@ -390,6 +390,7 @@ def advice(f, *args, rule):
     return [a for a in jaxviz.lint(f, *args) if a.rule == rule]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_there_is_advice_and_following_it_is_worth_what_it_says(case):
     (a,) = advice(case.before, *case.args, rule=case.rule)
@@ -495,6 +496,7 @@ def test_every_rule_is_found_by_something_documented_and_tested():
 # --- the report -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_following_all_of_it(monkeypatch):
     """If the pieces are about different lines, their savings add up."""
     report = jaxviz.lint(models.transformer_loss, models.transformer_params(3), jnp.arange(16))
@@ -519,6 +521,7 @@ def test_a_rule_that_fails_is_heard_of(monkeypatch):
     assert "in the rule 'kept-twice' of jaxviz.lint" in caught.value.__notes__
 
 
+@pytest.mark.slow
 @transcripts.of("lint")
 def test_transcript(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)

@@ -90,6 +90,7 @@ def advice(step, *args):
     return [a for a in jaxviz.lint(step, *args) if a.rule == "sum-in-carry"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ADVISED)
 def test_the_advice_followed_to_the_letter(name):
     step, seed = ADVISED[name]
@@ -132,6 +133,7 @@ def test_there_is_none(step):
     assert not advice(step, PARAMS, BATCHES)
 
 
+@pytest.mark.slow
 def test_xlas_temporaries_fall_as_it_says():
     """For large models with few rows; see `benchmarks/microbatches.py`."""
     for name in ("transformer, 32 layers", "RNN"):

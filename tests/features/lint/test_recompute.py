@@ -146,6 +146,7 @@ def _twice(x, _=None):
     return lax.fori_loop(0, 4, _level, x), None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "f",
     [lambda x: _twice(x)[0].sum(), lambda x: lax.scan(_twice, x, None, length=3)[0].sum()],

@@ -11,6 +11,7 @@ from device_programs import GRID
 from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from short_runs import short
 
 import jaxviz
 from benchmarks import models
@@ -161,7 +162,8 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", short(list(LAYOUTS), 2))
 def test_layouts_that_xla_decides_count_as_it_decides(name):
     """Each device's arguments and results take exactly as many bytes as in the compiled gradient."""
     types = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((64, 256), (256, 64), (128, 64))]
@@ -209,6 +211,7 @@ def test_xlas_figures_are_those_of_the_compiled_gradient():
     assert 0.5 < timeline.xla.temporaries / modelled < 1.5
 
 
+@pytest.mark.slow
 def test_what_xla_undid_is_said():
     """On the CPU XLA removes the barriers around recomputed values; where a backend keeps them, this is said."""
     timeline = jaxviz.memory(deep(jax.checkpoint(layer)), PARAMS, BATCH)
@@ -236,6 +239,7 @@ def test_donation_is_xlas_too():
     assert timeline.xla.reused == 4000
 
 
+@pytest.mark.slow
 @transcripts.of("memory")
 def test_transcript(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)

@@ -19,6 +19,7 @@ def shown(plot):
     return json.loads(plot.shown)
 
 
+@pytest.mark.slow
 def test_it_follows_while_the_program_runs_and_knows_the_end():
     w = jaxviz.watch("h")
     plot = w.live()

@@ -7,6 +7,7 @@ import pytest
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from lines import line_of
+from short_runs import short
 
 import jaxviz
 
@@ -40,7 +41,7 @@ def check_plain(w, n=1, x=X):
         lambda f: jax.jit(jaxviz.grad(f)),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("inner", [lambda f: f, jax.jit, jax.checkpoint], ids=["plain", "jit", "checkpoint"])
+@pytest.mark.parametrize("inner", short([lambda f: f, jax.jit, jax.checkpoint], 2), ids=["plain", "jit", "checkpoint"])
 def test_a_line_tells_of_what_it_makes(transform, inner):
     w = jaxviz.watch(inner(plain), lines=[f"test_probe_lines.py:{PLAIN}"], what="value")
     same(transform(w)(X), jax.grad(plain)(X))
@@ -94,7 +95,7 @@ def looped_values(x, offsets):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transform", [jax.grad, lambda f: jax.jit(jax.grad(f)), jaxviz.grad])
+@pytest.mark.parametrize("transform", short([jax.grad, lambda f: jax.jit(jax.grad(f)), jaxviz.grad], [jax.grad]))
 @pytest.mark.parametrize("inner", [lambda f: f, jax.jit, jax.checkpoint], ids=["plain", "jit", "checkpoint"])
 def test_loops_within_loops_tell_of_their_iterations(transform, inner):
     w = jaxviz.watch(inner(looped), lines=[line_of(looped, "jnp.sin")], what="value")

@@ -11,6 +11,7 @@ import pytest
 import transcripts
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from short_runs import short, short_rows
 
 import jaxviz
 from jaxviz.features.probes import probes
@@ -127,7 +128,7 @@ EACH += [pytest.param(f, XS, 1, id=f"mapped-{name}") for name, f in MAPPED.items
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("transform", "x", "n_cotangents"), EACH)
+@pytest.mark.parametrize(("transform", "x", "n_cotangents"), short_rows(EACH, 2))
 def test_a_value_and_its_cotangent_are_reported_once(transform, x, n_cotangents):
     h = told(transform(probed), x)["h"]
     each = jax.vmap if x is XS else lambda f: f
@@ -162,7 +163,7 @@ LOOPS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transform", LOOPS.values(), ids=LOOPS.keys())
+@pytest.mark.parametrize("transform", short(list(LOOPS.values()), 2), ids=LOOPS.keys())
 def test_each_iteration_of_a_scan_is_told(transform):
     w = told(transform(scanned), X)
     cts, hs = jax.grad(carried, argnums=1, has_aux=True)(X, jnp.zeros((4, 3)))
@@ -234,7 +235,7 @@ def test_a_program_of_another_thread_is_watched():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int32", "uint8", "bool", "complex64"])
+@pytest.mark.parametrize("dtype", short(["float32", "bfloat16", "float16", "int32", "uint8", "bool", "complex64"], 3))
 def test_summaries_are_those_of_jnp(dtype):
     x = jnp.array([[1.5, -2.0, 0.0], [3.0, 4.0, -5.0]]).astype(dtype)
     w = told(jax.jit(lambda x: jaxviz.probe(x, "h")), x, what="summary")

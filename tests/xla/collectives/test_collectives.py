@@ -15,6 +15,7 @@ import transcripts
 from collective_programs import PROGRAMS, data_parallel, shape, within
 from jax import lax
 from jax.sharding import PartitionSpec as P
+from short_runs import short
 
 import jaxviz
 from jaxviz.analysis.lowering import lower_gradient, lower_step
@@ -26,6 +27,7 @@ from jaxviz.xla.compiled_memory.messages import message
 
 pytestmark = pytest.mark.slow
 each = pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+some = pytest.mark.parametrize("program", short(PROGRAMS, 2), ids=lambda f: f.__name__)
 
 _BYTES = {"f32": 4, "s32": 4, "bf16": 2, "pred": 1, "u32": 4}
 _LINE = re.compile(
@@ -65,7 +67,7 @@ def printed(program):
             yield found["name"], found["kind"], nbytes
 
 
-@each
+@some
 def test_every_collective_that_xla_prints_is_in_the_report_with_its_bytes(program):
     found, kinds = {}, {}
     for c in report_of(program).compiled:
@@ -97,7 +99,7 @@ def test_transcripts(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)
 
 
-@each
+@some
 def test_the_groups_of_the_message_are_those_of_the_text(program):
     """XLA writes groups in three forms; JAX's own parser converts each of them to lists."""
     with within(program):

@@ -12,6 +12,7 @@ import pytest
 from explicit_programs import ABSTRACT, MESH, PROGRAMS
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from short_runs import short
 
 import jaxviz
 from jaxviz.analysis.implied import implied, laid_out
@@ -19,6 +20,7 @@ from jaxviz.features.explorer.columns import view_of
 from jaxviz.notebook.reports import ProgramText
 
 each = pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
+some = pytest.mark.parametrize("program", short(PROGRAMS, 3), ids=lambda p: p.name)
 
 SCATTERED = ("product_scattered", "product_with_its_result_split")
 """Each device keeps a part of a sum: XLA for CPU does not make a reduce-scatter of an all-reduce and a slice."""
@@ -48,7 +50,7 @@ def compiled(program):
 
 
 @pytest.mark.slow
-@each
+@some
 def test_what_types_imply_is_what_is_compiled(program):
     """Kind, axes, bytes and trips, of devices that do not exist and of those that do."""
     wanted, found = in_total(before(program).implied), in_total(compiled(program).compiled)
@@ -139,7 +141,8 @@ VARIABLE = re.compile(r"\b([a-z]+):([a-z0-9]+(?:<\w+>)?\[[^\]]*\](?:\{[^}]*\})?)
 """A variable where it is bound, with its type, in JAX's text."""
 
 
-@each
+@pytest.mark.slow
+@some
 def test_types_are_printed_as_in_jax(program):
     """In the program, and in the explorer, from whose columns every pane takes its types."""
     with jax.sharding.use_abstract_mesh(ABSTRACT):

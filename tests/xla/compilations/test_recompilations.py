@@ -38,6 +38,7 @@ def nothing_missed():
     assert compilations.failures() == before
 
 
+@pytest.mark.slow
 @transcripts.of("compilations")
 def test_transcripts(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)

@@ -129,7 +129,7 @@ def test_what_is_compiled_with_one_block_is_what_one_block_that_is_written_is(na
     assert 0 <= more <= zeros + 5  # the gradients of the other blocks' parameters
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_the_blocks_of_a_training_step_are_those_of_the_function_that_it_differentiates():
     step, args = benchmark.training_step(3)[0]
     (found, *_) = jaxviz.compile_cost(step, *args).repeated
@@ -156,6 +156,7 @@ def features(ws, x):
     return x, 2, x.sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("f", "args", "count"),
     [
@@ -250,7 +251,7 @@ def test_nothing_is_taken_from_a_cache_on_disk_and_nothing_is_put_there(tmp_path
         compilation_cache.reset_cache()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_an_interrupt_ends_it_and_leaves_everything_as_it_was(monkeypatch):
     compiled = []
     compile_once = stages.CompileTimings.compile

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from compiled_programs import PROGRAMS, STEPS, X, compiled, named
+from short_runs import short
 
 import jaxviz
 from jaxviz.xla.compiled_memory.beside import COPIED, FUSED, MERGED
@@ -13,7 +14,8 @@ def beside_of(name):
     return jaxviz.memory(*PROGRAMS[name]).beside(compiled(name))
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", short(list(PROGRAMS), 2))
 def test_the_differences_lead_from_the_model_to_the_compiled_program(name):
     beside = beside_of(name)
     model, report = beside.model, beside.compiled
@@ -89,7 +91,7 @@ def test_a_function_without_a_gradient():
     assert str(beside)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_a_plan_that_xla_undoes_names_what_it_merged():
     weights, x = (jax.ShapeDtypeStruct(s, jnp.float32) for s in ((16, 64, 64), (512, 64)))
 

@@ -44,6 +44,7 @@ CAUSES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", CAUSES, ids=" → ".join)
 def test_the_first_line_names_the_cause_and_the_changes_sum_up(pair):
     before, after = map(memory, pair)
@@ -171,6 +172,7 @@ def places_in(data, path=()):
 WRONG = [None, -1, 2.5, 10**400, "text", ["text"], {}]
 
 
+@pytest.mark.slow
 def test_whatever_a_field_holds_a_file_is_refused_by_name_or_can_be_shown(tmp_path):
     report = memory("unrolled")
     text = report.save(tmp_path / "a.json").read_text()

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from compiled_programs import PROGRAMS, W, X, compiled, divided, lowered, named, scanned
+from short_runs import short
 
 import jaxviz
 from jaxviz.features.residuals.residual import CARRIED
@@ -21,8 +22,9 @@ def bytes_of(report, kind):
     return {h.what: h.nbytes for h in report.at_peak if h.kind == kind}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_function", [True, False], ids=["its function", "what is lowered"])
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", short(list(PROGRAMS), 2))
 def test_the_bytes_are_those_of_xla_and_have_lines(name, has_function):
     stage = lowered(name)
     report = compiled(name) if has_function else jaxviz.compiled_memory(stage)
@@ -143,6 +145,7 @@ def silence(monkeypatch):
     monkeypatch.setattr(compiled_program, "_silent", set())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["unrolled", "training_step"])
 def test_a_backend_that_does_not_say_dumps_it(name, monkeypatch):
     """The program is compiled with a dump, and what it says is the same."""
@@ -154,6 +157,7 @@ def test_a_backend_that_does_not_say_dumps_it(name, monkeypatch):
     assert jaxviz.compiled_memory(*PROGRAMS[name]).to_dict() == expected  # compiled only once this time
 
 
+@pytest.mark.slow
 def test_a_compiled_program_of_a_backend_that_does_not_say(monkeypatch):
     stage = lowered("unrolled")
     expected = jaxviz.compiled_memory(stage)

@@ -8,6 +8,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import pytest
 from compiled_programs import PROGRAMS, compiled, lowered, read_or_refused, scanned
+from short_runs import short
 
 import jaxviz
 from jaxviz.xla.compat.compiling import parsed_hlo
@@ -46,7 +47,7 @@ SAME = "function about temp_nbytes argument_nbytes result_nbytes reused_nbytes p
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["scanned", "attention", "divided", "training_step", "accumulated"])
+@pytest.mark.parametrize("name", short(["scanned", "attention", "divided", "training_step", "accumulated"], 2))
 def test_a_folder_has_what_was_compiled(dump, name, form):
     folder, compiled = dump(name, form)
     read, direct = CompiledMemory.from_dump(folder), jaxviz.compiled_memory(compiled)
@@ -103,6 +104,7 @@ def test_no_folder_and_no_programs(tmp_path):
         CompiledMemory.from_dump(tmp_path)
 
 
+@pytest.mark.slow(sweep=True)
 def test_flipped_bytes_are_refused_by_name_or_can_be_shown(dump):
     folder, _ = dump("scanned", "proto")
     (path,) = folder.glob("*jit_scanned*after_optimizations.hlo.pb")

@@ -10,6 +10,7 @@ import programs
 import pytest
 import transcripts
 from jax import lax
+from short_runs import short
 
 import jaxviz
 from jaxviz.analysis import lowering
@@ -151,8 +152,8 @@ def jax_gradient(fun, args, argnums):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["mlp", "layer_norm", "attention", "jitted_twice", "unused_input", "constant_result", "scan_rnn", "cumulative",
-     "cond_branches_differ", "remat", "everything_at_once", "four_deep"],
+    short(["mlp", "layer_norm", "attention", "jitted_twice", "unused_input", "constant_result", "scan_rnn",
+           "cumulative", "cond_branches_differ", "remat", "everything_at_once", "four_deep"], 2),
 )  # fmt: skip
 def test_the_program_is_the_one_that_jax_compiles(name):
     case = CASES[name]

@@ -28,6 +28,7 @@ def counted(w, x):
     return jnp.argmax(x @ w[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("f", [unrolled, scanned, counted])
 @pytest.mark.parametrize("most", [4_000, 5])
 def test_the_peak_and_its_rows_are_those_of_the_report(f, most, monkeypatch):

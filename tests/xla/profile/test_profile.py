@@ -55,6 +55,7 @@ def looped():
     return jaxviz.profile(train, P, X, 20)
 
 
+@pytest.mark.slow
 @transcripts.of("profile")
 def test_transcript(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)
@@ -71,7 +72,7 @@ def test_the_phases_of_a_jitted_function(jitted):
         jitted["linking"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_a_phase_takes_what_it_takes():
     """The function sleeps while it is traced: this counts as tracing, however often it was compiled before."""
 
@@ -106,6 +107,7 @@ def test_derivation_is_told_from_tracing():
     assert ours["derivation"] > 0
 
 
+@pytest.mark.slow
 def test_kernels_are_told_apart_by_equation_and_line(jitted):
     if not jitted.kernels:
         pytest.skip(f"jax.profiler tells of no instructions: {jitted.notes}")
@@ -119,6 +121,7 @@ def test_kernels_are_told_apart_by_equation_and_line(jitted):
     assert sum(f"%{k.name} " in entry for k in jitted.kernels) == len(jitted.kernels)
 
 
+@pytest.mark.slow
 def test_kernels_that_xla_launches_as_one_graph_are_recorded_one_by_one(jitted, monkeypatch):
     """As on a GPU, where the profiler names only the graph; on a CPU there is none."""
     compiled_with, record = [], report.device_trace
@@ -151,6 +154,7 @@ def test_a_function_of_python_and_its_dispatches(looped):
     assert looped.loop.body == "step"
 
 
+@pytest.mark.slow
 def test_what_a_loop_in_python_costs_is_measured(looped):
     loop = looped.loop
     assert loop.whole is not None
