@@ -44,7 +44,7 @@ def test_two_views_of_one_widget_follow_each_other(in_lab):
     works(explorers)
 
 
-@pytest.mark.parametrize("end", short([SHUT_DOWN, RESTART, DIE], []), ids=["shut down", "restarted", "killed"])
+@pytest.mark.parametrize("end", short([SHUT_DOWN, RESTART, DIE], [RESTART]), ids=["shut down", "restarted", "killed"])
 def test_panes_go_on_without_their_kernel(in_lab, end):
     # In a box, the page requests the programs; here nobody answers.
     unanswered = (

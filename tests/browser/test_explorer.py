@@ -44,7 +44,6 @@ def explorer_of(page):
     return found
 
 
-@pytest.mark.slow(sweep=True)
 def test_the_first_notebook_shows_the_explorer(in_lab):
     # In the other tests' kernel, an explorer does not open with the overview.
     in_lab.open("00_first_look.ipynb", own_kernel=True)

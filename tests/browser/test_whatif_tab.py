@@ -36,7 +36,6 @@ def is_on(row):
     return row.get_by_role("switch", checked=True)
 
 
-@pytest.mark.slow(sweep=True)
 def test_each_switch_says_what_it_does_and_answers_at_once(in_lab):
     f, args = transformer(2)
     switches = Switches(jaxviz.derive(f, *args))

@@ -48,7 +48,6 @@ def wheel(tmp_path_factory):
     return made
 
 
-@pytest.mark.slow(sweep=True)
 def test_the_wheel_holds_the_bundle_and_nothing_of_the_checkout(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert "jaxviz/static/explorer.js" in names
@@ -64,7 +63,6 @@ def test_the_wheel_holds_the_bundle_and_nothing_of_the_checkout(wheel):
     assert {name.split("/")[0].split("-")[0] for name in names} == {"jaxviz", "jaxviz_lab"}
 
 
-@pytest.mark.slow(sweep=True)
 def test_the_page_of_the_index_has_no_link_that_leads_nowhere(wheel):
     (metadata,) = (n for n in zipfile.ZipFile(wheel).namelist() if n.endswith("/METADATA"))
     head, _, page = zipfile.ZipFile(wheel).read(metadata).decode().partition("\n\n")
