@@ -1,6 +1,9 @@
 """The public names: where each is, for tools that read types and for `lazy_loader`, which imports it on first use."""
 
 from . import teach as teach
+from .analysis.addresses import Address as Address
+from .analysis.addresses import AddressError as AddressError
+from .analysis.addresses import at as at
 from .derivation import Check as Check
 from .derivation import Derivation as Derivation
 from .derivation import clear_caches as clear_caches
@@ -47,6 +50,10 @@ from .features.remat.policy_comparison import compare_policies as compare_polici
 from .features.residuals.residual import Residual as Residual
 from .features.residuals.residual_set import ResidualSet as ResidualSet
 from .features.residuals.residual_set import residuals as residuals
+from .features.values.capture import Captured as Captured
+from .features.values.capture import capture as capture
+from .features.values.replace import replace as replace
+from .features.values.tapped import At as At
 from .functions.custom_rules import custom_gradient as custom_gradient
 from .functions.custom_rules import custom_jvp as custom_jvp
 from .functions.custom_rules import custom_vjp as custom_vjp

@@ -147,7 +147,7 @@ def test_each_primitive_that_is_opened_is_in_the_table_of_programs():
 
 BUDGETS = {
     ".": 1_280,
-    "analysis": 4_820,
+    "analysis": 5_400,
     "environments": 1_600,
     "features": 440,
     "features/comparison": 760,
@@ -161,8 +161,9 @@ BUDGETS = {
     "features/probes": 1_350,
     "features/remat": 9_360,
     "features/residuals": 1_995,
+    "features/values": 700,
     "functions": 2_265,
-    "higher_order": 3_620,
+    "higher_order": 3_800,
     "ir": 3_820,
     "ir/compat": 4_290,
     "notebook": 1_070,

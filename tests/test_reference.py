@@ -112,6 +112,9 @@ NOT_RUN = {
     "jaxviz.Series": "it reads what a training loop has recorded",
     "jaxviz.Watch": "it watches a training loop",
     "jaxviz.watch": "it watches a training loop",
+    "jaxviz.Upgrade": "it compares two environments",
+    "jaxviz.upgrade": "it compares two environments",
+    "jaxviz.collectives": "it needs a mesh of devices",
     "jaxviz.watch_donations": "it ends with the error that it explains",
 }
 

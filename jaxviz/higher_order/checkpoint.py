@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from jaxviz.higher_order.flags import unknown
-from jaxviz.higher_order.observing import Observing
+from jaxviz.higher_order.observing import Observing, PassedIn, Path, Place, add_observed
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.origin import locate
@@ -152,17 +152,15 @@ class Remat(CallPrimitive):
         call = apply_remat(operation, unknown(inner.program), operation.params["prevent_cse"])
         return FlagRule(call, tuple((0, w) for w in inner.watches))
 
-    def observe(self, e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
+    def observe(
+        self, e: Equation, path: Path, passed: PassedIn, builder: Builder, observing: Observing
+    ) -> dict[Place, Atom]:
         op = e.operation
-        body = observing.last(op.params["jaxpr"], loop)
-        prevent_cse = op.params["prevent_cse"]
-        params = {
-            **op.params,
-            "jaxpr": body,
-            "prevent_cse": (*prevent_cse, True) if isinstance(prevent_cse, tuple) else prevent_cse,
-        }
+        body, more, places = observing.last(op.params["jaxpr"], path, passed)
+        prevent_cse = _per_input(op.params["prevent_cse"], lambda each: (*each, *([True] * len(more))))
+        params = {**op.params, "jaxpr": body, "prevent_cse": prevent_cse}
         remat = make_operation(op.primitive, params, body.in_avals, body.out_avals, body.effects, op.context)
-        builder.equations.append(Equation(remat, (*e.invars, loop), e.outvars, e.source, e.origin))
+        return add_observed(builder, e, remat, (*e.invars, *more), places)
 
 
 CHECKPOINT = Remat(compat.remat_p)

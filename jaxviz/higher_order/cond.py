@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from jaxviz.higher_order.flags import unknown, unraised
-from jaxviz.higher_order.observing import Observing
+from jaxviz.higher_order.observing import Observing, PassedIn, Path, Place, add_observed, all_zero
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import read_traced, shared, trace_rule
@@ -222,9 +222,33 @@ class Cond(Primitive):
         operands = [Var(a) for a in operation.in_avals]
         return FlagRule(builder.program(operands, builder.apply(cond, operands)), tuple(watches))
 
-    def observe(self, e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
-        cond = cond_operation(e.operation, [observing.last(branch, loop) for branch in e.params["branches"]])
-        builder.equations.append(Equation(cond, (*e.invars, loop), e.outvars, e.source, e.origin))
+    def observe(
+        self, e: Equation, path: Path, passed: PassedIn, builder: Builder, observing: Observing
+    ) -> dict[Place, Atom]:
+        """A branch returns zeros for the taps of the others."""
+        observed = [observing.last(branch, path, passed) for branch in e.params["branches"]]
+        n = len(e.outvars)
+        avals = {p: a for body, _, places in observed for p, a in zip(places, body.out_avals[n:], strict=True)}
+        branches = []
+        for body, _, places in observed:
+            there = dict(zip(places, body.outvars[n:], strict=True))
+            inside = Builder(body.constvars, body.consts)
+            inside.equations += body.equations
+            zeros = {p: inside.inline(all_zero(a), ())[0] for p, a in avals.items() if p not in there}
+            outvars = (*body.outvars[:n], *({**there, **zeros}[p] for p in avals))
+            info = compat.derived_debug_info(body.debug_info, [""] * len(body.invars), len(outvars))
+            branches.append(
+                replace(
+                    body,
+                    constvars=tuple(inside.constvars),
+                    consts=tuple(inside.consts),
+                    outvars=outvars,
+                    equations=tuple(inside.equations),
+                    debug_info=info,
+                )
+            )
+        cond = cond_operation(e.operation, branches)
+        return add_observed(builder, e, cond, (*e.invars, *observed[0][1]), tuple(avals))
 
 
 COND = Cond(compat.cond_p)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxviz.higher_order.observing import Observing
+from jaxviz.higher_order.observing import Observing, PassedIn, Path, Place, add_observed
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
@@ -159,10 +159,13 @@ class Jit(CallPrimitive):
         outputs = [i for i, u in enumerate(used) if u]
         return read, used, jit_operation(operation, smaller, inputs, outputs)
 
-    def observe(self, e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
-        body = observing.last(e.params["jaxpr"], loop)
-        jit = jit_operation(e.operation, body, [*range(len(e.invars)), None], range(len(e.outvars)))
-        builder.equations.append(Equation(jit, (*e.invars, loop), e.outvars, e.source, e.origin))
+    def observe(
+        self, e: Equation, path: Path, passed: PassedIn, builder: Builder, observing: Observing
+    ) -> dict[Place, Atom]:
+        body, more, places = observing.last(e.params["jaxpr"], path, passed)
+        inputs = [*range(len(e.invars)), *([None] * len(more))]
+        jit = jit_operation(e.operation, body, inputs, [*range(len(e.outvars)), *([None] * len(places))])
+        return add_observed(builder, e, jit, (*e.invars, *more), places)
 
 
 JIT = Jit(compat.jit_p)

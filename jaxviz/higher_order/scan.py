@@ -14,7 +14,7 @@ import jax
 from jax import lax
 
 from jaxviz.higher_order.flags import counting, in_a_loop, starts
-from jaxviz.higher_order.observing import Observing, all_numbers, joining, number
+from jaxviz.higher_order.observing import Observing, PassedIn, Path, Place, add_observed, all_numbers, joining, number
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.emit import as_function
@@ -403,16 +403,21 @@ class Scan(CallPrimitive):
         carry, _, flags, first_carry, ys = partition(outs, n_carry, 1, len(watches), len(beside) - 1 - len(watches))
         return FlagRule(builder.program(operands, [*carry, *ys, *flags, *first_carry]), tuple((0, w) for w in watches))
 
-    def observe(self, e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
-        """The vector is the first constant, and the iterations are numbered along with the values scanned over."""
-        scan = ScanParams(e.operation)
-        outer, i = Var(loop.aval), Var(number())
+    def observe(
+        self, e: Equation, path: Path, passed: PassedIn, builder: Builder, observing: Observing
+    ) -> dict[Place, Atom]:
+        """What is shared comes first, as constants; the iterations are numbered along with the values scanned over, and
+        own values are scanned over too."""
+        scan, below = ScanParams(e.operation), passed.below(path)
+        shared, i = [Var(a.aval) for a in passed.shared], Var(number())
+        own = {p: Var(compat.unstacked(a.aval)) for p, a in below.items()}
         inside = Builder(scan.body.constvars, scan.body.consts)
-        (inner,) = inside.inline(joining(loop.aval.shape[0]), (outer, i))
-        body = observing.body(scan.body, inner, (outer, *scan.body.invars, i), inside)
+        (inner,) = inside.inline(joining(shared[0].aval.shape[0]), (shared[0], i))
+        invars = (*shared, *scan.body.invars, i, *own.values())
+        body, places = observing.body(scan.body, path, PassedIn((inner, *shared[1:]), own), invars, inside)
         count = builder.inline(all_numbers(int(e.params["length"])), ())
-        observed = scan.like(body, scan.n_consts + 1, scan.n_carry)
-        builder.equations.append(Equation(observed, (loop, *e.invars, *count), e.outvars, e.source, e.origin))
+        observed = scan.like(body, scan.n_consts + len(shared), scan.n_carry)
+        return add_observed(builder, e, observed, (*passed.shared, *e.invars, *count, *below.values()), places)
 
 
 SCAN = Scan(compat.scan_p)

@@ -10,17 +10,19 @@ Source: JAX's `shard_map.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+from jax.sharding import PartitionSpec as P
 
 from jaxviz.higher_order.flags import of_all_devices, unknown
-from jaxviz.higher_order.observing import Observing
+from jaxviz.higher_order.observing import Observing, PassedIn, Path, Place, add_observed
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
-from jaxviz.ir.convert import trace_rule
+from jaxviz.ir.convert import shared, trace_rule
 from jaxviz.ir.errors import NoRuleError
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.accumulators import accumulator_type
@@ -233,17 +235,71 @@ class ShardMap(CallPrimitive):
         watches = (replace(w, devices=(n, *w.devices)) for w in inner.watches)
         return FlagRule(builder.program(operands, outs), tuple((0, w) for w in watches))
 
-    def observe(self, e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
-        p = e.params
-        body = observing.last(p["jaxpr"], loop)
-        specs = (*p["in_specs"], compat.replicated_spec(loop.aval))
-        outs = apply_shard_map(builder, e.operation, body, (*e.invars, loop), specs, p["out_specs"])
-        observed = builder.equations.pop()
-        assert list(observed.outvars) == outs
-        builder.equations.append(replace(observed, outvars=e.outvars, source=e.source, origin=e.origin))
+    def observe(
+        self, e: Equation, path: Path, passed: PassedIn, builder: Builder, observing: Observing
+    ) -> dict[Place, Atom]:
+        """What varies along axes of devices, a tap or an own value, has a first axis for them outside."""
+        p, below, n = e.params, passed.below(path), len(e.outvars)
+        passed_in = [Var(a.aval) for a in passed.shared]
+        inside = Builder(p["jaxpr"].constvars, p["jaxpr"].consts)
+        with compat.inside_shard_map(e.operation) as names:
+            spec_of = lambda aval: compat.residual_spec(compat.stacked(aval, 1), names, p)
+            varies = lambda aval: spec_of(aval) != compat.replicated_spec(aval)
+            own_specs = [spec_of(place[1].aval) if varies(place[1].aval) else P() for place in below]
+            blocks = [Var(compat.type_per_device(a.aval, s, p)) for a, s in zip(below.values(), own_specs, strict=True)]
+            own = {
+                place: inside.inline(_without_first(v.aval), (v,))[0] if varies(place[1].aval) else v
+                for place, v in zip(below, blocks, strict=True)
+            }
+            invars = (*p["jaxpr"].invars, *passed_in, *blocks)
+            body, places = observing.body(p["jaxpr"], path, PassedIn(tuple(passed_in), own), invars, inside)
+            after = Builder(body.constvars, body.consts)
+            after.equations += body.equations
+            inner = body.outvars[n:]
+            taps = [after.inline(_with_first(a.aval), (a,))[0] if varies(a.aval) else a for a in inner]
+            tap_specs = [spec_of(a.aval) if varies(a.aval) else P() for a in inner]
+            body = with_results(replace(body, equations=tuple(after.equations)), (*body.outvars[:n], *taps))
+        specs = (*p["in_specs"], *(compat.replicated_spec(a.aval) for a in passed_in), *own_specs)
+        operands = (*e.invars, *passed.shared, *below.values())
+        apply_shard_map(builder, e.operation, body, operands, specs, (*p["out_specs"], *tap_specs))
+        made = builder.equations.pop()
+        return add_observed(builder, e, made.operation, made.invars, places)
+
+
+@shared
+def _with_first(aval: Any) -> Program:
+    return trace_rule(lambda x: [jax.lax.expand_dims(x, (0,))], [aval])
+
+
+@shared
+def _without_first(aval: Any) -> Program:
+    return trace_rule(lambda x: [jax.lax.squeeze(x, (0,))], [aval])
 
 
 SHARD_MAP = ShardMap(compat.shard_map_p)
+
+
+@contextmanager
+def inside(e: Equation) -> Iterator[tuple[Any, ...]]:
+    """JAX's state while it traces a program of an equation: of a `shard_map` its axes, which it yields."""
+    if e.primitive is SHARD_MAP.primitive:
+        with compat.inside_shard_map(e.operation) as names:
+            yield tuple(names)
+    else:
+        yield ()
+
+
+def axes_of_devices(path: Path, aval: Any) -> list[tuple[Any, ...]]:
+    """For each of the equations around a value the axes of devices along which the value varies, for which a tap has a
+    first axis."""
+    found: list[tuple[Any, ...]] = []
+    with ExitStack() as stack:
+        for e in path:
+            names = stack.enter_context(inside(e))
+            spec: Spec = compat.residual_spec(compat.stacked(aval, 1), names, e.params) if names else ()
+            first = spec[0] if len(spec) else ()
+            found.append(first if isinstance(first, tuple) else (first,))
+    return found
 
 
 def apply_shard_map(

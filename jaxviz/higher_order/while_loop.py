@@ -15,7 +15,17 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxviz.higher_order.flags import counting, in_a_loop, note, starts, unknown
-from jaxviz.higher_order.observing import Observing, first_number, joining, next_number, number
+from jaxviz.higher_order.observing import (
+    Observing,
+    PassedIn,
+    Path,
+    Place,
+    all_zero,
+    first_number,
+    joining,
+    next_number,
+    number,
+)
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import trace_rule, with_programs
@@ -325,28 +335,36 @@ class While(Primitive):
             builder.program(operands, [*carry, *flags, *first_carry]), tuple(zip(places, watches, strict=False))
         )
 
-    def observe(self, e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
-        """The vector is the first constant of the body, and the iterations are counted in the last part of the
-        carry."""
+    def observe(
+        self, e: Equation, path: Path, passed: PassedIn, builder: Builder, observing: Observing
+    ) -> dict[Place, Atom]:
+        """What is shared comes first among the constants of the body; the taps of the last iteration, and after them
+        the iterations, counted, are at the end of the carry."""
         parts = WhileParams(e.operation)
         n_condition, n_body = parts.sizes
-        outer, i = Var(loop.aval), Var(number())
+        shared, i = [Var(a.aval) for a in passed.shared], Var(number())
         inside = Builder(parts.body.constvars, parts.body.consts)
-        (inner,) = inside.inline(joining(loop.aval.shape[0]), (outer, i))
-        body = observing.body(parts.body, inner, (outer, *parts.body.invars, i), inside)
+        (inner,) = inside.inline(joining(shared[0].aval.shape[0]), (shared[0], i))
+        passed_on = PassedIn((inner, *shared[1:]), {})
+        body, places = observing.body(parts.body, path, passed_on, (*shared, *parts.body.invars), inside)
+        taps = [Var(a) for a in body.out_avals[len(e.outvars) :]]
         after = Builder(body.constvars, body.consts)
         after.equations += body.equations
         (following,) = after.inline(next_number(), (i,))
-        outvars = (*body.outvars, following)
-        info = compat.derived_debug_info(body.debug_info, [""] * len(body.invars), len(outvars))
-        body = replace(body, equations=tuple(after.equations), outvars=outvars, debug_info=info)
-        unread = (*parts.condition.invars, Var(number()))
+        invars, outvars = (*body.invars, *taps, i), (*body.outvars, following)
+        info = compat.derived_debug_info(body.debug_info, [""] * len(invars), len(outvars))
+        body = replace(body, equations=tuple(after.equations), invars=invars, outvars=outvars, debug_info=info)
+        unread = (*parts.condition.invars, *(Var(v.aval) for v in taps), Var(number()))
         info = compat.derived_debug_info(parts.condition.debug_info, [""] * len(unread), 1)
         condition = replace(parts.condition, invars=unread, debug_info=info)
-        (zero,) = builder.inline(first_number(), ())
-        operands = (*e.invars[:n_condition], loop, *e.invars[n_condition:], zero)
-        observed = parts.like(condition, n_condition, body, n_body + 1)
-        builder.equations.append(Equation(observed, operands, (*e.outvars, Var(number())), e.source, e.origin))
+        first = [builder.inline(all_zero(v.aval), ())[0] for v in taps]
+        first += builder.inline(first_number(), ())
+        operands = (*e.invars[:n_condition], *passed.shared, *e.invars[n_condition:], *first)
+        observed = parts.like(condition, n_condition, body, n_body + len(shared))
+        outs = tuple(Var(v.aval) for v in taps)
+        made = (*e.outvars, *outs, Var(number()))
+        builder.equations.append(Equation(observed, operands, made, e.source, e.origin))
+        return dict(zip(places, outs, strict=True))
 
 
 WHILE = While(compat.while_p)

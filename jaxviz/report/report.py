@@ -38,7 +38,8 @@ _MODULES = (
     "xla.compiled_memory.report", "features.cost.report", "features.cost.timings", "features.doctor",
     "xla.donation.report", "features.lint.report", "features.memory.timeline", "features.nans.report",
     "xla.profile.report", "features.remat.plan", "features.remat.policies", "features.remat.policy_comparison",
-    "features.remat.verify", "features.residuals.residual_set", "functions.rule_check",
+    "features.remat.verify", "features.residuals.residual_set", "features.values.capture",
+    "functions.rule_check",
     "teach.puzzles.game", "environments.report",
 )  # fmt: skip
 """The modules that define reports. They are not imported here, but where a schema is asked for."""

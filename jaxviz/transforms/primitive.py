@@ -93,7 +93,7 @@ class Primitive:
     flags: Rule = None
     """`operation, deciding, keeps → FlagRule`"""
     observe: Rule = None
-    """`equation, iterations, builder, observing`: adds the equation with values in its programs observed."""
+    """`equation, path, passed, builder, observing → taps`: adds the equation with values in its programs observed."""
 
     def __init__(self, primitive: Any):
         self.primitive = primitive

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.features.probes.probes import ProbeSite, Spec, link_p, next_place, report_p
-from jaxviz.higher_order.observing import Observer, joined, observed_program, walk_observed
+from jaxviz.higher_order.observing import Observer, PassedIn, Place, joined, observed_program, walk_observed
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.origin import Location, definition, locate
@@ -70,19 +70,20 @@ def with_probes(program: Program, lines: Sequence[WatchedLine], spec: Spec) -> P
     chosen = chosen_values(program, lines)
     places = {v: next_place() for v in chosen}
 
-    def observe(builder: Builder, v: Var, e: Equation, loop: Atom) -> Atom:
+    def observe(builder: Builder, place: Place, e: Equation, passed: PassedIn) -> tuple[Atom, None]:
+        v, loop = place[1], passed.iterations
         site = ProbeSite(chosen[v], "value", spec, places[v])
         params = {"site": site, "axes": 0, "has_step": True}
         avals, context = (v.aval, loop.aval), e.operation.context
         report = make_operation(report_p, params, avals, (), frozenset([compat.report_effect]), context)
         builder.equations.append(Equation(report, (v, loop), (), e.source))
         if not spec.cotangents or not jnp.issubdtype(v.aval.dtype, jnp.inexact):
-            return v
+            return v, None
         params = {**params, "site": replace(site, kind="cotangent")}
         linked = Var(v.aval)
         link = make_operation(link_p, params, avals, (v.aval,), frozenset(), context)
         builder.equations.append(Equation(link, (v, loop), (linked,), e.source))
-        return linked
+        return linked, None
 
     def has_use(e: Equation) -> bool:
         return e.primitive in (report_p, link_p) and e.params["site"].spec == spec and not e.params["has_step"]
@@ -99,7 +100,8 @@ def with_probes(program: Program, lines: Sequence[WatchedLine], spec: Spec) -> P
         )
         builder.equations.append(Equation(extended, (x, where), e.outvars, e.source, e.origin))
 
-    return observed_program(program, Observer(chosen, observe, has_use, extend))
+    is_chosen = lambda place: place[1] in chosen
+    return observed_program(program, Observer(is_chosen, observe, has_use, extend))[0]
 
 
 def chosen_values(program: Program, lines: Sequence[WatchedLine]) -> dict[Var, str]:
@@ -108,7 +110,7 @@ def chosen_values(program: Program, lines: Sequence[WatchedLine]) -> dict[Var, s
     own_file = own.file if own is not None else ""
     by_line: dict[WatchedLine, list[tuple[Var, str]]] = {line: [] for line in lines}
     there: set[str] = set()
-    for nested in walk_observed(program):
+    for nested in dict.fromkeys(nested for _, nested in walk_observed(program)):
         at = {e: _line_of(e) for e in nested.equations}
         there |= {str(place) for place in at.values() if place is not None}
         for line in lines:

@@ -1,0 +1,534 @@
+"""Addresses: what a person writes to mean a value of a program, and finds again after an edit.
+
+`softmax(q @ k.T)` is an expression, `scores` a variable, a `checkpoint_name` or a probe, `attention › scores` one of a
+function, `blocks.*/mlp:out` what modules return, `model.py:41` a line. Python may run the same expression several
+times, as in a loop over layers: `#3` is the third, `#*` are all. A loop of JAX's has one value for all iterations.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cached_property, lru_cache
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from jaxviz.analysis.modules import module_of
+from jaxviz.analysis.naming import Naming, OwnName
+from jaxviz.analysis.walk import library_location_of, location_of, own_location_of
+from jaxviz.higher_order import is_loop, is_scan, scan_length
+from jaxviz.higher_order.observing import Path, Place, walk_observed
+from jaxviz.ir import compat
+from jaxviz.ir.expressions import expression_at
+from jaxviz.ir.origin import Location, own_line
+from jaxviz.ir.syntax import DropVar, Equation, Program
+from jaxviz.report.tables import short_location
+
+MOST_LISTED = 8
+Phase = Literal["forward", "recomputed", "cotangent"]
+
+
+class AddressError(ValueError):
+    """An address that means no value of a program, or several; the message lists what could be meant.
+
+    >>> try:
+    ...     jaxviz.capture(loss, "hh")(params, x)
+    ... except jaxviz.AddressError as error:
+    ...     print(error)
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """What means a value; made by `at`.
+
+    >>> jaxviz.at("h", iteration=3).text
+
+    Args:
+      text: an expression, a name, a line, with a function or a module before it.
+      iteration: of the innermost loop around the value; None for all.
+      phase: whether it is the value, its copy that a checkpoint recomputes, or its cotangent.
+      also: the texts that meant the value, and how often, when `address_of` wrote it down, in place of `text`. After an
+        edit, those that still hold have to agree.
+      operation: the primitive that computed it then; '' for any.
+    """
+
+    text: str
+    iteration: int | None = None
+    phase: Phase = "forward"
+    also: tuple[str, ...] = ()
+    operation: str = ""
+
+    def __str__(self) -> str:
+        parts = [self.text, *([f"in iteration {self.iteration}"] if self.iteration is not None else [])]
+        return ", ".join([*parts, *([self.phase] if self.phase != "forward" else [])])
+
+
+def at(text: str, *, iteration: int | None = None, phase: Phase = "forward") -> Address:
+    """An address: what means a value of a program, and still does after most edits of it.
+
+    >>> run = jaxviz.capture(loss, jaxviz.at("h"), "tanh(x @ params['w'] + params['b'])", "loss › h**2")
+
+    Wherever a function takes an address, its text alone will do.
+
+    Args:
+      text: one of the following. Something may stand before it, which tells values apart: a function, as in
+        `attention › scores`, or a module, as in `blocks_0/mlp:h`, of which the last parts suffice and `*` stands for
+        any.
+
+        - an expression of the source, such as `softmax(q @ k.T)`. Spaces do not matter, a called function may be
+          without its module (`jax.nn`), and keyword arguments may be left out;
+        - a variable that is assigned, the name in `jax.ad_checkpoint.checkpoint_name` or in `jaxviz.probe`;
+        - after a module, `out`: what it returns;
+        - a line, such as `model.py:41`: the values of the line that others read;
+        - then `#2`, the second of several, or `#*`, all of them; `#2/12` only as long as there are twelve, where each
+          iteration of a loop counts as one.
+
+        In an expression `_` stands for any variable.
+      iteration: of the innermost loop around the value; by default all of them.
+      phase: 'forward'; 'recomputed' for what a checkpoint computes again; 'cotangent'.
+    """
+    if not isinstance(text, str) or not text.strip():
+        raise TypeError(f"an address is a text such as 'softmax(q @ k.T)' or 'model.py:41', not {text!r}")
+    return Address(" ".join(text.split()), iteration, phase)
+
+
+def address(given: Any) -> Address:
+    """An address of what a caller gave: itself, or its text."""
+    return given if isinstance(given, Address) else at(given)
+
+
+@dataclass(frozen=True, eq=False)
+class AddressedValue:
+    """A value of a program that addresses can mean.
+
+    Args:
+      path, program, equation, index: where it is: the equations around its program, that, the equation that computes
+        it, which of its results.
+      text: its expression, or the library's expression if a module computes it; '' if there is none.
+      assigned: the variable that it is assigned to; '' if it is part of an expression.
+      label: its `checkpoint_name`, or the name of its probe; '' if it has none.
+      function: the qualified name of the function that the expression is in.
+      module: the path of its module; '' if it is in none.
+      returned_by: the modules that return it.
+      location: its line.
+    """
+
+    path: Path
+    program: Program
+    equation: Equation
+    index: int
+    text: str
+    assigned: str
+    label: str
+    function: str
+    module: str
+    returned_by: tuple[str, ...]
+    location: Location | None
+
+    @property
+    def place(self) -> Place:
+        return self.path, self.equation.outvars[self.index]
+
+    @property
+    def aval(self) -> Any:
+        return self.equation.outvars[self.index].aval
+
+    @property
+    def loops(self) -> Path:
+        """The loops around it, outermost first."""
+        return tuple(e for e in self.path if is_loop(e))
+
+    @property
+    def runs(self) -> int:
+        """How often it is computed: the product of the trip counts of the scans around it."""
+        return math.prod(scan_length(e) for e in self.loops if is_scan(e))
+
+    @property
+    def name(self) -> str:
+        """What it is called in a sentence."""
+        return self.label or self.text or self.equation.primitive.name
+
+    @property
+    def line(self) -> str:
+        return short_location(self.location) if self.location is not None else ""
+
+    @property
+    def container(self) -> str:
+        """The function or the module, as an address names it."""
+        own = [part for part in re.split(r"\.<locals>\.|\.", self.function) if part and "<" not in part]
+        return ".".join(own[-1:])
+
+
+_VALUES: WeakKeyDictionary[Program, tuple[AddressedValue, ...]] = WeakKeyDictionary()
+
+
+def addressed_values(program: Program) -> tuple[AddressedValue, ...]:
+    """All values of a program that addresses can mean, in the order of the program.
+
+    These are the values of whole expressions, not the operations that a library function consists of.
+    """
+    if program not in _VALUES:
+        _VALUES[program] = tuple(_values(program, Naming(program)))
+    return _VALUES[program]
+
+
+def _values(program: Program, naming: Naming) -> Iterator[AddressedValue]:
+    for path, nested in walk_observed(program):
+        outer = path[-1] if path and not is_loop(path[-1]) else None
+        results = set(nested.outvars)
+        modules = [module_of(e, path) for e in nested.equations]
+        returned = _returned(nested, modules, module_of(path[-1], path[:-1]) if path else "")
+        for e, module in zip(nested.equations, modules, strict=True):
+            if compat.is_differentiated(e.source):
+                continue
+            for index, v in enumerate(e.outvars):
+                if not is_array(v):
+                    continue
+                label, own = _label(e), own_location_of(e, path)
+                text, where = "", own
+                if own is not None and naming.is_whole(e, path, index):
+                    # What is inside of a jitted library function is the value of the same expression again.
+                    is_inner = outer is not None and v in results and own == own_location_of(outer, path[:-1])
+                    text = "" if is_inner else expression_at(own)
+                elif module and naming.is_whole(e, path, index, in_library=True):
+                    where = library_location_of(e, path)
+                    text = expression_at(where)
+                returned_by = returned.get(v, ())
+                if not text and not label and not returned_by:
+                    continue
+                assigned = _assigned(naming, e, path, index)
+                function = where.function if where is not None else ""
+                line = own or location_of(e, path)
+                yield AddressedValue(path, nested, e, index, text, assigned, label, function, module, returned_by, line)
+
+
+def is_array(v: Any) -> bool:
+    """Whether a variable is read by somebody and holds an array, not a random key or a reference."""
+    dtype = getattr(v.aval, "dtype", None)
+    return not isinstance(v, DropVar) and isinstance(dtype, np.dtype) and not compat.is_float0(v.aval)
+
+
+def _label(e: Equation) -> str:
+    if e.primitive is compat.name_p and not isinstance(e.params["name"], OwnName):
+        return str(e.params["name"])
+    return ""
+
+
+def _assigned(naming: Naming, e: Equation, path: Path, index: int) -> str:
+    """The variable that a value is assigned to; of `q, k, v = …` the one in its place."""
+    targets = naming.assigned(e, path, index)
+    several = [t.strip(" ()[]") for t in targets.split(",")]
+    return several[index] if 1 < len(several) == len(e.outvars) else targets
+
+
+def _returned(program: Program, modules: Sequence[str], outer: str) -> dict[Any, tuple[str, ...]]:
+    """For each value of a program the modules that return it: those around it that something outside of them reads.
+
+    Args:
+      program: the program.
+      modules: the module of each of its equations.
+      outer: the module of the equation that contains the program.
+    """
+    made_in = {v: m for e, m in zip(program.equations, modules, strict=True) for v in e.outvars if m}
+    read_in: dict[Any, list[str]] = {a: [outer] for a in program.outvars if a in made_in}
+    for e, module in zip(program.equations, modules, strict=True):
+        for a in e.invars:
+            if a in made_in:
+                read_in.setdefault(a, []).append(module)
+    returned: dict[Any, tuple[str, ...]] = {}
+    for v, readers in read_in.items():
+        parts = made_in[v].split("/")
+        around = ["/".join(parts[:n]) for n in range(len(parts), 0, -1)]
+        left = tuple(m for m in around if any(not f"{reader}/".startswith(f"{m}/") for reader in readers))
+        if left:
+            returned[v] = left
+    return returned
+
+
+# --- what an address means --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Meant:
+    """What an address means in a program.
+
+    Args:
+      values: in the order of the program.
+      iteration: of the innermost loop around them, if it means only one.
+    """
+
+    values: tuple[AddressedValue, ...]
+    iteration: int | None = None
+
+
+def resolve(program: Program, given: Address) -> Meant:
+    """What an address means.
+
+    Raises:
+      AddressError: nothing; or several values, and the address does not ask for all of them.
+    """
+    found: dict[tuple[Any, ...], Meant] = {}
+    errors: list[AddressError] = []
+    for text in given.also or (given.text,):
+        try:
+            meant = _meant(program, replace(given, text=text))
+        except AddressError as error:
+            errors.append(error)
+            continue
+        if all(given.operation in ("", v.equation.primitive.name) for v in meant.values):
+            found.setdefault((meant.values, meant.iteration), meant)
+    if not found:
+        raise errors[0] if errors else AddressError(_nothing(given, program, addressed_values(program)))
+    if len(found) > 1:
+        listed = [f"  {_described(v)}" for meant in found.values() for v in meant.values[:1]]
+        raise AddressError("\n".join([f"{program.name} has changed, so that {given.text!r} may mean one of:", *listed]))
+    (meant,) = found.values()
+    for v in meant.values:
+        if meant.iteration is not None and not v.loops:
+            raise AddressError(f"{v.name} at {v.line} is in no loop, so it has no iteration {meant.iteration}.")
+    return meant
+
+
+def _meant(program: Program, given: Address) -> Meant:
+    """What the text of an address means."""
+    wanted = _wanted(given.text)
+    values = addressed_values(program)
+    found = [v for v in values if wanted.means(v)]
+    if wanted.lines:
+        found = _of_lines(found)
+    if not found:
+        raise AddressError(_nothing(given, program, values))
+    n = sum(v.runs for v in found)
+    if wanted.total is not None and n != wanted.total:
+        raise AddressError(f"{program.name} computes {wanted.text!r} {n} times, and not {wanted.total} as before.")
+    if wanted.ordinal is not None and wanted.total is not None and len(found) == 1 and found[0].runs > 1:
+        return Meant(tuple(found), wanted.ordinal - 1)  # written for a loop in Python, which is a scan now
+    if wanted.ordinal is not None:
+        if wanted.ordinal > len(found):
+            how_many = "one value" if len(found) == 1 else f"{len(found)} values"
+            raise AddressError(f"{program.name} has {how_many} at {wanted.text!r}, and no #{wanted.ordinal}.")
+        found = [found[wanted.ordinal - 1]]
+    elif len(found) > 1 and not wanted.takes_all:
+        raise AddressError(_several(given, program, found))
+    return Meant(tuple(found), given.iteration)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """An address, read.
+
+    Args:
+      text: without what tells several apart.
+      container: the pattern of a function or a module; '' for any.
+      value: the expression or name; 'out' for what a module returns.
+      lines: the file and the number, if it is a line.
+      ordinal: from 1; None for the only one.
+      takes_all: whether it means all that match.
+      total: how often what matches has to be computed; None for any number.
+    """
+
+    text: str
+    container: str
+    value: str
+    lines: tuple[str, int] | None
+    ordinal: int | None
+    takes_all: bool
+    total: int | None
+
+    def means(self, v: AddressedValue) -> bool:
+        if self.lines is not None:
+            file, number = self.lines
+            at_line = v.location is not None and v.location.line == number and bool(v.text or v.label)
+            return at_line and v.location is not None and f"/{v.location.file}".endswith(f"/{file}")
+        if self.container and self.value == "out" and any(map(self._contains, v.returned_by)):
+            return True
+        if self.container and not (self._contains(v.module) or self._contains_function(v.function)):
+            return False
+        if self.value in (v.label, v.assigned):
+            return bool(self.value)
+        return self._expression is not None and bool(v.text) and _matches(self._expression, _parsed(v.text))
+
+    @cached_property
+    def _expression(self) -> ast.AST | None:
+        parsed = _parsed(self.value)
+        # A variable alone is not what an equation computes.
+        return None if parsed is None or isinstance(parsed, ast.Name) else parsed
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        parts = [
+            re.escape(p).replace(r"\.\*", r"[._\[]?[^/]*").replace(r"\*", "[^/]*") for p in self.container.split("/")
+        ]
+        return re.compile("(?:^|/)" + "/".join(parts) + "$")
+
+    def _contains(self, module: str) -> bool:
+        return bool(module) and self._pattern.search(module) is not None
+
+    def _contains_function(self, function: str) -> bool:
+        name = function.replace(".<locals>", "").replace(".", "/")
+        return "/" not in self.container and self._pattern.search(name) is not None
+
+
+@lru_cache(maxsize=4096)
+def _wanted(text: str) -> _Wanted:
+    body, ordinal, takes_all, total = text, None, False, None
+    if (which := re.fullmatch(r"(.+?)\s*#(\*|\d+)(?:/(\d+))?", text)) is not None:
+        body, takes_all = which[1], which[2] == "*"
+        ordinal = None if takes_all else int(which[2])
+        total = None if which[3] is None else int(which[3])
+    line = re.fullmatch(r"(.*\.\w+|<[^>]*>):(\d+)", body)
+    if line is not None:
+        return _Wanted(body, "", "", (line[1], int(line[2])), ordinal, ordinal is None, total)
+    container, value = "", body
+    if "›" in body:
+        container, _, value = (part.strip() for part in body.rpartition("›"))
+    elif (inside := re.fullmatch(r"([\w.*/\-]+):(.+)", body)) is not None:
+        container, value = inside[1], inside[2].strip()
+    return _Wanted(body, container, value, None, ordinal, takes_all or "*" in container, total)
+
+
+@lru_cache(maxsize=65536)
+def _parsed(text: str) -> ast.AST | None:
+    """The expression; of a statement such as `x += y` that one."""
+    try:
+        statement = ast.parse(text).body
+    except SyntaxError:
+        return None
+    if len(statement) != 1:
+        return None
+    return statement[0].value if isinstance(statement[0], ast.Expr) else statement[0]
+
+
+def _matches(pattern: ast.AST | None, written: ast.AST | None) -> bool:
+    """Whether an expression is the one that a person wrote down, perhaps in short."""
+    if isinstance(pattern, ast.Name) and pattern.id == "_":
+        return isinstance(written, (ast.Name, ast.Attribute, ast.Subscript))
+    if pattern is None or written is None or type(pattern) is not type(written):
+        return False
+    if isinstance(pattern, ast.Call) and isinstance(written, ast.Call):
+        keywords = {k.arg: k.value for k in written.keywords}
+        return (
+            _is_called(pattern.func, written.func)
+            and len(pattern.args) == len(written.args)
+            and all(map(_matches, pattern.args, written.args))
+            and all(k.arg in keywords and _matches(k.value, keywords[k.arg]) for k in pattern.keywords)
+        )
+    for field in pattern._fields:
+        if field in ("ctx", "type_comment", "kind"):
+            continue
+        one, other = getattr(pattern, field), getattr(written, field)
+        if isinstance(one, ast.AST):
+            if not _matches(one, other):
+                return False
+        elif isinstance(one, list):
+            if len(one) != len(other) or not all(map(_same, one, other)):
+                return False
+        elif one != other:
+            return False
+    return True
+
+
+def _same(one: Any, other: Any) -> bool:
+    return _matches(one, other) if isinstance(one, ast.AST) else one == other
+
+
+def _is_called(pattern: ast.expr, written: ast.expr) -> bool:
+    """`softmax` is `jax.nn.softmax`, and `layer.mlp` is `self.layer.mlp`."""
+    short, full = ast.unparse(pattern), ast.unparse(written)
+    return full == short or (full.endswith(f".{short}") and re.fullmatch(r"[\w.]+", short) is not None)
+
+
+def _of_lines(found: Sequence[AddressedValue]) -> list[AddressedValue]:
+    """Of the values of a line those that another line reads, or that are results."""
+    kept = []
+    for v in found:
+        _, variable = v.place
+        lines = [own_line(e.source) for e in v.program.equations if variable in e.invars]
+        if variable in v.program.outvars or any(at is None or at.line != v.location.line for at in lines if v.location):
+            kept.append(v)
+    return kept
+
+
+def _several(given: Address, program: Program, found: Sequence[AddressedValue]) -> str:
+    listed = [f"  #{i}  {_described(v)}" for i, v in enumerate(found[:MOST_LISTED], 1)]
+    more = [f"  and {len(found) - MOST_LISTED} more"] if len(found) > MOST_LISTED else []
+    containers = list(dict.fromkeys(v.container for v in found if v.container))
+    inside = f", name the function, as in '{containers[0]} › {given.text}'," if len(containers) > 1 else ""
+    n, text = len(found), given.text
+    head = (
+        f"{program.name} has {n} values at {text!r}. Write '{text} #1' for the first,{inside} or '{text} #*' for all:"
+    )
+    return "\n".join([head, *listed, *more])
+
+
+def _described(v: AddressedValue) -> str:
+    kind = v.aval.str_short(short_dtypes=True)
+    inside = f" in {v.module}" if v.module else f" in {v.container}" if v.container else ""
+    name = v.text or v.label or v.equation.primitive.name
+    return f"{v.line}  {v.assigned + ' = ' if v.assigned and v.assigned != v.text else ''}{name}{inside}, {kind}"
+
+
+def _nothing(given: Address, program: Program, values: Sequence[AddressedValue]) -> str:
+    wanted = _wanted(given.text)
+    if wanted.container and wanted.value == "out":
+        names = {f"{m}:out": v for v in values for m in v.returned_by}
+    else:
+        names = {n: v for v in reversed(values) for n in (v.text, v.assigned, v.label) if n}
+    near = get_close_matches(given.text if wanted.value == "out" else wanted.value, names, 3, 0.4) or list(names)[-3:]
+    listed = [f"  {n!r}, {_described(names[n])}" for n in near]
+    hint = ["Near it are:", *listed] if near else ["None of its values has a name; is its source available?"]
+    reason = (
+        " What a function with a custom rule computes, and what the function differentiates itself, has no address."
+        if not near
+        else ""
+    )
+    return "\n".join([f"{program.name} has no value at {given.text!r}.{reason} {hint[0]}", *hint[1:]])
+
+
+def address_of(program: Program, value: AddressedValue) -> Address:
+    """The shortest address that means a value of a program and no other, with what else tells it apart, so that it
+    still means the value after most edits."""
+    names = dict.fromkeys(n for n in (value.label, value.assigned, value.text) if n)
+    inside = [value.container, *(value.module.split("/")[-1:] if value.module else []), value.module]
+    texts = [*names, *(f"{c} › {n}" for c in dict.fromkeys(inside) if c for n in names)]
+    texts += [f"{m}:out" for m in value.returned_by]
+    if (anonymous := _anonymous(value.text)) and anonymous != value.text:
+        texts += [anonymous, *([f"{value.container} › {anonymous}"] if value.container else [])]
+    found = {text: [v for v in addressed_values(program) if _wanted(text).means(v)] for text in texts}
+    held = {text: there for text, there in found.items() if value in there}
+    alone = next((text for text, there in held.items() if there == [value]), None)
+    counted = []
+    for text, there in held.items():
+        which = "*" if there == [value] else there.index(value) + 1
+        if which == "*" or all(v.runs == 1 for v in there):
+            counted.append(f"{text} #{which}/{sum(v.runs for v in there)}")
+    if alone is None:
+        text, there = min(held.items(), key=lambda f: len(f[1]))
+        alone = f"{text} #{there.index(value) + 1}"
+    return Address(alone, also=tuple(counted), operation=value.equation.primitive.name)
+
+
+class _Anonymous(ast.NodeTransformer):
+    """An expression with `_` in place of each variable."""
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Name("_", node.ctx)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        arguments = [self.visit(a) for a in node.args]
+        keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
+        return ast.Call(node.func, arguments, keywords)
+
+
+@lru_cache(maxsize=65536)
+def _anonymous(text: str) -> str:
+    if not isinstance(_parsed(text), ast.expr):
+        return ""
+    return ast.unparse(_Anonymous().visit(ast.parse(text, mode="eval").body))

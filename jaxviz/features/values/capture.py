@@ -1,0 +1,316 @@
+"""`capture`: a function that also returns values of its inside."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxviz.analysis.addresses import Address, AddressedValue, AddressError, Meant, address
+from jaxviz.features.values.tapped import NO_STEP, Finder, Found, is_differentiable
+from jaxviz.higher_order.observing import Observer, PassedIn, Place, observed_program
+from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.convert import trace_rule
+from jaxviz.ir.syntax import Atom, Equation, Program, Var
+from jaxviz.report.report import Report, Table
+from jaxviz.report.tables import format_bytes
+from jaxviz.runtime.evaluate import evaluate
+from jaxviz.transforms.driver import Builder
+
+Reduce = Callable[[Any], Any]
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Captured(Mapping[str, Any]):
+    """Captured values by their addresses: an array; for an address of several values a tuple of them.
+
+    >>> value, seen = jaxviz.capture(loss, "h", cotangents=True)(params, x)
+    >>> seen["h"], seen.cotangents["h"]
+
+    It is a pytree, and so may leave `jax.jit`, `jax.vmap` or, as the auxiliary result, `jax.grad`.
+    """
+
+    def __init__(self, values: Mapping[str, Any], cotangents: Captured | None = None):
+        self._values = dict(values)
+        self._cotangents = cotangents
+
+    @property
+    def cotangents(self) -> Captured:
+        """The cotangents of the captured values, by the same addresses.
+
+        Raises:
+          AttributeError: they were not asked for.
+        """
+        if self._cotangents is None:
+            raise AttributeError("there are no cotangents: write capture(…, cotangents=True)")
+        return self._cotangents
+
+    def __getitem__(self, key: Any) -> Any:
+        text = str(address(key))
+        if text not in self._values:
+            raise KeyError(f"{text!r} was not captured; there are {', '.join(map(repr, self._values))}")
+        return self._values[text]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        shown = {k: jax.tree.map(lambda x: jax.typeof(x).str_short(short_dtypes=True), v) for k, v in self.items()}
+        return f"Captured({shown})"
+
+    def tree_flatten_with_keys(self) -> Any:
+        children = [(jax.tree_util.DictKey(k), v) for k, v in self._values.items()]
+        return [*children, (jax.tree_util.GetAttrKey("cotangents"), self._cotangents)], tuple(self._values)
+
+    @classmethod
+    def tree_unflatten(cls, keys: Any, children: Any) -> Captured:
+        *values, cotangents = children
+        return cls(dict(zip(keys, values, strict=True)), cotangents)
+
+
+@dataclass(frozen=True)
+class CapturedValue:
+    """One value that a capture returns.
+
+    Args:
+      address: by which it was asked for.
+      expression: what computes it.
+      line: where.
+      type: of the array that is returned, with an axis for each scan and for the devices of a `shard_map`.
+      nbytes: of that array.
+    """
+
+    address: str
+    expression: str
+    line: str
+    type: str
+    nbytes: int
+
+
+@dataclass(frozen=True, repr=False)
+class CaptureReport(Report, schema="capture.where"):
+    """What a capture returns, before it runs.
+
+    Args:
+      function: the name of the function.
+      values: what is returned beside the function's result.
+    """
+
+    function: str
+    values: tuple[CapturedValue, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all values, without cotangents."""
+        return sum(v.nbytes for v in self.values)
+
+    @property
+    def summary(self) -> str:
+        n = len(self.values)
+        return f"`{self.function}` with {n} captured value{'s'[: n != 1]}: {format_bytes(self.nbytes)}"
+
+    def _parts(self) -> list[Any]:
+        rows = [(v.address, v.expression, v.line, v.type, format_bytes(v.nbytes)) for v in self.values]
+        return [Table(("address", "expression", "line", "returned", "bytes"), rows, "<<<<>")] if rows else []
+
+
+class Capture:
+    """A function that also returns values of its inside; made by `capture`."""
+
+    def __init__(
+        self, fun: Callable[..., Any], addresses: Sequence[Address], cotangents: bool, has_aux: bool,
+        reduce: Reduce | None, barrier: bool,
+    ):  # fmt: skip
+        functools.update_wrapper(self, fun)
+        self._fun, self._finder = fun, Finder(fun, addresses)
+        self._cotangents, self._has_aux, self._reduce, self._barrier = cotangents, has_aux, reduce, barrier
+
+    @api_boundary
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, Captured]:
+        if not self._finder.addresses:
+            return self._fun(*args, **kwargs), Captured({}, Captured({}) if self._cotangents else None)
+        found = self._finder(args, kwargs)
+        program, places = _with_taps(found, self._reduce, self._barrier)
+        inputs = [*jax.tree.leaves((args, kwargs)), NO_STEP]
+        if not self._cotangents:
+            outs = evaluate(program, inputs)
+            result, values = self._results(found, places, outs)
+            return result, Captured(values)
+        own = self._own(found)
+        linked, places = _with_taps(found, self._reduce, self._barrier, own)
+
+        def run(zeros: list[Any]) -> Any:
+            outs = evaluate(linked, [*inputs, *zeros])
+            return self._number(outs, found), outs
+
+        zeros = [jnp.zeros(v.aval.shape, v.aval.dtype) for v in own.values()]
+        number, pull, outs = jax.vjp(run, zeros, has_aux=True)
+        (cotangents,) = pull(jnp.ones_like(number))
+        reduced = [self._reduced(p, ct) for p, ct in zip(own, cotangents, strict=True)]
+        result, values = self._results(found, places, outs)
+        return result, Captured(values, Captured(_by_address(found, dict(zip(own, reduced, strict=True)))))
+
+    @api_boundary
+    def where(self, *args: Any, **kwargs: Any) -> CaptureReport:
+        """What a call with these arguments captures: expressions, lines, types and bytes.
+
+        Nothing is computed, and the arguments may be `jax.ShapeDtypeStruct`s.
+        """
+        found = self._finder(args, kwargs)
+        program, places = _with_taps(found, self._reduce, self._barrier)
+        avals = dict(zip(places, program.out_avals[len(found.program.outvars) :], strict=True))
+        rows = [
+            CapturedValue(str(a), v.name, v.line, avals[v.place].str_short(short_dtypes=True), _nbytes(avals[v.place]))
+            for a, meant in found.meant.items()
+            for v in meant.values
+        ]
+        return CaptureReport(found.program.name, tuple(rows))
+
+    def nbytes(self, *args: Any, **kwargs: Any) -> int:
+        """The bytes of the values that a call with these arguments captures; their cotangents take as many again."""
+        return self.where(*args, **kwargs).nbytes
+
+    def __repr__(self) -> str:
+        return f"capture({self._finder})"
+
+    def _results(self, found: Found, places: Sequence[Place], outs: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
+        n = len(found.program.outvars)
+        return jax.tree.unflatten(found.out_tree, outs[:n]), _by_address(
+            found, dict(zip(places, outs[n:], strict=True))
+        )
+
+    def _own(self, found: Found) -> dict[Place, Var]:
+        """An input for the cotangent of each captured value, of the type in which it leaves the function."""
+        program, places = _with_taps(found, None, self._barrier)
+        avals = program.out_avals[len(found.program.outvars) :]
+        return {p: Var(a) for p, a in zip(places, avals, strict=True) if is_differentiable(a)}
+
+    def _reduced(self, place: Place, cotangent: Any) -> Any:
+        if self._reduce is None:
+            return cotangent
+        reduce = self._reduce
+        for _ in range(cotangent.ndim - len(place[1].aval.shape)):
+            reduce = jax.vmap(reduce)
+        return reduce(cotangent)
+
+    def _number(self, outs: Sequence[Any], found: Found) -> Any:
+        """What is differentiated.
+
+        Raises:
+          TypeError: the function returns something else than one number.
+        """
+        is_one = found.out_tree.num_leaves == 1 or self._has_aux
+        number = outs[0] if outs else None
+        if not is_one or number is None or number.shape != () or not is_differentiable(number):
+            hint = "" if self._has_aux else ", or a pair of one and something else: write has_aux=True"
+            raise TypeError(
+                f"capture with cotangents=True needs a function that returns one real number, as jax.grad does{hint}. "
+                f"`{found.program.name}` does not."
+            )
+        return number
+
+
+def _by_address(found: Found, arrays: Mapping[Place, Any]) -> dict[str, Any]:
+    by_address: dict[str, Any] = {}
+    for a, meant in found.meant.items():
+        there = tuple(_iteration(meant, v, arrays[v.place]) for v in meant.values if v.place in arrays)
+        if len(meant.values) == 1 and there:
+            by_address[str(a)] = there[0]
+        elif there:
+            by_address[str(a)] = there
+    return by_address
+
+
+def _iteration(meant: Meant, value: AddressedValue, array: Any) -> Any:
+    if meant.iteration is None:
+        return array
+    return jnp.take(array, meant.iteration, axis=array.ndim - len(value.aval.shape) - 1)
+
+
+def _nbytes(aval: Any) -> int:
+    return int(math.prod(aval.shape) * aval.dtype.itemsize)
+
+
+def _first(x: Any, own: Any) -> Any:
+    del own
+    return x
+
+
+_linked = jax.custom_jvp(_first)
+"""A value, with an input to which the same cotangent goes."""
+
+_linked.defjvp(lambda primals, tangents: (primals[0], tangents[0] + tangents[1]))
+
+
+def _with_taps(
+    found: Found, reduce: Reduce | None, barrier: bool, own: Mapping[Place, Var] | None = None
+) -> tuple[Program, tuple[Place, ...]]:
+    chosen = {v.place for meant in found.meant.values() for v in meant.values}
+    reduced = (lambda x: [reduce(x)]) if reduce is not None else None
+
+    def observe(builder: Builder, place: Place, e: Equation, passed: PassedIn) -> tuple[Atom, Atom]:
+        value: Atom = place[1]
+        if barrier:
+            (value,) = builder.inline(trace_rule(lambda x: [jax.lax.optimization_barrier(x)], [value.aval]), [value])
+        tap = value if reduced is None else builder.inline(trace_rule(reduced, [value.aval]), [value])[0]
+        if place in passed.own:
+            given = passed.own[place]
+            linked = trace_rule(lambda x, own: [_linked(x, own)], [value.aval, given.aval])
+            (value,) = builder.inline(linked, [value, given])
+        return value, tap
+
+    return observed_program(found.program, Observer(chosen.__contains__, observe), (), own)
+
+
+@api_boundary
+def capture(
+    fun: Callable[..., Any],
+    *addresses: Any,
+    cotangents: bool = False,
+    has_aux: bool = False,
+    reduce: Reduce | None = None,
+    barrier: bool = False,
+) -> Capture:
+    """A function that also returns values of its inside: pure, to be used under `jit`, `vmap`, `grad` and the others.
+
+    >>> run = jaxviz.capture(loss, "h", "x @ params['w']", cotangents=True)
+    >>> print(run.where(params, x))  # what that means, and how many bytes it is
+    >>> value, seen = jax.jit(run)(params, x)
+    >>> seen["h"], seen.cotangents["h"]
+
+    Nothing has to be written in the model. A value in a scan is stacked, as what a scan returns; of a while loop it is
+    the one of the last iteration; in a branch that is not taken it is zero; in a `shard_map` it has a first axis for
+    the devices along which it varies. A gradient of the function saves what it saved, since captured values are results
+    of the forward pass. XLA may compute other last bits for a function with more results, as it fuses other operations.
+
+    Args:
+      fun: takes and returns arrays, or pytrees of them.
+      *addresses: the values, each by an address or its text; see `at`.
+      cotangents: whether to return their cotangents too; then `fun` returns one number, and runs forward and backward.
+      has_aux: with `cotangents`, whether `fun` returns a pair, whose first part is the number.
+      reduce: from a value to what is captured in its place, such as `jnp.linalg.norm`, so that a loop stacks less.
+      barrier: whether XLA may not fuse what is before a value with what is after it.
+
+    Returns:
+      a function with the arguments of `fun`, which returns its result and a `Captured`. `where(*args)` tells what it
+      captures, `nbytes(*args)` how much.
+
+    Raises:
+      AddressError: when it is called, an address means no value, or several; the message lists candidates.
+    """
+    found = [address(a) for a in addresses]
+    for a in found:
+        if a.phase != "forward":
+            raise AddressError(
+                f"capture returns values of the forward pass, not {a}. For cotangents write capture(…, "
+                "cotangents=True); values that a checkpoint recomputes equal those of the forward pass."
+            )
+    return Capture(fun, found, cotangents, has_aux, reduce, barrier)

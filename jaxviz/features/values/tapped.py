@@ -1,0 +1,163 @@
+"""A function traced with values observed: what `capture` and `replace` both run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxviz.analysis.addresses import Address, AddressedValue, AddressError, Meant, resolve
+from jaxviz.higher_order import is_loop, is_scan
+from jaxviz.higher_order.shard_map import inside
+from jaxviz.ir import compat
+from jaxviz.ir.convert import read_traced
+from jaxviz.ir.syntax import Program, Var
+from jaxviz.ir.trace import trace_call
+from jaxviz.transforms.driver import with_constants_as_inputs
+
+NO_STEP = np.zeros(1, np.int32)
+"""The vector of iterations around a whole function."""
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The values of a traced function that addresses mean.
+
+    Args:
+      program: the function.
+      out_tree: of its result.
+      meant: what each address means.
+    """
+
+    program: Program
+    out_tree: Any
+    meant: Mapping[Address, Meant]
+
+
+class Finder:
+    """Traces a function, and finds values in it, once for each combination of argument types."""
+
+    def __init__(self, fun: Callable[..., Any], addresses: Sequence[Address]):
+        self.fun = fun
+        self.addresses = tuple(dict.fromkeys(addresses))
+        self._found: dict[Any, Found] = {}
+
+    def __str__(self) -> str:
+        return ", ".join([str(getattr(self.fun, "__name__", self.fun)), *(repr(str(a)) for a in self.addresses)])
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found:
+        """
+        Raises:
+          AddressError: an address means nothing, or several values.
+        """
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        try:
+            key = tree, tuple(compat.aval_of(compat.canonicalize(x)) for x in leaves), compat.trace_key()
+            if key in self._found:
+                return self._found[key]
+        except TypeError:  # an argument is not an array: tracing reports which
+            key = None
+        traced = trace_call(self.fun, args, kwargs)
+        found = Found(traced.program, traced.out_tree, {a: resolve(traced.program, a) for a in self.addresses})
+        if key is not None and not traced.program.is_path:  # a recorded path is valid only for these values
+            self._found[key] = found
+        return found
+
+
+class At:
+    """Where a value is that is replaced: the second argument of a replacement.
+
+    >>> jaxviz.replace(loss, {"h": lambda h, at: jnp.zeros_like(h) if at.name == "h" else h})
+
+    Args:
+      name: its address.
+      value: the value.
+      iterations: of the loops around it, outermost first; traced numbers.
+      axes: for each equation around it the axes of devices along which it varies; see `axes_of_devices`.
+    """
+
+    def __init__(
+        self, name: str, value: AddressedValue, iterations: Sequence[Any], axes: Sequence[tuple[Any, ...]] = ()
+    ):
+        self.name = name
+        self.iterations = tuple(iterations)
+        self._value, self._axes = value, axes
+
+    @property
+    def iteration(self) -> Any:
+        """Of the innermost loop around it, from 0.
+
+        Raises:
+          AddressError: it is in no loop.
+        """
+        if not self.iterations:
+            raise AddressError(f"{self._value.name} at {self._value.line} is in no loop, so it has no iteration.")
+        return self.iterations[-1]
+
+    def pick(self, captured: Any) -> Any:
+        """What belongs here of an array that `capture` has returned for this address: of a stack the row of these
+        iterations, and over devices the part of this one."""
+        loops = iter(self.iterations)
+        for e, names in zip(self._value.path, self._axes, strict=True):
+            if is_scan(e):
+                captured = _row(captured, next(loops))
+            elif is_loop(e):
+                next(loops)
+            elif names:
+                captured = _row(captured, jax.lax.axis_index(names))
+        return captured
+
+
+def _row(stack: Any, i: Any) -> Any:
+    if not stack.shape[0]:  # of a scan without iterations
+        return jnp.zeros(stack.shape[1:], stack.dtype)
+    return jax.lax.dynamic_index_in_dim(stack, i, keepdims=False)
+
+
+def traced_inside(value: AddressedValue, fun: Callable[..., Any], *avals: Any) -> tuple[Program, list[Any]]:
+    """A function of arrays as a program that can stand beside a value, and the arrays it closes over, which are its
+    first inputs."""
+    with ExitStack() as stack:
+        for e in value.path:
+            stack.enter_context(inside(e))
+        info = compat.unknown_debug_info(len(avals), 1)
+        program = read_traced(compat.trace_to_jaxpr(lambda *xs: [fun(*xs)], avals, info))
+    n = len(program.constvars)
+    unnamed = compat.unknown_debug_info(n + len(avals), 1)
+    return with_constants_as_inputs(program, debug_info=unnamed), list(program.consts)
+
+
+def iterations_type(value: AddressedValue) -> Any:
+    """The type of the vector of iterations beside a value."""
+    return compat.aval_of(np.zeros(1 + len(value.loops), np.int32))
+
+
+def numbers(vector: Any) -> list[Any]:
+    """The iterations of the loops around a value, from the vector."""
+    return [vector[i] for i in range(1, vector.shape[0])]
+
+
+def checked(value: AddressedValue, program: Program, what: str) -> None:
+    """
+    Raises:
+      TypeError: the result has not the type of the value.
+    """
+    (result,), aval = program.out_avals, value.aval
+    if (result.shape, result.dtype) != (aval.shape, aval.dtype):
+        raise TypeError(
+            f"The {what} of {value.name} (at {value.line}) has type {result.str_short(short_dtypes=True)}, and must "
+            f"have the type of what it replaces, {aval.str_short(short_dtypes=True)}."
+        )
+
+
+def constants(arrays: Sequence[Any]) -> list[Var]:
+    return [Var(compat.aval_of(x)) for x in arrays]
+
+
+def is_differentiable(aval: Any) -> bool:
+    return bool(jnp.issubdtype(aval.dtype, jnp.inexact))

@@ -1,0 +1,161 @@
+"""What an address means: expressions, names, modules, lines, and what is said where it means nothing."""
+
+import equinox as eqx
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+import jaxviz
+from jaxviz.analysis.addresses import AddressError, address_of, addressed_values, at, resolve
+
+X = jnp.ones((3, 4))
+SQUARE = jnp.ones((4, 4))
+
+
+def attention(q, k, v):
+    scores = jax.nn.softmax(q @ k.T / 2.0, axis=-1)
+    return scores @ v
+
+
+FIRST = attention.__code__.co_firstlineno
+
+
+def loss(x):
+    h, c = jnp.sin(x), jnp.cos(x)
+    h = attention(h, c, x) + attention(x, h, c)
+    return jnp.sum(jnp.where(h > 0, h, 0.1 * h))
+
+
+def texts(program, text):
+    return [v.text for v in resolve(program, at(text)).values]
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [
+        ("jnp.sin(x)", ["jnp.sin(x)"]),
+        ("sin( x )", ["jnp.sin(x)"]),
+        ("c", ["jnp.cos(x)"]),
+        ("attention › softmax(q @ k.T / 2.0) #1", ["jax.nn.softmax(q @ k.T / 2.0, axis=-1)"]),
+        ("jax.nn.softmax(q @ k.T / 2.0, axis=-1) #2", ["jax.nn.softmax(q @ k.T / 2.0, axis=-1)"]),
+        ("softmax(_ @ _.T / 2.0) #*", ["jax.nn.softmax(q @ k.T / 2.0, axis=-1)"] * 2),
+        ("attention:scores #*/2", ["jax.nn.softmax(q @ k.T / 2.0, axis=-1)"] * 2),
+        (f"test_addresses.py:{FIRST + 2} #*", ["scores @ v"] * 2),
+        (f"test_addresses.py:{FIRST + 9}", ["attention(h, c, x) + attention(x, h, c)"]),
+        ("h > 0", ["h > 0"]),
+    ],
+)
+def test_forms_of_addresses(text, means):
+    assert texts(jaxviz.trace(loss)(X), text) == means
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "softmax(q @ k.T)",
+        "softmax(q @ k.T / 3.0)",
+        "scores",
+        "attention:scores #*/3",
+        "loss › scores",
+        "x",
+        "scores #3",
+    ],
+)
+def test_what_means_nothing_or_several(text):
+    with pytest.raises(AddressError):
+        resolve(jaxviz.trace(loss)(X), at(text))
+
+
+class MLP(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        h = nn.relu(nn.Dense(8)(x))
+        return nn.Dense(4)(h)
+
+
+class Net(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        for i in range(2):
+            x = x + MLP(name=f"blocks_{i}")(x)
+        return nn.LayerNorm()(x)
+
+
+class Block(eqx.Module):
+    mlp: eqx.nn.MLP
+    norm: eqx.nn.LayerNorm
+
+    def __call__(self, x):
+        return x + self.mlp(self.norm(x))
+
+
+def test_modules_of_libraries():
+    net = Net()
+    params = net.init(jax.random.key(0), X)
+    program = jaxviz.trace(lambda p, x: net.apply(p, x).sum())(params, X)
+    assert texts(program, "blocks.*:out") == ["nn.Dense(4)(h)"] * 2
+    assert texts(program, "blocks_1:out") == texts(program, "blocks_1/Dense_1:out") == ["nn.Dense(4)(h)"]
+    assert texts(program, "blocks_0 › h") == ["nn.relu(nn.Dense(8)(x))"]
+    with pytest.raises(AddressError, match=r"Net/blocks_1:out"):
+        texts(program, "blocks_2:out")
+
+    key = jax.random.key(0)
+    block = Block(eqx.nn.MLP(4, 4, 8, 1, key=key), eqx.nn.LayerNorm(4))
+    program = jaxviz.trace(lambda x: jax.vmap(block)(x).sum())(X)
+    assert texts(program, "Block/mlp:out") == ["self.mlp(self.norm(x))"]
+    assert texts(program, "norm:out") == ["self.norm(x)"]
+
+
+def in_a_scan(x):
+    return lax.scan(lambda h, _: (jnp.tanh(h) * 0.5, None), x, None, length=4)[0]
+
+
+def in_python(x):
+    h = x
+    for _ in range(4):
+        h = jnp.tanh(h) * 0.5
+    return h
+
+
+def test_a_loop_in_python_that_becomes_a_scan_and_back():
+    scanned, unrolled = jaxviz.trace(in_a_scan)(X), jaxviz.trace(in_python)(X)
+    (value,) = resolve(scanned, at("jnp.tanh(h)")).values
+    assert len(resolve(unrolled, address_of(scanned, value)).values) == 4
+    third = resolve(unrolled, at("jnp.tanh(h) #3")).values[0]
+    meant = resolve(scanned, address_of(unrolled, third))
+    assert (meant.values[0].text, meant.iteration) == ("jnp.tanh(h)", 2)
+
+
+def before(x, w):
+    y = x @ w
+    return jnp.tanh(y) + jnp.tanh(x)
+
+
+def renamed(x, weights):
+    out = x @ weights
+    return jnp.tanh(out) + jnp.tanh(x)
+
+
+def one_more(x, w):
+    z = x @ w
+    y = jnp.sin(z) @ w
+    return jnp.tanh(y) + jnp.tanh(z)
+
+
+def test_an_address_that_was_written_down_survives_an_edit_or_says_that_it_does_not():
+    old = jaxviz.trace(before)(X, SQUARE)
+    value = resolve(old, at("y")).values[0]
+    new = resolve(jaxviz.trace(renamed)(X, SQUARE), address_of(old, value)).values
+    assert [v.text for v in new] == ["x @ weights"]
+    with pytest.raises(AddressError, match="may mean one of"):
+        resolve(jaxviz.trace(one_more)(X, SQUARE), address_of(old, value))
+
+
+def test_values_of_custom_rules_and_inner_gradients_have_no_address():
+    def f(x):
+        return jax.nn.relu(x) + jax.grad(lambda y: jnp.sum(y**3))(x)
+
+    found = [v.text for v in addressed_values(jaxviz.trace(f)(X))]
+    assert found == ["jax.nn.relu(x)", "jax.nn.relu(x) + jax.grad(lambda y: jnp.sum(y**3))(x)"]
