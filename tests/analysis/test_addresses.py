@@ -43,7 +43,7 @@ def texts(program, text):
         ("softmax(_ @ _.T / 2.0) #*", ["jax.nn.softmax(q @ k.T / 2.0, axis=-1)"] * 2),
         ("attention:scores #*/2", ["jax.nn.softmax(q @ k.T / 2.0, axis=-1)"] * 2),
         (f"test_addresses.py:{FIRST + 2} #*", ["scores @ v"] * 2),
-        (f"test_addresses.py:{FIRST + 9}", ["attention(h, c, x) + attention(x, h, c)"]),
+        (f"test_addresses.py:{FIRST + 10}", ["attention(h, c, x) + attention(x, h, c)"]),
         ("h > 0", ["h > 0"]),
     ],
 )
