@@ -161,7 +161,7 @@ BUDGETS = {
     "features/probes": 1_350,
     "features/remat": 9_360,
     "features/residuals": 1_995,
-    "features/values": 700,
+    "features/values": 1_420,
     "functions": 2_265,
     "higher_order": 3_800,
     "ir": 3_820,

@@ -353,7 +353,7 @@ class _Wanted:
             return False
         if self.value in (v.label, v.assigned):
             return bool(self.value)
-        return self._expression is not None and bool(v.text) and _matches(self._expression, _parsed(v.text))
+        return self._expression is not None and bool(v.text) and _is_written(self.value, v.text)
 
     @cached_property
     def _expression(self) -> ast.AST | None:
@@ -404,6 +404,11 @@ def _parsed(text: str) -> ast.AST | None:
     if len(statement) != 1:
         return None
     return statement[0].value if isinstance(statement[0], ast.Expr) else statement[0]
+
+
+@lru_cache(maxsize=65536)
+def _is_written(pattern: str, text: str) -> bool:
+    return _matches(_parsed(pattern), _parsed(text))
 
 
 def _matches(pattern: ast.AST | None, written: ast.AST | None) -> bool:

@@ -12,15 +12,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxviz.analysis.addresses import Address, AddressedValue, AddressError, Meant, address
-from jaxviz.features.values.tapped import NO_STEP, Finder, Found, is_differentiable
-from jaxviz.higher_order.observing import Observer, PassedIn, Place, observed_program
+from jaxviz.features.values.tapped import Finder, Found, Taps, number_of, run_with_taps, with_taps
+from jaxviz.higher_order.observing import Place
 from jaxviz.ir.boundary import api_boundary
-from jaxviz.ir.convert import trace_rule
-from jaxviz.ir.syntax import Atom, Equation, Program, Var
 from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import format_bytes
-from jaxviz.runtime.evaluate import evaluate
-from jaxviz.transforms.driver import Builder
 
 Reduce = Callable[[Any], Any]
 
@@ -138,25 +134,13 @@ class Capture:
         if not self._finder.addresses:
             return self._fun(*args, **kwargs), Captured({}, Captured({}) if self._cotangents else None)
         found = self._finder(args, kwargs)
-        program, places = _with_taps(found, self._reduce, self._barrier)
-        inputs = [*jax.tree.leaves((args, kwargs)), NO_STEP]
-        if not self._cotangents:
-            outs = evaluate(program, inputs)
-            result, values = self._results(found, places, outs)
-            return result, Captured(values)
-        own = self._own(found)
-        linked, places = _with_taps(found, self._reduce, self._barrier, own)
-
-        def run(zeros: list[Any]) -> Any:
-            outs = evaluate(linked, [*inputs, *zeros])
-            return self._number(outs, found), outs
-
-        zeros = [jnp.zeros(v.aval.shape, v.aval.dtype) for v in own.values()]
-        number, pull, outs = jax.vjp(run, zeros, has_aux=True)
-        (cotangents,) = pull(jnp.ones_like(number))
-        reduced = [self._reduced(p, ct) for p, ct in zip(own, cotangents, strict=True)]
-        result, values = self._results(found, places, outs)
-        return result, Captured(values, Captured(_by_address(found, dict(zip(own, reduced, strict=True)))))
+        inputs = jax.tree.leaves((args, kwargs))
+        number = number_of(found, self._has_aux, "capture with cotangents=True") if self._cotangents else None
+        ran = run_with_taps(found.program, inputs, self._taps(found), number)
+        seen = Captured(
+            _by_address(found, ran.values), Captured(_by_address(found, ran.cotangents)) if self._cotangents else None
+        )
+        return jax.tree.unflatten(found.out_tree, ran.results), seen
 
     @api_boundary
     def where(self, *args: Any, **kwargs: Any) -> CaptureReport:
@@ -165,7 +149,7 @@ class Capture:
         Nothing is computed, and the arguments may be `jax.ShapeDtypeStruct`s.
         """
         found = self._finder(args, kwargs)
-        program, places = _with_taps(found, self._reduce, self._barrier)
+        program, places = with_taps(found.program, self._taps(found))
         avals = dict(zip(places, program.out_avals[len(found.program.outvars) :], strict=True))
         rows = [
             CapturedValue(str(a), v.name, v.line, avals[v.place].str_short(short_dtypes=True), _nbytes(avals[v.place]))
@@ -181,41 +165,10 @@ class Capture:
     def __repr__(self) -> str:
         return f"capture({self._finder})"
 
-    def _results(self, found: Found, places: Sequence[Place], outs: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
-        n = len(found.program.outvars)
-        return jax.tree.unflatten(found.out_tree, outs[:n]), _by_address(
-            found, dict(zip(places, outs[n:], strict=True))
+    def _taps(self, found: Found) -> Taps:
+        return Taps(
+            frozenset(v.place for meant in found.meant.values() for v in meant.values), self._reduce, self._barrier
         )
-
-    def _own(self, found: Found) -> dict[Place, Var]:
-        """An input for the cotangent of each captured value, of the type in which it leaves the function."""
-        program, places = _with_taps(found, None, self._barrier)
-        avals = program.out_avals[len(found.program.outvars) :]
-        return {p: Var(a) for p, a in zip(places, avals, strict=True) if is_differentiable(a)}
-
-    def _reduced(self, place: Place, cotangent: Any) -> Any:
-        if self._reduce is None:
-            return cotangent
-        reduce = self._reduce
-        for _ in range(cotangent.ndim - len(place[1].aval.shape)):
-            reduce = jax.vmap(reduce)
-        return reduce(cotangent)
-
-    def _number(self, outs: Sequence[Any], found: Found) -> Any:
-        """What is differentiated.
-
-        Raises:
-          TypeError: the function returns something else than one number.
-        """
-        is_one = found.out_tree.num_leaves == 1 or self._has_aux
-        number = outs[0] if outs else None
-        if not is_one or number is None or number.shape != () or not is_differentiable(number):
-            hint = "" if self._has_aux else ", or a pair of one and something else: write has_aux=True"
-            raise TypeError(
-                f"capture with cotangents=True needs a function that returns one real number, as jax.grad does{hint}. "
-                f"`{found.program.name}` does not."
-            )
-        return number
 
 
 def _by_address(found: Found, arrays: Mapping[Place, Any]) -> dict[str, Any]:
@@ -237,37 +190,6 @@ def _iteration(meant: Meant, value: AddressedValue, array: Any) -> Any:
 
 def _nbytes(aval: Any) -> int:
     return int(math.prod(aval.shape) * aval.dtype.itemsize)
-
-
-def _first(x: Any, own: Any) -> Any:
-    del own
-    return x
-
-
-_linked = jax.custom_jvp(_first)
-"""A value, with an input to which the same cotangent goes."""
-
-_linked.defjvp(lambda primals, tangents: (primals[0], tangents[0] + tangents[1]))
-
-
-def _with_taps(
-    found: Found, reduce: Reduce | None, barrier: bool, own: Mapping[Place, Var] | None = None
-) -> tuple[Program, tuple[Place, ...]]:
-    chosen = {v.place for meant in found.meant.values() for v in meant.values}
-    reduced = (lambda x: [reduce(x)]) if reduce is not None else None
-
-    def observe(builder: Builder, place: Place, e: Equation, passed: PassedIn) -> tuple[Atom, Atom]:
-        value: Atom = place[1]
-        if barrier:
-            (value,) = builder.inline(trace_rule(lambda x: [jax.lax.optimization_barrier(x)], [value.aval]), [value])
-        tap = value if reduced is None else builder.inline(trace_rule(reduced, [value.aval]), [value])[0]
-        if place in passed.own:
-            given = passed.own[place]
-            linked = trace_rule(lambda x, own: [_linked(x, own)], [value.aval, given.aval])
-            (value,) = builder.inline(linked, [value, given])
-        return value, tap
-
-    return observed_program(found.program, Observer(chosen.__contains__, observe), (), own)
 
 
 @api_boundary
@@ -296,7 +218,8 @@ def capture(
       *addresses: the values, each by an address or its text; see `at`.
       cotangents: whether to return their cotangents too; then `fun` returns one number, and runs forward and backward.
       has_aux: with `cotangents`, whether `fun` returns a pair, whose first part is the number.
-      reduce: from a value to what is captured in its place, such as `jnp.linalg.norm`, so that a loop stacks less.
+      reduce: from a value, or a cotangent, to what is captured in its place, such as `jnp.linalg.norm`, so that a loop
+        stacks less.
       barrier: whether XLA may not fuse what is before a value with what is after it.
 
     Returns:

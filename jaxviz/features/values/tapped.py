@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +13,14 @@ import numpy as np
 
 from jaxviz.analysis.addresses import Address, AddressedValue, AddressError, Meant, resolve
 from jaxviz.higher_order import is_loop, is_scan
+from jaxviz.higher_order.observing import Observer, PassedIn, Place, observed_program
 from jaxviz.higher_order.shard_map import inside
 from jaxviz.ir import compat
-from jaxviz.ir.convert import read_traced
-from jaxviz.ir.syntax import Program, Var
+from jaxviz.ir.convert import read_traced, trace_rule
+from jaxviz.ir.syntax import Atom, Equation, Program, Var
 from jaxviz.ir.trace import trace_call
-from jaxviz.transforms.driver import with_constants_as_inputs
+from jaxviz.runtime.evaluate import evaluate
+from jaxviz.transforms.driver import Builder, with_constants_as_inputs
 
 NO_STEP = np.zeros(1, np.int32)
 """The vector of iterations around a whole function."""
@@ -161,3 +163,125 @@ def constants(arrays: Sequence[Any]) -> list[Var]:
 
 def is_differentiable(aval: Any) -> bool:
     return bool(jnp.issubdtype(aval.dtype, jnp.inexact))
+
+
+# --- values that leave ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Taps:
+    """What leaves a program.
+
+    Args:
+      places: the values.
+      reduce: from a value, or a cotangent, to what leaves in its place; None for itself.
+      barrier: whether XLA may not fuse across them.
+    """
+
+    places: Collection[Place]
+    reduce: Callable[[Any], Any] | None = None
+    barrier: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class TappedRun:
+    """What a program with taps returned.
+
+    Args:
+      results: those of the program.
+      values, cotangents: what left it, by place.
+    """
+
+    results: list[Any]
+    values: dict[Place, Any]
+    cotangents: dict[Place, Any]
+
+
+def with_taps(
+    program: Program, taps: Taps, own: Mapping[Place, Var] | None = None
+) -> tuple[Program, tuple[Place, ...]]:
+    """The program with the vector of iterations as another input, and what leaves it as other results, with the places
+    of these; `own` has an input for each place that has a cotangent."""
+    chosen = frozenset(taps.places)
+    traced: dict[Any, Program] = {}
+
+    def observe(builder: Builder, place: Place, e: Equation, passed: PassedIn) -> tuple[Atom, Atom]:
+        value: Atom = place[1]
+
+        def add(what: str, fun: Callable[..., Any], *operands: Atom) -> Atom:
+            key = what, compat.trace_key(), *(a.aval for a in operands)
+            if key not in traced:
+                traced[key] = trace_rule(lambda *xs: [fun(*xs)], [a.aval for a in operands])
+            return builder.inline(traced[key], operands)[0]
+
+        if taps.barrier:
+            value = add("barrier", jax.lax.optimization_barrier, value)
+        tap = value if taps.reduce is None else add("reduce", taps.reduce, value)
+        if place in passed.own:
+            value = add("linked", _linked(taps.reduce), value, passed.own[place])
+        return value, tap
+
+    return observed_program(program, Observer(chosen.__contains__, observe), (), own)
+
+
+def _linked(reduce: Callable[[Any], Any] | None) -> Callable[[Any, Any], Any]:
+    """From a value and its own input to the value: the cotangent of the input is that of the value, or what is made of
+    it, since nothing is computed with the input itself."""
+
+    def link(x: Any, own: Any) -> Any:
+        linked, dtype = jax.custom_vjp(lambda x, own: x), own.dtype
+        backward = lambda _, ct: (ct, ct if reduce is None else reduce(ct).astype(dtype))
+        linked.defvjp(lambda x, own: (x, None), backward)
+        return linked(x, own)
+
+    return link
+
+
+def run_with_taps(
+    program: Program, inputs: Sequence[Any], taps: Taps, number: Callable[[Sequence[Any]], Any] | None
+) -> TappedRun:
+    """Runs a program, forward and with `number` also backward.
+
+    Args:
+      number: from the results to the number that is differentiated.
+    """
+    n = len(program.outvars)
+    tapped, places = with_taps(program, taps)
+    if number is None:
+        outs = evaluate(tapped, [*inputs, NO_STEP])
+        return TappedRun(outs[:n], dict(zip(places, outs[n:], strict=True)), {})
+    returned = dict(zip(places, tapped.out_avals[n:], strict=True))
+    own = {p: Var(_of_cotangent(a)) for p, a in returned.items() if is_differentiable(p[1].aval)}
+    tapped, places = with_taps(program, taps, own)
+
+    def run(zeros: list[Any]) -> Any:
+        outs = evaluate(tapped, [*inputs, NO_STEP, *zeros])
+        return number(outs), outs
+
+    zeros = [jnp.zeros(v.aval.shape, v.aval.dtype) for v in own.values()]
+    differentiated, pull, outs = jax.vjp(run, zeros, has_aux=True)
+    (cotangents,) = pull(jnp.ones_like(differentiated))
+    found = {p: ct.astype(returned[p].dtype) for p, ct in zip(own, cotangents, strict=True)}
+    return TappedRun(outs[:n], dict(zip(places, outs[n:], strict=True)), found)
+
+
+def _of_cotangent(aval: Any) -> Any:
+    """The type of an input whose cotangent is of a type, which may be one of integers."""
+    return aval if is_differentiable(aval) else aval.update(dtype=np.dtype(np.float32))
+
+
+def number_of(found: Found, has_aux: bool, asked: str) -> Callable[[Sequence[Any]], Any]:
+    """From a function's results to the number that is differentiated.
+
+    Raises:
+      TypeError: the function returns something else than one number.
+    """
+    program = found.program
+    is_one = found.out_tree.num_leaves == 1 or has_aux
+    aval = program.outvars[0].aval if program.outvars else None
+    if not is_one or aval is None or aval.shape != () or not jnp.issubdtype(aval.dtype, jnp.floating):
+        hint = "" if has_aux else ", or a pair of one and something else: write has_aux=True"
+        raise TypeError(
+            f"{asked} needs a function that returns one real number, as jax.grad does{hint}. `{program.name}` does not."
+        )
+    return lambda outs: outs[0]

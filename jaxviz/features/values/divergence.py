@@ -1,0 +1,261 @@
+"""`divergence`: where two runs part, by what rounding may change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxviz.features.values.records import Occurrence, RunRecord, RecordedValue, recorded
+from jaxviz.features.values.summaries import BAD, BITS, NORM, SKETCH
+from jaxviz.features.values.tapped import Finder
+from jaxviz.ir.boundary import api_boundary
+from jaxviz.report.report import Report, Table
+from jaxviz.report.tables import counted, listed
+
+MOST_NOISE = 10.0
+"""How many times what rounding may change two values differ before they are said to differ: of the pairs of equal
+programs in `benchmarks/divergence.py` none is above a third of that."""
+LEAST_NOISE = 2.0
+"""In units of the last place: no value is said to differ by less than what rounding it twice may change."""
+
+AGAINST = ("op-by-op", "float64", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Parting:
+    """How far two runs are apart in one array.
+
+    Args:
+      address: what means it.
+      phase: 'forward' or 'cotangent'.
+      expression, line: what computes it, and where.
+      iterations: of the loops around it, outermost first.
+      loops: these loops' lines, and trip counts.
+      relative: the norm of the difference, relative to that of the value.
+      noise: how many times what rounding may change that is.
+    """
+
+    address: str
+    phase: str
+    expression: str
+    line: str
+    iterations: tuple[int, ...]
+    loops: tuple[tuple[str, int], ...]
+    relative: float
+    noise: float
+
+    @property
+    def what(self) -> str:
+        """The value in words."""
+        return f"the cotangent of `{self.expression}`" if self.phase == "cotangent" else f"`{self.expression}`"
+
+    @property
+    def where(self) -> str:
+        """`the backward pass, in iteration 17 of 32 of the loop at model.py:41`"""
+        each = [
+            f"iteration {i} of {n} of the loop at {line}"
+            for i, (line, n) in zip(self.iterations, self.loops, strict=True)
+        ]
+        which = f", in {' in '.join(reversed(each))}" if each else ""
+        return f"the {'backward' if self.phase == 'cotangent' else 'forward'} pass{which}"
+
+
+@dataclass(frozen=True, repr=False)
+class Divergence(Report, schema="divergence"):
+    """Where two runs part; see `divergence`.
+
+    >>> found = jaxviz.divergence(loss, params, x, against="float64")
+    >>> found.parting, found.worst
+
+    Args:
+      first, second: the names of the runs.
+      partings: how far they are apart, array by array, in the order in which the first run computed them.
+      alone: the addresses that only one of them has.
+    """
+
+    first: str
+    second: str
+    partings: tuple[Parting, ...]
+    alone: tuple[str, ...]
+
+    _data = ("first", "second", "parting", "n_compared", "worst", "alone")
+
+    @cached_property
+    def parting(self) -> Parting | None:
+        """The first array that differs by more than rounding may change; what it is computed from agrees."""
+        return next((p for p in self.partings if p.noise > MOST_NOISE), None)
+
+    @property
+    def n_compared(self) -> int:
+        return len(self.partings)
+
+    @property
+    def worst(self) -> float:
+        """The largest difference, in units of what rounding may change."""
+        return max((p.noise for p in self.partings), default=0.0)
+
+    @property
+    def summary(self) -> str:
+        p = self.parting
+        if not self.partings:
+            return f"`{self.first}` and `{self.second}` have no value in common"
+        if p is None:
+            differs = f"none differs by more than {self.worst:.2g} times what rounding may change"
+            most = differs if self.worst else "all are equal bit by bit"
+            return f"`{self.first}` and `{self.second}` agree: of {counted(self.n_compared, 'array')} {most}"
+        what = "the gradients of " if p.phase == "cotangent" else ""
+        agrees = (
+            "while what it is computed from agrees" if p is not self.partings[0] else "and is the first of all values"
+        )
+        return (
+            f"{what}`{self.first}` and `{self.second}` part in {p.where}: {p.what} ({p.line}) differs by "
+            f"{p.relative:.2g} of its norm, {_times(p.noise)} what rounding may change, {agrees}"
+        )
+
+    def _parts(self) -> list[Any]:
+        parts: list[Any] = []
+        if self.parting is not None:
+            start = self.partings.index(self.parting)
+            rows = [_row(p) for p in self.partings[max(start - 3, 0) : start + 9]]
+            heads = ("", "value", "line", "iteration", "difference", "times the noise")
+            parts.append(Table(heads, rows, "<<<>>>", "Before and after it, in the order of the run"))
+            if (growth := self._growth()) is not None:
+                parts.append(growth)
+        if self.alone:
+            parts.append(f"Not compared, since only one of them has it: {listed(map(repr, self.alone), 5)}.")
+        return parts
+
+    def _growth(self) -> str | None:
+        p = self.parting
+        later = [q for q in self.partings if p and (q.address, q.phase) == (p.address, p.phase) and q.relative > 0]
+        if p is None or len(later) < 3 or not p.iterations:
+            return None
+        factor = (later[-1].relative / later[0].relative) ** (1 / (len(later) - 1))
+        how = "grows" if factor > 1.05 else "shrinks" if factor < 0.95 else "stays as it is"
+        return f"From there it {how}{f', ×{factor:.2g} an iteration' if how != 'stays as it is' else ''}."
+
+
+def _times(noise: float) -> str:
+    if noise > 1e6:
+        return "more than a million times"
+    return f"{noise:,.0f} times" if noise >= 10 else f"{noise:.1f} times"
+
+
+def _row(p: Parting) -> tuple[str, ...]:
+    at = ", ".join(map(str, p.iterations))
+    mark = "→" if p.noise > MOST_NOISE else ""
+    return mark, p.what.replace("`", ""), p.line, at, f"{p.relative:.2g}", f"{p.noise:,.2g}"
+
+
+def compare_records(a: RunRecord, b: RunRecord, names: tuple[str, str]) -> Divergence:
+    """Two records, array by array: paired by what means them."""
+    there: dict[tuple[str, str], list[Occurrence]] = {}
+    for e in b.events:
+        for name in e.names:
+            there.setdefault((e.value.phase, name), []).append(e)
+    partings, alone, paired = [], dict[str, None](), set[int]()
+    for e in a.events:
+        found = {id(o): o for name in e.names for o in there.get((e.value.phase, name), ())}
+        same = [o for o in found.values() if _are_of_one_kind(e.value, o.value)]
+        if len(same) != 1 or id(same[0]) in paired:
+            alone[e.value.address.text] = None
+            continue
+        paired.add(id(same[0]))
+        partings.append(_parting(e, same[0]))
+    alone.update((e.value.address.text, None) for e in b.events if id(e) not in paired)
+    return Divergence(*names, tuple(partings), tuple(alone))
+
+
+def _are_of_one_kind(a: RecordedValue, b: RecordedValue) -> bool:
+    """Whether two values may be one: by their operation, and their number of elements."""
+    return a.address.operation == b.address.operation and a.size == b.size
+
+
+def _parting(a: Occurrence, b: Occurrence) -> Parting:
+    one, other = a.summary.astype(float), b.summary.astype(float)
+    size = max(one[NORM], other[NORM])
+    is_same = np.array_equal(one[[*BITS, BAD]], other[[*BITS, BAD]])
+    apart = 0.0 if is_same else float(np.sqrt(np.sum((one - other)[SKETCH] ** 2)))
+    coarse = max(_epsilon(a.value.type), _epsilon(b.value.type))
+    noise = max(float(a.noise), float(b.noise), LEAST_NOISE * coarse * size)
+    ratio = apart / noise if noise else (np.inf if apart else 0.0)
+    if one[BAD] != other[BAD]:
+        ratio = np.inf
+    loops = tuple(zip(a.value.loops, a.lengths, strict=False))
+    return Parting(
+        a.value.address.text, a.value.phase, a.value.expression, a.value.line, a.iterations, loops,
+        apart / size if size else 0.0, float(ratio),
+    )  # fmt: skip
+
+
+def _epsilon(kind: str) -> float:
+    """The last place of a type such as `f32[4,3]`; summaries are of float32, whatever is wider."""
+    name = kind.partition("[")[0]
+    coarse = {"bf16": jnp.bfloat16, "f16": jnp.float16}.get(name, jnp.float32)
+    return float(jnp.finfo(coarse).eps) if name[:1] in ("b", "f", "c") and name != "bool" else 0.0
+
+
+@api_boundary
+def divergence(
+    first: Any, second: Any = None, *args: Any, against: str | None = None, has_aux: bool = False,
+    cotangents: bool = True,
+) -> Divergence:  # fmt: skip
+    """Where two runs part: the first value, forward or backward, that differs though what it is computed from agrees.
+
+    >>> jaxviz.record(loss, params, x).save("a.jaxviz")
+    >>> print(jaxviz.divergence("a.jaxviz", jaxviz.record(loss, params, 2 * x)))
+    >>> print(jaxviz.divergence(loss, faster_loss, params, x))
+    >>> print(jaxviz.divergence(loss, params, x, against="op-by-op"))
+
+    Values are paired by their addresses and iterations, so names and lines may differ, a loop in Python may be a scan,
+    and the records may be of two machines or versions of JAX. Two values differ if they are further apart than ten
+    times what rounding may change: that is measured, by running each program again with the last digit of each argument
+    changed at random, so bfloat16 may be compared with float32. A value that only one run has is listed.
+
+    Args:
+      first, second: two records, or paths of files that `RunRecord.save` has written; or two functions, with their
+        arguments after them; or with `against` one function and its arguments.
+      against: in place of a second function: 'op-by-op' is the same outside of `jit`, 'float64' and 'bfloat16' are the
+        same with its floating-point arguments converted.
+      has_aux, cotangents: as in `record`.
+
+    Returns:
+      a report: `str()` begins with the sentence, `.parting` is the place.
+    """
+    if isinstance(first, (RunRecord, str)) or hasattr(first, "__fspath__"):
+        a, b = (x if isinstance(x, RunRecord) else RunRecord.load(x) for x in (first, second))
+        names = (a.function, b.function) if a.function != b.function else (_name(first, a), _name(second, b))
+        return compare_records(a, b, names)
+
+    def run(f: Any, given: tuple[Any, ...], compiled: bool = True) -> RunRecord:
+        return recorded(Finder(f, ()), given, {}, cotangents, has_aux, compiled=compiled)
+
+    name, given = getattr(first, "__name__", "function"), (second, *args)
+    if against is None:
+        if not callable(second):
+            raise TypeError("divergence takes two records, two functions with their arguments, or one with against=…")
+        other = getattr(second, "__name__", "function")
+        names = name, other if other != name else f"the other {name}"
+        return compare_records(run(first, args), run(second, args), names)
+    if against not in AGAINST:
+        raise ValueError(f"against={against!r}; it must be one of {', '.join(map(repr, AGAINST))}")
+    if against == "op-by-op":
+        return compare_records(run(first, given), run(first, given, False), (name, f"{name}, operation by operation"))
+    with jax.enable_x64(against == "float64" or jax.config.jax_enable_x64):
+        converted = jax.tree.map(lambda x: _converted(x, against), given)
+        other_run = run(first, converted)
+    return compare_records(run(first, given), other_run, (name, f"{name} in {against}"))
+
+
+def _converted(x: Any, dtype: str) -> Any:
+    is_real = hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
+    return jnp.asarray(x, dtype) if is_real or isinstance(x, float) else x
+
+
+def _name(given: Any, record: RunRecord) -> str:
+    return record.function if isinstance(given, RunRecord) else str(given)

@@ -1,0 +1,73 @@
+"""An array in 23 numbers, by which it is compared with the same array of another run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+NAMES = ("norm", "max", "mean", "zeros", "not finite", "bits", "bits of the rest")
+"""The statistics, each of the finite elements: the Euclidean norm, the largest magnitude, the mean, how many are zero,
+how many are not finite, and both halves of a sum of their bits, which tells whether two arrays are the same."""
+NORM, MAX, MEAN, ZEROS, BAD, *BITS = range(len(NAMES))
+N_SKETCH = 16
+SKETCH = slice(len(NAMES), len(NAMES) + N_SKETCH)
+WIDTH = SKETCH.stop
+_ODD = np.uint32(2654435761)
+_MIXED = np.uint32(0x85EBCA6B)
+
+
+def columns(x: Any) -> Any:
+    """float32[8, 16]: what `finished` makes a summary of, in one pass over an array."""
+    x = jax.lax.stop_gradient(x)
+    parts = [x.real, x.imag] if jnp.iscomplexobj(x) else [x]
+    flat = jnp.concatenate([jnp.ravel(p).astype(jnp.float32) for p in parts])
+    place = jax.lax.iota(jnp.uint32, max(flat.size, 1))[: flat.size]
+    is_finite = jnp.isfinite(flat)
+    finite = jnp.where(is_finite, flat, 0)
+    signed = jnp.where(_random(place, 0) >> 31, -finite, finite)
+    # Mixed with the position, and added up, so that the result does not depend on the order in which it is computed.
+    bits = _random(jax.lax.bitcast_convert_type(flat, jnp.uint32) ^ (place * _ODD), 0)
+    counts = [(flat == 0).astype(jnp.float32), (~is_finite).astype(jnp.float32)]
+    rows = [finite * finite, jnp.abs(finite), finite, *counts, bits, signed]
+    # In one reduction, since XLA makes a loop of each, and takes as long to compile every one of them.
+    rows = [jnp.pad(r, (0, -flat.size % N_SKETCH)).reshape(-1, N_SKETCH) for r in rows]
+    join = [jnp.maximum if i == MAX else jnp.add for i in range(len(rows))]
+    both = lambda a, b: [f(p, q) for f, p, q in zip(join, a, b, strict=True)]
+    *sums, bits, sketch = jax.lax.reduce(rows, [r.dtype.type(0) for r in rows], both, (0,))
+    halves = [(bits >> 16).astype(jnp.float32), (bits & 0xFFFF).astype(jnp.float32)]
+    return jnp.stack([*sums, *halves, sketch])
+
+
+def finished(packed: Any, size: int) -> np.ndarray[Any, Any]:
+    """float32[..., 23] of float32[..., 8, 16]: the statistics of an array of this size, then a random projection to 16
+    numbers.
+
+    Of the projection, element i is added to number i mod 16 with a random sign, so that the projection of a difference
+    is the difference of projections, and has on average the norm of the difference. Signs depend on the position in the
+    whole array, and not on how it is laid out over devices.
+    """
+    wide = np.asarray(packed, np.float64)
+    squares, largest, total, zeros, bad, high, low, sketch = (wide[..., i, :] for i in range(8))
+    bits = (high * 2**16 + low).astype(np.uint64).sum(-1) % 2**32
+    norm, mean = np.sqrt(squares.sum(-1)), total.sum(-1) / max(size, 1)
+    statistics = [norm, largest.max(-1), mean, zeros.sum(-1), bad.sum(-1), bits // 2**16, bits % 2**16]
+    return np.concatenate([np.stack(statistics, -1), sketch], -1).astype(np.float32)
+
+
+def moved(x: Any, seed: int) -> Any:
+    """An array, each element changed at random as far as rounding may change it; one of whole numbers as it is."""
+    if not hasattr(x, "dtype") or not jnp.issubdtype(x.dtype, jnp.inexact):
+        return x
+    index = jax.lax.iota(jnp.uint32, max(x.size, 1))[: x.size].reshape(x.shape)
+    by = (_random(index, seed).astype(jnp.float32) / 2.0**31 - 1) * float(jnp.finfo(x.dtype).eps)
+    return x + (x * by.astype(x.real.dtype)).astype(x.dtype)
+
+
+def _random(index: Any, salt: int) -> Any:
+    """Random bits for each index."""
+    x = (index + np.uint32(salt)) * _ODD
+    x = (x ^ (x >> 15)) * _MIXED
+    return x ^ (x >> 13)
