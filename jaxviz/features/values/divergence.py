@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.features.values.records import Occurrence, RunRecord, RecordedValue, recorded
+from jaxviz.features.values.records import Occurrence, RecordedValue, RunRecord, recorded
 from jaxviz.features.values.summaries import BAD, BITS, NORM, SKETCH
 from jaxviz.features.values.tapped import Finder
 from jaxviz.ir.boundary import api_boundary
