@@ -331,7 +331,7 @@ def _report(checkpoint: Checkpoint, naming: Naming) -> CheckpointReport:
         location, written = location_of(equation, decision.within), primal_equation(equation)
         for i, v in enumerate(equation.outvars):
             source = next((m for m in here if m.gives(i, equation)), None)
-            fate: Fate = verdict if source is not None else "not needed"
+            fate: Fate = "not needed" if source is None else "saved" if verdict == "by its rule" else verdict
             lengths = scans if source is None or source.lengths is None else source.lengths
             what = described(equation)
             label = naming.name(equation, decision.within, i) or what
@@ -475,9 +475,9 @@ def is_offload(equation: Equation | None) -> bool:
 
 def policy_name(policy: Any) -> str:
     """`dots_saveable`, or `save_only_these_names('a', 'b')` for a policy that this function returned."""
+    policy = inspect.unwrap(policy)
     if policy is None:
         return "nothing_saveable, the default"
-    policy = inspect.unwrap(policy)
     for name, public in vars(jax.checkpoint_policies).items():
         if public is policy:
             return str(name)

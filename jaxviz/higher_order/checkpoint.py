@@ -10,23 +10,25 @@ Source: JAX's `ad_checkpoint.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from jaxviz.higher_order.by_rule import with_rules
 from jaxviz.higher_order.flags import unknown
 from jaxviz.higher_order.observing import Observing, PassedIn, Path, Place, add_observed
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.convert import with_programs
 from jaxviz.ir.origin import locate
-from jaxviz.ir.syntax import Atom, Checkpoint, Equation, Operation, Origin, Program, Var
+from jaxviz.ir.syntax import Atom, Checkpoint, Decision, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.accumulators import accumulator_type
 from jaxviz.transforms.dce import DceRule, dce_program, nothing_left
 from jaxviz.transforms.driver import Builder, Mask, Template, select, with_constants_as_inputs
 from jaxviz.transforms.flags import FlagRule, flag_program
 from jaxviz.transforms.jvp import JvpRule, jvp_program
-from jaxviz.transforms.linearize import linearize_from_jvp
+from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode, linearize_from_jvp
 from jaxviz.transforms.partial_eval import split_program
 from jaxviz.transforms.policy import Policy, recomputed
 from jaxviz.transforms.primitive import CallPrimitive
@@ -42,7 +44,11 @@ class Remat(CallPrimitive):
     def first_covered(self, operation: Operation) -> int:
         return 0
 
-    linearize = staticmethod(linearize_from_jvp)
+    def linearize(self, operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
+        policy = operation.params["policy"]
+        if compat.asks_rules(policy):
+            operation = with_programs(operation, lambda body: with_rules(body, policy))
+        return linearize_from_jvp(operation, nonzeros, mode)
 
     def jvp(self, operation: Operation, nonzeros: Mask) -> JvpRule:
         pushed = jvp_program(operation.params["jaxpr"], nonzeros)
@@ -69,7 +75,7 @@ class Remat(CallPrimitive):
         log = compat.checkpoint_log()
         if log is not None:
             log(_saved_text(now, residuals, select(is_read, body.invars), select(is_read, unknown)))
-        now = _rounded(now, len(residuals))
+        now = _rounded(now, len(residuals), _saved_by_rules(parts.decisions))
         prevent_cse = _per_input(
             operation.params["prevent_cse"], lambda p: (*([True] * len(residuals)), *select(is_read, p))
         )
@@ -85,7 +91,7 @@ class Remat(CallPrimitive):
                 Checkpoint(
                     body,
                     len(unknown) - sum(unknown),
-                    operation.params["policy"],
+                    compat.policy_of_user(operation.params["policy"]),
                     parts.decisions,
                     now,
                     later,
@@ -219,12 +225,21 @@ def _saved_text(now: Program, residuals: Sequence[Atom], read: Sequence[Var], un
     )
 
 
-def _rounded(known: Program, n_residuals: int) -> Program:
-    """Rounds each residual that the forward pass also reads to its own type.
+def _saved_by_rules(decisions: Sequence[Decision]) -> Callable[[Equation], bool]:
+    """Whether an equation of the known part computes only residuals that the rules of operations save."""
+    rules, policies = ([d for d in decisions if d.verdict == verdict] for verdict in ("by its rule", "saved"))
+    origins = {id(d.equation.origin) for d in rules}
+    around = {d.within[0] for d in rules}.difference(d.within[0] for d in policies if d.within)
+    return lambda e: id(e.origin) in origins or (e.origin is not None and e.origin.equation in around)
+
+
+def _rounded(known: Program, n_residuals: int, is_by_rule: Callable[[Equation], bool]) -> Program:
+    """Rounds each residual that the forward pass also reads to its own type, unless a rule saves it.
 
     Otherwise XLA may continue with more digits than were saved, and the backward pass would see another value.
     """
     read = {a for e in known.equations for a in e.invars}
+    read.difference_update(v for e in known.equations if is_by_rule(e) for v in e.outvars)
     residuals = known.outvars[len(known.outvars) - n_residuals :]
     unrounded: dict[Any, Var] = {}
     for v in residuals:

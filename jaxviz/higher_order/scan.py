@@ -261,7 +261,8 @@ class Scan(CallPrimitive):
         parts, carry_uk = fixpoint(carry_uk, split, lambda p: p.unknown_out[:n_carry])
         uk = (*const_uk, *carry_uk, *xs_uk)
         n_known_carry = n_carry - sum(carry_uk)
-        now, fixed = _known_scan(scan, parts.known, n_consts - sum(const_uk), n_known_carry, parts.residuals)
+        n_known, hoists = n_consts - sum(const_uk), not compat.stacks_all(policy)
+        now, fixed = _known_scan(scan, parts.known, n_known, n_known_carry, parts.residuals, hoists)
         known_inputs = iter(now.invars)
         inputs = [Var(a) if u else next(known_inputs) for a, u in zip(operation.in_avals, uk, strict=True)]
         now = reordered_inputs(now, [v for v, u in zip(inputs, unknown, strict=True) if not u])
@@ -438,7 +439,7 @@ def with_row(x: Any, element: Any, i: int) -> Any:
 
 
 def _known_scan(
-    scan: ScanParams, known: Program, n_consts: int, n_carry: int, residuals: Sequence[Atom]
+    scan: ScanParams, known: Program, n_consts: int, n_carry: int, residuals: Sequence[Atom], hoists: bool = True
 ) -> tuple[Program, Mask]:
     """The scan that runs first, as a program of its operands, preceded by values that are the same in each iteration.
 
@@ -446,11 +447,14 @@ def _known_scan(
       scan: the original scan.
       known: its body: consts, carry, xs → results, and perhaps more.
       residuals: values of `known` to save.
+      hoists: whether those that are the same in each iteration are computed once.
 
     Returns:
       a program: operands → results, then residuals; and which residuals are the same in each iteration. The others are
       stacked. A residual that is an operand (except the carry) or a constant is not computed.
     """
+    if not hoists:
+        return call_of(scan.like(known, n_consts, n_carry)), (False,) * len(residuals)
     consts, carry, xs = partition(known.invars, n_consts, n_carry)
     results = known.outvars[: len(known.outvars) - len(residuals)]
     fixed: dict[Atom, Any] = dict.fromkeys([*known.constvars, *consts])

@@ -119,6 +119,10 @@ PRIVATE_NAMES: dict[str, Name] = {
     "hijax.vjp_from_lin": Name("whether its backward pass is that of its linearization", since=(0, 11, 1)),
     "interpreters.partial_eval.dce_jaxpr": Name("whether JAX removes what is written to a reference and not read"),
     "interpreters.partial_eval.dce_rules": Name("what a hi-primitive becomes if not all of its results are used"),
+    "interpreters.remat.remat_transform": Name(
+        "what a rule of a hi-primitive saves in a checkpoint, and what it computes again",
+        "a checkpoint with a rule of jax.custom_vjp's defremat",
+    ),
     "config.remat3": Name("which hi-primitives checkpoints and names are, in this thread alone"),
     "config.log_checkpoint_residuals": Name("whether JAX logs what checkpoints save"),
     "state.types.WriteEffect": Name("the effect of writing to a mutable reference"),

@@ -182,7 +182,7 @@ class Equation:
         return f"Equation({self.primitive.name} -> {types})"
 
 
-Verdict = OneOf["saved", "recomputed", "offloaded"]
+Verdict = OneOf["saved", "recomputed", "offloaded", "by its rule"]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -192,7 +192,8 @@ class Decision:
     Args:
       equation: of the function's JVP, whose origin is the equation that the user wrote. It has its own origin object:
         copies of it that have no link keep the origin, and are identified by it.
-      verdict: what happens to its results between the forward and the backward pass.
+      verdict: what happens to its results between the forward and the backward pass: 'by its rule' if they are saved
+        without asking the policy, because it belongs to a rule for checkpoints.
       within: the equations of the function that enclose its program, outermost first.
     """
 

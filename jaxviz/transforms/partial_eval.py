@@ -130,7 +130,7 @@ class _Splitter:
         outs = self.known.splice_as(known_out, rule.known, ins, came_from, options.transform, rule.name, role)
         self.in_known.update(zip(known_out, outs, strict=False))
         n, role = len(operands), options.staged_role or role
-        ins = [self.read_staged(operands[i]) if i < n else self.residual(outs[i - n]) for i in rule.staged_in]
+        ins = [self.read_staged(operands[i]) if i < n else self.saved_by(outs[i - n]) for i in rule.staged_in]
         staged_out = select(rule.available_out, outvars)
         outs = self.staged.splice_as(staged_out, rule.staged, ins, came_from, options.transform, rule.name, role)
         self.in_staged.update(zip(staged_out, outs, strict=True))
@@ -149,6 +149,12 @@ class _Splitter:
         if self.is_constant(atom):
             return atom
         return self.residuals.setdefault(atom, atom if isinstance(atom, Var) else atom.renewed())
+
+    def saved_by(self, atom: Atom) -> Atom:
+        """The same for a value that a rule saves, even if the staged part has it, as when it is an operand."""
+        if isinstance(atom, Var) and atom not in self.residuals and self.in_staged.get(atom) is atom:
+            self.residuals[atom] = atom.renewed()
+        return self.residual(atom)
 
     def is_available(self, atom: Atom) -> bool:
         return atom in self.in_staged or self.is_constant(atom)

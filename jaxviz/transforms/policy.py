@@ -47,7 +47,7 @@ def divide(
     if verdict == "saved":
         return Decision(known, "saved"), [known], None
     if verdict == "recomputed":
-        return Decision(known, "recomputed"), [known], replace(equation, origin=_recomputation(known, transform))
+        return Decision(known, "recomputed"), [known], replace(equation, origin=recomputation(known, transform))
     away, back = _offloaded(equation, transform, *verdict)
     return Decision(known, "offloaded"), [known, away], back
 
@@ -85,7 +85,7 @@ def _offloaded(equation: Equation, transform: str, source: str, destination: str
     )
 
 
-def _recomputation(equation: Equation, transform: str) -> Origin:
+def recomputation(equation: Equation, transform: str) -> Origin:
     """The origin of an equation that computes the results of another one again."""
     return Origin(equation, transform, "recomputed in the backward pass", "recomputation")
 
@@ -93,7 +93,7 @@ def _recomputation(equation: Equation, transform: str) -> Origin:
 def recomputed(program: Program, transform: str) -> Program:
     """The program with its equations marked as done once more, in the backward pass."""
     equations = tuple(
-        replace(e, source=compat.in_scope(e.source, compat.RECOMPUTED), origin=_recomputation(e, transform))
+        replace(e, source=compat.in_scope(e.source, compat.RECOMPUTED), origin=recomputation(e, transform))
         for e in program.equations
     )
     return replace(program, equations=equations, relations=partial(_copied, program))

@@ -1,5 +1,7 @@
 """Checkpoints and custom rules under JAX's flags for their upcoming forms. What reports say is in a transcript."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import nested_programs  # noqa: F401  they enter themselves into CASES
@@ -241,26 +243,155 @@ def by_remat_rules():
     return f
 
 
+def keeps_all():
+    """The same, whose rules save an operand, a result and what the backward rule reads."""
+    f = jax.custom_vjp(lambda x: jnp.tanh(x) * jnp.sin(x))
+
+    def fwd(x):
+        out = jnp.tanh(x) * jnp.sin(x)
+        return out, (x, out, jnp.cos(x))
+
+    f.defremat(fwd, lambda saved, x: (saved[1], saved), lambda saved, ct: (ct * (saved[1] + saved[0] * saved[2]),))
+    return f
+
+
+def of_several():
+    """A function of two arguments and with two results."""
+    f = jax.custom_vjp(lambda x, y: (jnp.sin(x) * y, jnp.cos(y)))
+
+    def fwd(x, y):
+        return (jnp.sin(x) * y, jnp.cos(y)), {"sin": jnp.sin(x), "numbers": np.arange(3.0, dtype=np.float32)}
+
+    def again(saved, x, y):
+        return (saved["sin"] * y, jnp.cos(y)), (saved["sin"], jnp.cos(x), y, jnp.sin(y), saved["numbers"])
+
+    def bwd(saved, cts):
+        sin_x, cos_x, y, sin_y, numbers = saved
+        return cts[0] * cos_x * y, cts[0] * sin_x - cts[1] * sin_y + numbers
+
+    f.defremat(fwd, again, bwd)
+    return lambda x: sum(f(x, 2.0 * x))
+
+
+class OfUser:
+    """A hi-primitive of a user's whose own method says what a checkpoint saves: x · |x|, of which it saves the sign."""
+
+    def __init__(self):
+        from jax.experimental import hijax
+
+        class Squared(hijax.HiPrim):
+            def __init__(self, aval):
+                self.in_avals, self.out_aval, self.params = (aval,), aval, {}
+                super().__init__()
+
+            def expand(self, x):
+                return x * jnp.abs(x)
+
+            def vjp_fwd(self, nonzeros, x):
+                return self(x), jnp.abs(x)
+
+            def vjp_bwd_retval(self, saved, ct):
+                return (2.0 * ct * saved,)
+
+            def batch(self, axis, args, dims):
+                (x,), (d,) = args, dims
+                return Squared(jax.typeof(x))(x), d
+
+            def remat(self, trace, x):
+                return self(x), jnp.sign(x), lambda sign, x: sign * x * x
+
+        self.primitive = Squared
+
+    def __call__(self, x):
+        return self.primitive(jax.typeof(x))(x)
+
+
+def decides_nothing():
+    """Such a hi-primitive that has rules for reverse mode alone."""
+    squared = OfUser()
+    del squared.primitive.remat
+    return squared
+
+
+def after_a_name(f):
+    return lambda x: checkpoint_name(f(checkpoint_name(jnp.sin(x), "h")), "g")
+
+
+AROUND = {
+    "checkpoint": lambda layer, x: layer(W, x),
+    "two": lambda layer, x: layer(W, layer(2.0 * W, x)),
+    "scan": lambda layer, x: jax.lax.scan(lambda x, _: (layer(W, x), None), x, None, length=3)[0],
+    "cond": lambda layer, x: jax.lax.cond(x[0] > 0.0, layer, lambda w, x: x, W, x),
+    "vmap": lambda layer, x: jax.vmap(layer, (None, 0))(W, jnp.stack([x, 2.0 * x])),
+    "jit": lambda layer, x: jax.jit(layer)(W, x),
+    "nested": lambda layer, x: jax.checkpoint(lambda x: jnp.sin(layer(W, x)))(x),
+}
+INSIDE = {
+    "as it is": lambda f, x: f(x),
+    "jit": lambda f, x: jax.jit(f)(x),
+    "scan": lambda f, x: jax.lax.scan(lambda x, _: (f(x), f(2.0 * x)), x, None, length=3)[0],
+    "cond": lambda f, x: jax.lax.cond(x[0] > 9.0, jnp.sin, f, x),
+    "no tangent": lambda f, x: x + f(jax.lax.stop_gradient(x)),
+    "vmap": lambda f, x: jax.vmap(f)(x[:, None])[:, 0],
+}
+DECIDING = {
+    "defremat": by_remat_rules, "saved results": keeps_all, "several": of_several, "class": OfUser,
+    "nothing": decides_nothing,
+    "names": lambda: after_a_name(by_remat_rules()),
+}  # fmt: skip
+CROSSED = [
+    *(("checkpoint", "as it is", rule) for rule in DECIDING),
+    *((around, "as it is", "defremat") for around in AROUND if around != "checkpoint"),
+    *(("checkpoint", inside, "defremat") for inside in INSIDE if inside != "as it is"),
+    *(("two", inside, rule) for inside in ("jit", "scan", "cond") for rule in ("names", "several", "class")),
+]
+
+
 @opens
 @pytest.mark.parametrize("flag", ["jax_remat3 jax_custom_vjp3"], indirect=True)
-@pytest.mark.parametrize("around", ["checkpoint", "jit in it", "scan", "none"])
-def test_a_checkpoint_that_a_rule_takes_part_in_saves_what_jax_saves(flag, around):
-    f = by_remat_rules()
-    inner = jax.jit(f) if around == "jit in it" else f
-    layer = jax.checkpoint(lambda w, x: inner(w @ x)) if around != "none" else lambda w, x: f(w @ x)
-
-    def loss(x):
-        if around == "scan":
-            return jnp.sum(jax.lax.scan(lambda x, _: (layer(W, x), None), x, None, length=3)[0])
-        return jnp.sum(layer(W, x))
-
+@pytest.mark.parametrize("policy", [None, policies.dots_saveable, policies.save_only_these_names("h")], ids=range(3))
+@pytest.mark.parametrize(("around", "inside", "rule"), CROSSED, ids=str)
+def test_in_a_checkpoint_a_rule_saves_what_it_saves_in_jax(flag, around, inside, rule, policy):
+    f = DECIDING[rule]()
+    layer = jax.checkpoint(lambda w, x: INSIDE[inside](f, w @ x), policy=policy)
+    loss = lambda x: jnp.sum(AROUND[around](layer, x))
     derivation = jaxviz.derive(loss, X)
     assert derivation.check(), derivation.check()
-    assert [u.name for u in derivation.unopened] == ["RematTraced"] * (around != "none")
+    assert derivation.unopened == ()
     np.testing.assert_array_equal(jax.jit(jaxviz.grad(loss))(X), jax.jit(jax.grad(loss))(X))
-    if around == "checkpoint":  # its three programs: what runs forward, what is computed again, and what is transposed
-        again = [e for e in derivation.backward.equations if e.primitive is compat.remat_p]
-        names = [e.primitive.name for _, program in again[0].programs for e in program.equations]
-        assert "tanh" in [e.primitive.name for e in derivation.forward.equations]
-        assert "sin" in names
-        assert "tanh" not in names
+
+
+@opens
+@pytest.mark.parametrize("flag", ["jax_remat3 jax_custom_vjp3"], indirect=True)
+def test_what_such_a_rule_saves_and_computes_again_is_shown_on_its_lines(flag):
+    f = by_remat_rules()
+    loss = lambda x: jnp.sum(jax.checkpoint(lambda w, x: f(w @ x))(W, x))
+    derivation = jaxviz.derive(loss, X)
+    (again,) = (e for e in derivation.backward.equations if e.primitive is compat.remat_p)
+    names = [e.primitive.name for _, program in again.programs for e in program.equations]
+    forward = [e.primitive.name for e in derivation.forward.equations]
+    assert "tanh" in forward
+    assert "reduce_precision" not in forward
+    assert "sin" in names
+    assert "tanh" not in names
+    before = lambda text: inspect.getsource(by_remat_rules).split(text)[0].count("\n")
+    at = lambda text: f"test_unopened.py:{inspect.getsourcelines(by_remat_rules)[1] + before(text)}"
+    (saved,) = (r for r in jaxviz.residuals(loss, X) if r.label == "t = jnp.tanh(x)")
+    assert f"{saved.location.file.rpartition('/')[2]}:{saved.location.line}" == at("t = jnp.tanh(x)")
+    report = str(jaxviz.policies(loss, X))
+    for row in (f"saved f32[3] 12 B {at('t = jnp.tanh(x)')}", f"recomputed f32[3] 12 B {at('jnp.cos(x)')}"):
+        assert row in " ".join(report.split())
+    assert "policy nothing_saveable, the default" in " ".join(report.split())
+    assert "Traced" not in report + str(jaxviz.residuals(loss, X)) + str(jaxviz.memory(loss, X))
+
+
+@opens
+@pytest.mark.parametrize("flag", ["jax_remat3"], indirect=True)
+def test_a_scan_in_a_checkpoint_stacks_what_all_iterations_share(flag):
+    def body(w, x):
+        factor = lambda: checkpoint_name(jnp.sin(w @ X), "h")
+        return jax.lax.scan(lambda c, _: (factor() * checkpoint_name(jnp.cos(c), "h"), None), x, None, length=3)[0]
+
+    policy = policies.save_only_these_names("h")
+    check = jaxviz.derive(lambda x: jnp.sum(jax.checkpoint(body, policy=policy)(jnp.outer(x, x), x)), X).check()
+    assert check, check

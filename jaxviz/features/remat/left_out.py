@@ -90,7 +90,8 @@ def _with_param(program: Program, name: str, values: Mapping[Equation, Any]) -> 
         if e not in values:
             return e
         op = e.operation
-        params = {**op.params, name: values[e]}
+        value = compat.policy_like(op.params[name], values[e]) if name == "policy" else values[e]
+        params = {**op.params, name: value}
         return replace(
             e, operation=make_operation(op.primitive, params, op.in_avals, op.out_avals, op.effects, op.context)
         )

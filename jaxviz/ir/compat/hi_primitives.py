@@ -16,6 +16,7 @@ from jax.extend.core import ClosedJaxpr, Primitive
 
 from jaxviz.ir.compat.custom_rules import has_jvp_alone
 from jaxviz.ir.compat.jaxprs import (
+    _AskedAfterRules,
     _AskedOfSome,
     function_debug_info,
     hi_linear_p,
@@ -27,7 +28,7 @@ from jaxviz.ir.compat.jaxprs import (
     unknown_debug_info,
     within,
 )
-from jaxviz.ir.compat.private import _config, _core, _hijax, _pe
+from jaxviz.ir.compat.private import _config, _core, _hijax, _pe, _remat
 from jaxviz.ir.compat.tracing import trace_to_jaxpr
 from jaxviz.ir.sharing import SharedTable, exact_params, is_data
 
@@ -70,8 +71,7 @@ def opened(primitive: Any, params: Mapping[str, Any], context: Any) -> tuple[Any
 
     That of a function with custom rules is named as without `jax_custom_vjp3` and `jax_custom_jvp3`.
 
-    Under `jax_remat3`, `jax.checkpoint` and `checkpoint_name` create such calls. A checkpoint in which a hi-primitive
-    decides itself what is saved has JAX's rule. The body is missing if `expand` works
+    Under `jax_remat3`, `jax.checkpoint` and `checkpoint_name` create such calls. The body is missing if `expand` works
     on what is written in place, or fails.
     """
     hi = params.get("_prim")
@@ -82,8 +82,9 @@ def opened(primitive: Any, params: Mapping[str, Any], context: Any) -> tuple[Any
         return _named(hi_linear_p, "custom_lin" if hi_function_name(params) else f"{kind}.linearized"), params
     if primitive != hi_primitive_p:
         return primitive, params
-    if _is_checkpoint(hi) and _OPENS_CHECKPOINTS and not _is_in_part_up_to_rules(hi.jaxpr):
-        policy = None if hi.policy is None else _AskedOfSome(hi.policy)
+    if _is_checkpoint(hi) and _OPENS_CHECKPOINTS:
+        asked = _AskedAfterRules if _is_in_part_up_to_rules(hi.jaxpr) else _AskedOfSome
+        policy = asked(hi.policy) if hi.policy is not None or asked is _AskedAfterRules else None
         checkpoint = {"jaxpr": hi.jaxpr, "prevent_cse": hi.prevent_cse, "differentiated": False, "policy": policy}
         return remat_p, checkpoint
     if _is_name(hi) and _OPENS_CHECKPOINTS:
@@ -288,12 +289,53 @@ def _is_in_part_up_to_rules(jaxpr: Any) -> bool:
 
 
 def _saves_by_rule(params: Mapping[str, Any]) -> bool:
-    if "_prim" not in params or _is_name(params["_prim"]):
+    if "_prim" in params and _is_checkpoint(params["_prim"]):
+        return _is_in_part_up_to_rules(params["_prim"].jaxpr)
+    return saves_by_rule(params)
+
+
+def saves_by_rule(params: Mapping[str, Any]) -> bool:
+    """Whether these are params of a hi-primitive that is in a checkpoint as its `remat_rule` says: one that decides
+    itself what is saved, such as one made by `defremat`, or that has no JVP rule by which the checkpoint has one."""
+    if "_prim" not in params or _is_name(params["_prim"]) or _is_checkpoint(params["_prim"]):
         return False
     hi = params["_prim"]
-    if _is_checkpoint(hi):
-        return _is_in_part_up_to_rules(hi.jaxpr)
-    return has_remat_rule(params) and (not hi_function_name(params) or hi.remat_rules is not None)
+    if hi_function_name(params):
+        return has_remat_rule(params) and hi.remat_rules is not None
+    return has_remat_rule(params) or (type(hi).jvp is _HiPrim.jvp and type(hi).vjp_fwd is not _HiPrim.vjp_fwd)
+
+
+def remat_rule(params: Mapping[str, Any], in_avals: Sequence[Any], policy: Any, context: Any) -> tuple[Any, Any]:
+    """What a hi-primitive does in a checkpoint by its own rule.
+
+    Args:
+      params, in_avals, context: of an equation of it.
+      policy: that of the checkpoint, of which a rule may ask.
+
+    Returns:
+      two ClosedJaxprs: operands → results, values to save, in the forward pass; and saved values, operands → results,
+      in the backward pass, where it is differentiated.
+    """
+    rest: list[Any] = []
+
+    def forward(*operands: Any) -> list[Any]:
+        call = lambda *xs: hi_primitive_p.bind(*xs, **params)
+        asked = policy.__wrapped__ if isinstance(policy, _AskedOfSome) else policy
+        with context.manager:
+            results, again = _remat.remat_transform(asked, call, *operands, custom_vjp_rules=True)
+        saved, tree = jax.tree.flatten(again)
+        rest[:] = tree, list(map(_core.typeof, saved))
+        return [*results, *saved]
+
+    def again(*args: Any) -> list[Any]:
+        with context.manager:
+            return list(jax.tree.unflatten(tree, args[: len(types)])(*args[len(types) :]))
+
+    info = unknown_debug_info(len(in_avals), 0)
+    now = trace_to_jaxpr(forward, in_avals, info, keeps_rules=False).jaxpr
+    tree, types = rest
+    avals = (*types, *in_avals)
+    return now, trace_to_jaxpr(again, avals, unknown_debug_info(len(avals), 0), keeps_rules=False).jaxpr
 
 
 def has_remat_rule(params: Mapping[str, Any]) -> bool:

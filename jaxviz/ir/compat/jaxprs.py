@@ -162,9 +162,38 @@ class _AskedOfSome:
     __wrapped__: Any
 
     def __call__(self, primitive: Any, *avals: Any, **params: Any) -> Any:
-        if primitive in _ASKED_OF:
+        if primitive in _ASKED_OF and self.__wrapped__ is not None:
             return self.__wrapped__(primitive, *avals, **params)
         return _saves_all(self)
+
+
+@dataclass(frozen=True)
+class _AskedAfterRules(_AskedOfSome):
+    """The policy of a checkpoint with operations in it that decide themselves what is saved, or None; see
+    `remat_rule`."""
+
+
+def asks_rules(policy: Any) -> bool:
+    """Whether in a checkpoint with this policy, operations with a rule of their own decide what they save."""
+    return isinstance(policy, _AskedAfterRules) and not _saves_all(policy)
+
+
+def stacks_all(policy: Any) -> bool:
+    """Whether a scan in a checkpoint with this policy stacks also what it saves of values that all iterations share, as
+    under `jax_remat3`."""
+    return isinstance(policy, _AskedOfSome) and not _saves_all(policy)
+
+
+def policy_like(old: Any, new: Any) -> Any:
+    """A checkpoint policy, or None, for a checkpoint that has another one: JAX asks it about the same."""
+    if not isinstance(old, _AskedOfSome) or (new is None and not isinstance(old, _AskedAfterRules)):
+        return new
+    return type(old)(inspect.unwrap(new))
+
+
+def policy_of_user(policy: Any) -> Any:
+    """A checkpoint policy; None if the user gave none."""
+    return None if isinstance(policy, _AskedOfSome) and policy.__wrapped__ is None else policy
 
 
 def left_out_by(policy: Any, primitive: Any) -> bool:

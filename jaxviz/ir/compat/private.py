@@ -33,6 +33,7 @@ from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import batching as _batching
 from jax._src.interpreters import partial_eval as _pe
 from jax._src.interpreters import pxla as _pxla
+from jax._src.interpreters import remat as _remat
 from jax._src.lax import lax as _lax
 from jax._src.lax import slicing as _slicing
 from jax._src.lax.control_flow import conditionals as _conditionals
