@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr
 
 from jaxviz.analysis.budgets import read_amount
-from jaxviz.analysis.on_values import without_references
+from jaxviz.analysis.on_values import is_differentiated_on_values, passes_on_values, without_references
 from jaxviz.analysis.walk import location_of
 from jaxviz.arguments import Argnums, flat_arguments, positions
 from jaxviz.derivation import Derivation, derive
@@ -25,7 +25,7 @@ from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.report.tables import short_location
 from jaxviz.runtime.donated import check_not_donated
-from jaxviz.runtime.references import repeated_references, uses_references
+from jaxviz.runtime.references import repeated_references, uses_mutable_types, uses_references
 
 if TYPE_CHECKING:
     from jaxviz.features.nans.report import Event, NanReport
@@ -76,11 +76,11 @@ def step(
             )
     inputs = [compat.canonicalize(x) for x in inputs]
     said = ""
-    repeats = next(repeated_references(derivation.primal), None)
+    with_refs = derivation, inputs
     if uses_references(derivation.primal):
         said = _ON_VALUES
-        pure = without_references(derivation, inputs, derivation.primal.arg_names)
-        derivation, inputs = pure.derivation, list(pure.inputs)
+        derivation, taken = without_references(derivation, inputs, derivation.primal.arg_names)
+        inputs = list(taken.inputs)
     budget = _budget(memory)
     runs_backward = backward
     if backward is None:
@@ -88,8 +88,8 @@ def step(
     note = "" if runs_backward else "Only the function runs: for a backward pass give `cotangents` of its result."
     if runs_backward:
         try:
-            if repeats is not None:
-                raise NoRuleError(f"{describe_equation(repeats)} {_REPEATS}")
+            if said and not _is_as_on_values(with_refs[0]):
+                return _with_backward(*with_refs, cotangents, budget, said, on_values=True)
             return _with_backward(derivation, inputs, cotangents, budget, said)
         except (EquationError, NotImplementedError, ValueError) as error:
             if backward or isinstance(error, SteppingError):
@@ -101,7 +101,21 @@ def step(
 
 
 _ON_VALUES = "In place of a mutable reference the programs have what is in it, another value after each write."
-_REPEATS = "uses a mutable reference, which JAX may read and write again in the backward pass."
+
+
+def _is_as_on_values(derivation: Derivation) -> bool:
+    """Whether the gradient is that of the same function without references.
+
+    Raises:
+      NoRuleError: that is not known.
+    """
+    repeats = next(repeated_references(derivation.primal), None)
+    if repeats is not None and uses_mutable_types(derivation.primal):
+        raise NoRuleError(
+            f"{describe_equation(repeats)} uses a mutable reference, which JAX may read and write again in the "
+            "backward pass, beside a value of a mutable type."
+        )
+    return is_differentiated_on_values(derivation)
 
 
 def _derived(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums) -> tuple[Derivation, list[Any]]:
@@ -126,7 +140,9 @@ def _is_one_number(derivation: Derivation) -> bool:
     return not aval.shape and bool(jnp.issubdtype(aval.dtype, jnp.floating))
 
 
-def _with_backward(derivation: Derivation, inputs: list[Any], cotangents: Any, budget: int, note: str) -> Stepper:
+def _with_backward(
+    derivation: Derivation, inputs: list[Any], cotangents: Any, budget: int, note: str, on_values: bool = False
+) -> Stepper:
     primal = derivation.primal
     avals = [compat.cotangent_type(a.aval) for a in primal.outvars[: derivation.n_results]]
     if cotangents is None:
@@ -150,10 +166,22 @@ def _with_backward(derivation: Derivation, inputs: list[Any], cotangents: Any, b
                     f"a cotangent must have the type of its result, {a.str_short()}; got {x.dtype}{list(x.shape)}"
                 )
             seeds.append(x)
-    n = len(primal.outvars)
+    n, n_residuals = len(primal.outvars), derivation.n_residuals
+    forward, backward = derivation.forward, derivation.backward
+    closed_over: tuple[Any, ...] = ()
+    if on_values:
+        passes = passes_on_values(derivation, inputs, primal.arg_names)
+        forward, backward, closed_over = passes.forward, passes.backward, passes.closed_over
+        inputs = list(passes.taken.inputs)
+
+    def inputs_of_backward(machine: Machine) -> list[Any]:
+        outs = machine.results("forward")
+        refs = [outs[x] if isinstance(x, int) else x for x in closed_over]
+        return [*outs[n : n + n_residuals], *seeds, *refs]
+
     stages = [
-        StepperStage("forward", derivation.forward, lambda _: inputs),
-        StepperStage("backward", derivation.backward, lambda machine: [*machine.results("forward")[n:], *seeds]),
+        StepperStage("forward", forward, lambda _: inputs),
+        StepperStage("backward", backward, inputs_of_backward),
     ]
     return Stepper(derivation, Machine(stages, budget), note)
 

@@ -12,7 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.analysis.naming import Naming
-from jaxviz.analysis.on_values import CLOSED_OVER, without_references
+from jaxviz.analysis.on_values import (
+    CLOSED_OVER,
+    Contents,
+    OriginsKept,
+    contents,
+    is_differentiated_on_values,
+    without_references,
+)
 from jaxviz.analysis.training_step import stores_gradient, takes_gradient
 from jaxviz.arguments import Argnums, arrays_by_name, flat_arguments, positions
 from jaxviz.derivation import Derivation, derive_call
@@ -48,7 +55,6 @@ from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import NoArrayError, NoRuleError
 from jaxviz.ir.options import flag
-from jaxviz.ir.origin import ancestors
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.ir.usage import check_values
@@ -74,6 +80,7 @@ class _Subject:
       title: the subject of a report; see `Derivation.gradient`.
       n_values: how many of the results are the function's own; the others are gradients.
       unsearched: what was not searched, and why.
+      stepped: the inputs of the derivation, if they are others.
     """
 
     traced: Program
@@ -87,6 +94,7 @@ class _Subject:
     is_loss: bool
     has_gradient: bool = False
     unsearched: str = ""
+    stepped: tuple[Any, ...] | None = None
 
     @cached_property
     def program(self) -> Program:
@@ -157,7 +165,7 @@ def find_nan(
             report = NanReport(subject.function, (), None, (), None, (), others)
         else:
             return None
-    ran = remembered(Ran(subject.derivation, subject.inputs, subject.has_gradient))
+    ran = remembered(Ran(subject.derivation, subject.stepped or subject.inputs, subject.has_gradient))
     notes = filter(None, [report.note, *unopened_note(find_unopened([subject.program]))])
     return replace(report, title=subject.title, unsearched=subject.unsearched, note=" ".join(notes), ran=ran)
 
@@ -282,7 +290,7 @@ def _subject(
     alone = _Subject(
         primal, inputs, names, results, primal.name, f"function `{primal.name}`", d, len(primal.outvars), _is_loss(d)
     )  # fmt: skip
-    alone = _on_values(alone) if uses_references(primal) else alone
+    with_refs, alone = alone, _on_values(alone) if uses_references(primal) else alone
     if gradient and not _is_loss(d):
         raise TypeError(
             "find_nan(gradient=True) needs a function that returns one real number, or a pair of one and auxiliary "
@@ -298,7 +306,8 @@ def _subject(
         raise TypeError(f"The gradient of {primal.name} cannot be searched: {refused}")
     if not refused:
         try:
-            _check_gradient_as_on_values(d)
+            if not _has_gradient_as_on_values(d):
+                return _gradient_on_values(with_refs)
             return _with_gradient(alone)
         except Exception as error:  # ours, and those of anybody's rules
             if gradient:
@@ -344,13 +353,16 @@ def _is_plain_call(equation: Equation) -> bool:
 
 def _on_values(alone: _Subject) -> _Subject:
     """The same function without mutable references."""
-    pure = without_references(alone.derivation, alone.inputs, alone.names)
-    results = (*alone.results, *(f"what is then in {name}" for name in pure.written))
-    program = pure.derivation.primal
+    derivation, taken = without_references(alone.derivation, alone.inputs, alone.names)
+    program = derivation.primal
     return replace(
-        alone, traced=program, inputs=pure.inputs, names=pure.names, results=results, derivation=pure.derivation,
-        n_values=len(program.outvars),
+        alone, traced=program, inputs=taken.inputs, names=taken.names, results=(*alone.results, *_written(taken)),
+        derivation=derivation, n_values=len(program.outvars),
     )  # fmt: skip
+
+
+def _written(taken: Contents) -> Iterator[str]:
+    return (f"what is then in {name}" for name in taken.written)
 
 
 def _has_own_rule(e: Equation) -> bool:
@@ -358,24 +370,24 @@ def _has_own_rule(e: Equation) -> bool:
     return of(e) is HI_PRIMITIVE and not compat.touches_mutable(e.operation)
 
 
-def _check_gradient_as_on_values(d: Derivation) -> None:
-    """Raises an error if JAX may compute another gradient of a function than it does of the same function on values."""
-    for e in repeated_references(d.primal):
-        raise NoRuleError(
-            f"{describe_equation(e)} uses a mutable reference, which JAX may read and write again in the backward pass."
-        )
-    ruled = (e for _, e in d.primal.walk() if _has_own_rule(e)) if uses_mutable_types(d.primal) else ()
-    for e in ruled:
-        raise NoRuleError(
-            f"{describe_equation(e)} has a rule of its own, which find_nan does not follow beside a value of "
-            "a mutable type."
-        )
-    for program in (d.forward, d.backward) if d.linear.outvars else (d.forward,):
-        for _, e in program.walk():
-            if compat.touches_ref(e.operation) and any(of(a).has_custom_rule for a in ancestors(e)):
-                raise NoRuleError(
-                    f"{describe_equation(e)} in a custom rule uses a mutable reference, which find_nan does not follow."
-                )
+def _has_gradient_as_on_values(d: Derivation) -> bool:
+    """Whether JAX computes the same gradient of a function as of the same function on values.
+
+    Raises:
+      NoRuleError: that is not known.
+    """
+    if uses_mutable_types(d.primal):
+        for e in repeated_references(d.primal):
+            raise NoRuleError(
+                f"{describe_equation(e)} uses a mutable reference, which JAX may read and write again in the backward "
+                "pass, beside a value of a mutable type."
+            )
+        for e in (e for _, e in d.primal.walk() if _has_own_rule(e)):
+            raise NoRuleError(
+                f"{describe_equation(e)} has a rule of its own, which find_nan does not follow beside a value of "
+                "a mutable type."
+            )
+    return is_differentiated_on_values(d)
 
 
 def _arrays_of(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -424,20 +436,43 @@ def _is_gradient(program: Program) -> bool:
 
 def _with_gradient(alone: _Subject) -> _Subject:
     """Maps inputs also to the gradient of the first result with respect to the inputs that it depends on."""
-    d, builder = alone.derivation, Builder()
-    invars = [Var(a) for a in d.forward.in_avals]
-    values, residuals = partition(builder.inline(d.forward, invars), alone.n_values)
-    gradient: Sequence[Atom] = ()
-    if d.linear.outvars:
-        one = Literal(np.ones((), values[0].aval.dtype), compat.cotangent_type(values[0].aval))
-        gradient = builder.inline(d.backward, [*residuals, one])
+    d = alone.derivation
     results = (
         "the loss",
         *(name.replace("the result[1]", "the auxiliary result", 1) for name in alone.results[1:]),
         *(f"the gradient in {name}" for name in select(d.reached, alone.names)),
     )
-    program = builder.program(invars, [*values, *gradient], like=d.primal)
+    program = _joined(d, alone.n_values)
     return replace(alone, traced=program, results=results, title=d.gradient, has_gradient=True)
+
+
+def _joined(d: Derivation, n_values: int) -> Program:
+    """Inputs → results, gradient."""
+    builder = Builder()
+    invars = [Var(a) for a in d.forward.in_avals]
+    values, residuals = partition(builder.inline(d.forward, invars), n_values)
+    gradient: Sequence[Atom] = ()
+    if d.linear.outvars:
+        one = Literal(np.ones((), values[0].aval.dtype), compat.cotangent_type(values[0].aval))
+        gradient = builder.inline(d.backward, [*residuals, one])
+    return builder.program(invars, [*values, *gradient], like=d.primal)
+
+
+def _gradient_on_values(alone: _Subject) -> _Subject:
+    """The same of a function whose gradient uses references otherwise than the function on values would: both passes
+    are derived with the references, and these replaced afterwards, so that the backward pass reads what is in them
+    then."""
+    gradient = _with_gradient(alone)
+    program, closed_over = OriginsKept().without_references(gradient.traced)
+    taken = contents(closed_over, alone.inputs, alone.names, alone.derivation.nonzeros, is_high=False)
+    n, n_own = alone.n_values, len(gradient.results)
+    in_order = (*range(n), *range(n_own, len(program.outvars)), *range(n, n_own))
+    names = (*gradient.results, *_written(taken))
+    return replace(
+        gradient, traced=with_results(program, [program.outvars[i] for i in in_order]), inputs=taken.inputs,
+        names=taken.names, results=tuple(names[i] for i in in_order), n_values=n + len(taken.written),
+        stepped=alone.inputs,
+    )  # fmt: skip
 
 
 def _result_paths(tree: Any, n: int) -> list[str]:
