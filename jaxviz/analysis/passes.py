@@ -133,6 +133,8 @@ class Opening:
         self.mark = mark
         self.done: dict[Program, Program] = {}
         self.residuals: dict[_Key, tuple[Var, ...]] = {}  # without references, which no scan stacks
+        self.operands: dict[Atom, Atom] = {}
+        """For residuals of the new passes that are operands, these."""
         self.forward: dict[Equation, int] = {}
         self.backward: set[Equation] = set()
 
@@ -153,10 +155,10 @@ class Opening:
         equations = []
         for e in program.equations:
             if e.primitive is not pass_p:
-                stacks = _stacked_by(e)
+                stacks = _stacked_by(e, outer)
                 e = self._holder(e, outer, available) if e.programs else e
                 if stacks:
-                    e, stacked = self._stacking(e, stacks)
+                    e, stacked = self._stacking(e, stacks, outer)
                     available.update(stacked)
             elif e.params["is_forward"]:
                 replaced = e.outvars[e.params["n_results"] :]
@@ -177,7 +179,8 @@ class Opening:
         if mark == self.mark:
             self.forward[call] = n_results
         operands = dict(zip(passed.invars, e.invars, strict=True))
-        pairs = zip(passed.outvars[n_results:], residuals, strict=True)
+        pairs = tuple(zip(passed.outvars[n_results:], residuals, strict=True))
+        self.operands.update((v, operands[a]) for a, v in pairs if a in operands)
         return call, tuple(
             [operands[a] if compat.is_mutable(a.aval) else v for a, v in pairs]
         )  # a reference is no result
@@ -204,7 +207,8 @@ class Opening:
         others = {b.program for b in bodies(e)} - {b.program for b in running}
         n, first = kind.n_fixed(e.operation), running[0].operands[0]
         rows = set(_scanned_inputs(e, running[0], outer).values())
-        sliced = dict.fromkeys(a for key, atoms in read.items() if rows.intersection(key) for a in atoms)
+        of_rows = (a for key, atoms in read.items() if rows.intersection(key) for a in atoms)
+        sliced = dict.fromkeys(a for a in of_rows if isinstance(a, Slice))
         added = [a for a in dict.fromkeys(a for atoms in read.values() for a in atoms) if a not in sliced]
         changed = []
         for body in running:
@@ -225,16 +229,26 @@ class Opening:
         operands = (*before, *map(_whole, added), *compress(own, keep), *map(_whole, sliced))
         return Equation(operation, operands, e.outvars, e.source, e.origin)
 
-    def _stacking(self, e: Equation, stacks: Mapping[_Key, _Key]) -> tuple[Equation, _Available]:
-        """A scan that stacks the new residuals of the forward passes in it in place of those that it stacked."""
+    def _stacking(
+        self, e: Equation, stacks: Mapping[_Key, _Key], outer: Mapping[Atom, _Value]
+    ) -> tuple[Equation, _Available]:
+        """A scan that stacks the new residuals of the forward passes in it in place of those that it stacked. Arguments
+        that it did not stack, since they are put back, are read where they are."""
         scan, replaced = ScanParams(e.operation), {a for key in stacks for a in key}
-        new = {a: scan.outer(a, True) for key in stacks for a in self.residuals[key]}
+        same = _same_inputs(e, bodies(e)[0], outer)
+        there: dict[Atom, _Value] = {}
+        for key, stacked in stacks.items():
+            put_back = {*stacked} - {Slice(v, v.aval) for v in e.outvars}
+            for a in self.residuals[key]:
+                argument = same.get(self.operands[a]) if a in self.operands else None
+                there |= {a: argument} if argument is not None and argument in put_back else {}
+        new = {a: scan.outer(a, True) for key in stacks for a in self.residuals[key] if a not in there}
         keep = [a not in replaced for a in scan.body.outvars]
         body = with_results(scan.body, (*compress(scan.body.outvars, keep), *new))
         operation = scan.like(body, scan.n_consts, scan.n_carry)
-        e = replace(e, operation=operation, outvars=(*compress(e.outvars, keep), *new.values()))
-        slices = lambda key: tuple([Slice(new[a], a.aval) for a in self.residuals[key]])
-        return e, {stacked: slices(key) for key, stacked in stacks.items()}
+        there |= {a: Slice(v, a.aval) for a, v in new.items()}
+        read = {stacked: tuple([there[a] for a in self.residuals[key]]) for key, stacked in stacks.items()}
+        return replace(e, operation=operation, outvars=(*compress(e.outvars, keep), *new.values())), read
 
 
 def _whole(a: _Value) -> Atom:
@@ -242,23 +256,51 @@ def _whole(a: _Value) -> Atom:
     return whole
 
 
-def _stacked_by(e: Equation) -> dict[_Key, _Key]:
-    """For the residuals of each forward pass in the body of a scan that stacks them, these stacked ones."""
+def _stacked_by(e: Equation, outer: Mapping[Atom, _Value] = MappingProxyType({})) -> dict[_Key, _Key]:
+    """For the residuals of each forward pass in the body of a scan that stacks them, these stacked ones. One that it
+    does not stack, since it is an argument that is put back, is what the scan reads there."""
     if not is_scan(e):
         return {}
     scan = ScanParams(e.operation)
     ys = dict(zip(scan.body.outvars[scan.n_carry :], e.outvars[scan.n_carry :], strict=True))
-    forward = (f.outvars[f.params["n_results"] :] for f in scan.body.equations if _is_pass(f, is_forward=True))
-    return {key: tuple([Slice(ys[a], a.aval) for a in key]) for key in forward if key and ys.keys() >= set(key)}
+    same = _same_inputs(e, bodies(e)[0], outer)
+    stacked: dict[_Key, _Key] = {}
+    for f in scan.body.equations:
+        if not _is_pass(f, is_forward=True):
+            continue
+        key = f.outvars[f.params["n_results"] :]
+        arguments = (None if i is None else same.get(f.invars[i]) for i in f.params["from_inputs"])
+        values = [Slice(ys[a], a.aval) if a in ys else x for a, x in zip(key, arguments, strict=True)]
+        if any(a in ys for a in key) and None not in values:
+            stacked[key] = tuple([v for v in values if v is not None])
+    return stacked
 
 
-def times_stacked(program: Program, mark: int) -> int:
-    """How often the residuals of a gradient are in memory at once, because a scan stacks those of each iteration."""
+@dataclass(frozen=True, slots=True)
+class Stacked:
+    """That a scan stacks the residuals of a gradient in each iteration.
+
+    Args:
+      times: how often these are in memory at once; 1 if no scan stacks them.
+      arguments, put_back: how many of them are arguments; and of those, how many it does not stack.
+    """
+
+    times: int
+    arguments: int = 0
+    put_back: int = 0
+
+
+def stacked_by_scan(program: Program, mark: int) -> Stacked:
+    """How a scan stacks the residuals of a gradient."""
     is_this = lambda e: _is_pass(e, is_forward=True) and e.params["mark"] == mark
     e, within = next((e, within) for e, within in with_holders(program) if is_this(e))
-    if not within or e.outvars[e.params["n_results"] :] not in _stacked_by(within[-1]):
-        return 1
-    return of(within[-1]).trip_count(within[-1].operation) or 1
+    residuals = e.outvars[e.params["n_results"] :]
+    if not within or residuals not in (stacks := _stacked_by(within[-1])):
+        return Stacked(1)
+    own = {Slice(v, v.aval) for v in within[-1].outvars}
+    read = [a for a, i in zip(stacks[residuals], e.params["from_inputs"], strict=True) if i is not None]
+    times = of(within[-1]).trip_count(within[-1].operation) or 1
+    return Stacked(times, len(read), sum(a not in own for a in read))
 
 
 def _resolved(atoms: Sequence[Atom], outer: Mapping[Atom, _Value]) -> _Key:

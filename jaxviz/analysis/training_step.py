@@ -22,8 +22,9 @@ from jaxviz.analysis.passes import (
     OpenedStep,
     Opening,
     Passes,
+    Stacked,
     pass_p,
-    times_stacked,
+    stacked_by_scan,
     with_passes_together,
 )
 from jaxviz.analysis.vjp_objects import derivation_of_vjp
@@ -77,9 +78,9 @@ class TrainingStep:
         return self.gradients[self.mark].taken_by(self)
 
     @property
-    def times_stacked(self) -> int:
-        """How often the residuals of `gradient` are in memory at once; more than once if a scan stacks them."""
-        return times_stacked(self.traced, self.mark)
+    def stacked(self) -> Stacked:
+        """How a scan stacks the residuals of `gradient`, so that they are in memory more than once."""
+        return stacked_by_scan(self.traced, self.mark)
 
     def again(self, other: Callable[[Any], Any]) -> TrainingStep:
         """The same step traced again; see `Derivation.again`."""

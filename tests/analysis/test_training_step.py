@@ -283,6 +283,42 @@ def stacked_in_jit(params, momentum, batch):
     return *updated(params, momentum, summed(pulls, jnp.arange(4.0))), values
 
 
+def put_back_in_a_scan(params, momentum, batch):
+    """The same, and what `jax.vjp` returns holds no argument: the second scan puts them back."""
+    parts = microbatches(batch)
+    take = lambda c, part: (c, jax.vjp(loss, params, part, saveable_args=False))
+    _, (values, pulls) = lax.scan(take, 0, parts)
+
+    def add(total, x):
+        pull, part = x
+        pull.args_res[:] = [params, part]
+        return jax.tree.map(jnp.add, total, pull(jnp.ones(()))[0]), None
+
+    gradient, _ = lax.scan(add, jax.tree.map(jnp.zeros_like, params), (pulls, parts), reverse=True)
+    return *updated(params, momentum, gradient), values
+
+
+def weights_put_back(params, momentum, batch):
+    """Only the weights are put back; the scan stacks each part of the batch."""
+    take = lambda c, part: (c, jax.vjp(loss, params, part, saveable_args=(False, True)))
+    _, (values, pulls) = lax.scan(take, 0, microbatches(batch))
+
+    def add(total, pull):
+        pull.args_res[0] = params
+        return jax.tree.map(jnp.add, total, pull(jnp.ones(()))[0]), None
+
+    gradient, _ = lax.scan(add, jax.tree.map(jnp.zeros_like, params), pulls)
+    return *updated(params, momentum, gradient), values
+
+
+def carried_along(params, momentum, batch):
+    """A loop carries what `jax.vjp` returned, and applies it in each iteration."""
+    value, pull = jax.vjp(lambda p: loss(p, batch), params)
+    add = lambda c, scale: ((jax.tree.map(jnp.add, c[0], c[1](scale)[0]), c[1]), None)
+    (gradient, _), _ = lax.scan(add, (jax.tree.map(jnp.zeros_like, params), pull), jnp.array([0.25, 0.75]))
+    return *updated(params, momentum, gradient), value
+
+
 def layer_by_layer(params, momentum, batch):
     """The backward pass of each layer is taken by hand, from the last to the first."""
     layer = lambda w, x: x + jnp.tanh(x @ w)
@@ -311,7 +347,8 @@ STEPS = (
     exchanging, unread, forward_and_backward, through_jit, taken_apart, into_references, some_wanted,
     in_a_branch, in_a_branch_of_a_loop, by_jaxviz, by_jaxviz_in_jit, by_the_vjp_of_jaxviz, recomputing, by_jacobian,
     in_checkpoints, in_a_while_loop, with_statistics, read_in_a_checkpoint, stacked_by_a_scan, stacked_in_jit,
-    layer_by_layer, with_all_outputs, first_applied_last,
+    layer_by_layer, with_all_outputs, first_applied_last, carried_along,
+    *((put_back_in_a_scan, weights_put_back) if jax.__version_info__ >= (0, 11) else ()),
 )  # fmt: skip
 
 
@@ -338,7 +375,8 @@ def test_a_step_with_its_passes_as_equations_gives_what_jax_gives(step):
     [
         plain, aux, jitted, accumulated, through_jit, into_references, some_wanted, in_a_branch, in_a_branch_of_a_loop,
         in_two_branches, by_jaxviz, recomputing, by_jacobian, in_a_while_loop, stacked_by_a_scan, stacked_in_jit,
-        layer_by_layer,
+        layer_by_layer, carried_along,
+        *((put_back_in_a_scan, weights_put_back) if jax.__version_info__ >= (0, 11) else ()),
     ],
     ids=lambda f: f.__name__,
 )  # fmt: skip
@@ -359,9 +397,25 @@ OF_THE_LOSS = (
 
 @pytest.mark.parametrize(("step", "times"), [(stacked_by_a_scan, 4), (layer_by_layer, 3), (accumulated, 1)])
 def test_residuals_say_that_a_scan_stacks_them(step, times):
-    assert trace_training_step(step, (W, W, BATCH), {}).times_stacked == times
+    assert trace_training_step(step, (W, W, BATCH), {}).stacked.times == times
     said = " ".join(str(jaxviz.residuals(step, W, W, BATCH)).split())
     assert (f"stacks what each of its {times} iterations saves" in said) == (times > 1)
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="before JAX 0.11 every argument is held")
+def test_arguments_that_are_put_back_are_not_stacked():
+    """The oracle is what `jax.vjp` returns, whose leaves the scan stacks."""
+    said = lambda step: " ".join(str(jaxviz.residuals(step, W, W, BATCH)).split())
+    assert "; the arguments that the backward pass reads are put back: this is about one" in said(put_back_in_a_scan)
+    assert "the backward pass reads, except for those that are put back: this is about one" in said(weights_put_back)
+    assert "with the arguments that the backward pass reads: this is about one" in said(stacked_by_a_scan)
+    part = jax.tree.map(lambda a: a[0], microbatches(BATCH))
+    for step, saveable in ((put_back_in_a_scan, False), (weights_put_back, (False, True))):
+        held = jax.tree.leaves(jax.vjp(loss, W, part, saveable_args=saveable)[1])
+        opened = trace_training_step(step, (W, W, BATCH), {}).opened().program
+        scan = next(e for _, e in opened.walk() if e.primitive.name == "scan")
+        stacked = sum(v.aval.size for v in scan.outvars if v.aval.dtype == np.float32)
+        assert stacked == 4 * (1 + sum(np.size(x) for x in held))
 
 
 def read_besides(params, momentum, batch):

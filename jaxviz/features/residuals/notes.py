@@ -96,11 +96,16 @@ def not_followed_note(derivation: Derivation) -> tuple[str, ...]:
 def _stacked_note(derivation: Derivation) -> tuple[str, ...]:
     """That a scan of the training step keeps what each iteration saves, as in a pipeline by hand."""
     step = derivation.step
-    if step is None or (times := step.times_stacked) == 1:
+    if step is None or (stacked := step.stacked).times == 1:
         return ()
+    arguments = ", with the arguments that the backward pass reads"
+    if 0 < stacked.put_back < stacked.arguments:
+        arguments += ", except for those that are put back"
+    elif stacked.put_back:
+        arguments = "; the arguments that the backward pass reads are put back"
     return (
-        f"A scan of `{step.name}` stacks what each of its {times:,} iterations saves, with the arguments that the "
-        "backward pass reads: this is about one of them, and jaxviz.memory counts all.",
+        f"A scan of `{step.name}` stacks what each of its {stacked.times:,} iterations saves{arguments}: this is about "
+        "one of them, and jaxviz.memory counts all.",
     )
 
 
