@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxviz.derivation import STAGES
 from jaxviz.higher_order import Body, bodies, carried, is_choice, is_loop, is_scan, of
+from jaxviz.ir import compat
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.syntax import Atom, Equation, Program
 from jaxviz.page.schema import KINS
@@ -154,7 +155,7 @@ class Variables:
 
     def _read_rules(self) -> None:
         """The variables of a rule belong to the result of the rule's equation; in a transposition, to the operand to
-        whose cotangent they lead, if there is only one."""
+        whose cotangent they lead, if there is only one. What is read from a mutable reference belongs to that."""
         first = self.first
         has_cotangent = {j for i, j in self.of.items() if self.kin[i] == _COTANGENT}
         has_cotangent.update(j for _, j, kin in self.others if kin == _COTANGENT)
@@ -166,6 +167,9 @@ class Variables:
                 role = e.origin.role if e.origin is not None else "primal"
                 if not is_derived or role in ("residual", "recomputation"):
                     self.computed.update([first[v] for v in e.outvars])
+                if e.invars and not e.programs and compat.is_ref(e.invars[0].aval):
+                    ref = first[e.invars[0]]
+                    self.of |= {first[v]: ref for v in e.outvars if first[v] not in self.of and ref < first[v]}
                 if e.origin is None:
                     continue
                 kin = _OF_ROLE.get(role, _VALUE) if is_derived else _VALUE

@@ -26,32 +26,38 @@ BY_NAME = {case.name: case for case in CASES}
 SEVERAL = jax.jit(lambda x: jnp.sin(x) * x)
 
 
+def numbered(derivation):
+    """The variables of the stages that a derivation has, numbered in the order of their programs."""
+    programs, stage_of, holders, stages = [], [], [], []
+    count = itertools.count()
+    for i, key in enumerate(STAGES):
+        try:
+            top = getattr(derivation, key)
+        except Exception:  # for example a while loop's backward program
+            continue
+        numbers = {}
+        todo = [(top, None)]
+        while todo:
+            program, holder = todo.pop()
+            programs.append(program)
+            stage_of.append(i)
+            holders.append(holder)
+            own = (*program.constvars, *program.invars, *(v for e in program.equations for v in e.outvars))
+            for v in own:
+                if v not in numbers:
+                    numbers[v] = next(count)
+            todo += [(p, e) for e in program.equations for _, p in e.programs]
+        stages.append(numbers)
+    return Variables(stages, programs, stage_of, holders)
+
+
 class Known:
     """A derivation, its variables by number, and the values of those at the top level of its stages."""
 
     def __init__(self, case):
         self.derivation = jaxviz.derive(case.fun, *case.args, argnums=tuple(range(len(case.args))))
-        self.programs, self.stage_of, holders, self.stages = [], [], [], []
-        count = itertools.count()
-        for i, key in enumerate(STAGES):
-            try:
-                top = getattr(self.derivation, key)
-            except Exception:  # for example a while loop's backward program
-                continue
-            numbers = {}
-            todo = [(top, None)]
-            while todo:
-                program, holder = todo.pop()
-                self.programs.append(program)
-                self.stage_of.append(i)
-                holders.append(holder)
-                own = (*program.constvars, *program.invars, *(v for e in program.equations for v in e.outvars))
-                for v in own:
-                    if v not in numbers:
-                        numbers[v] = next(count)
-                todo += [(p, e) for e in program.equations for _, p in e.programs]
-            self.stages.append(numbers)
-        self.found = Variables(self.stages, self.programs, self.stage_of, holders)
+        self.found = numbered(self.derivation)
+        self.programs, self.stage_of, self.stages = self.found.programs, self.found.stage_of, self.found.stages
         self.columns = self.found.columns()
         self.values = self._run()
 
@@ -193,3 +199,34 @@ def test_calls_of_one_program_are_told_apart():
 
 def test_literals_have_no_number():
     assert not any(isinstance(a, Literal) for numbers in Known(BY_NAME["scalars"]).stages for a in numbers)
+
+
+def swapped_in_a_loop(x):
+    r = jax.new_ref(x)
+    first = r[...] * 2.0
+    jax.lax.scan(lambda c, _: (c + jnp.sum(jax.ref.swap(r, ..., jnp.sin(r[...]))), None), 0.0, None, length=2)
+    return jnp.sum(jax.freeze(r) * first)
+
+
+def test_what_is_read_from_a_reference_belongs_to_it_in_all_its_versions():
+    """In a loop too, and so do tangents of what is read: on the page they have one hue."""
+    d = jaxviz.derive(swapped_in_a_loop, jnp.arange(3.0))
+    found = numbered(d)
+    stages, columns = found.stages, found.columns()
+    value, of = columns["variable_value"], columns["variable_of"]
+
+    def family(stage, v):
+        i = value[stages[stage][v]]
+        while of[i] >= 0:
+            i = value[of[i]]
+        return i
+
+    made = next(e for e in d.primal.equations if e.primitive.name.endswith("new_ref"))
+    reference = family(0, made.outvars[0])
+    read = [
+        (i, v) for i in (0, 1, 2) for _, e in getattr(d, STAGES[i]).walk()
+        if e.primitive.name in ("get", "swap", "freeze") for v in e.outvars
+    ]  # fmt: skip
+    assert len(read) > 10
+    assert {family(i, v) for i, v in read} == {reference}
+    assert family(0, d.primal.invars[0]) != reference

@@ -1,4 +1,5 @@
-/** The hues of variables: one per value, shared with its tangents and cotangents. */
+/** The hues of variables: one per value, shared with its tangents and cotangents, and one per mutable reference, shared
+ * with what is read from it. */
 
 import type { Sliced } from "../base/slices";
 import type { Model } from "./model";
@@ -12,7 +13,7 @@ const SLICE = 500;
 export class Hues {
   /** By value. */
   private readonly hues: Int8Array;
-  /** The last value with each hue. */
+  /** The last turn at which each was assigned. */
   private readonly last = new Int32Array(HUES).fill(-1);
   private turn = 0;
 
@@ -47,6 +48,7 @@ export class Hues {
     if (of >= 0) {
       this.give(of);
       hues[value] = this.of(of);
+      last[hues[value]!] = this.turn++;
       return;
     }
     let taken = 0;
