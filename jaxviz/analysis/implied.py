@@ -367,10 +367,24 @@ class _Product:
         of_each = [split.dims[d] for split, d in zip(self.operands, pair, strict=True)]
         is_alike = all(a in ((), axes) for a in of_each)
         if is_alike and not self._taken & set(axes):
-            return axes
+            return () if self._gathers(pair, axes) else axes
         # If an axis splits nothing, XLA splits what it sums over along that one.
         used = {a for split in (*self.operands, self.after) for dim in split.dims for a in dim}
         return () if all(n == 1 or a in used for a, n in self.after.sizes.items()) else None
+
+    def _gathers(self, pair: tuple[int, int], axes: tuple[str, ...]) -> bool:
+        """Whether XLA moves the only operand that is split along a pair of dimensions, so that there is no sum over
+        devices: if that has no more bytes than the sum, if each device would keep a part of the sum, or if an axis
+        splits nothing that the devices could multiply apart."""
+        split = [k for k in (0, 1) if self.operands[k].dims[pair[k]]]
+        if len(split) != 1 or self.after.unreduced & set(axes):
+            return False
+        kept, used = {a for dim in self.after.dims for a in dim}, self._taken | set(axes)
+        if kept & set(axes) or any(n > 1 and a not in used for a, n in self.after.sizes.items()):
+            return True
+        (k,) = split
+        summed = [() if p == pair else self.along(p) for p in self.contracted]
+        return replace(self.operands[k], dims=self.wanted(k, summed)).nbytes <= self.after.nbytes
 
     @property
     def _taken(self) -> set[str]:
