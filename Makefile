@@ -13,6 +13,7 @@
 # make test-lowest   tests with the lowest version of each dependency
 # make test-latest   the engine's tests with the newest JAX, which needs Python 3.12; make test-latest JAX=0.11: with the newest JAX 0.11, and the check of a device
 # make test-libraries   real programs of other libraries, in a separate environment; make docs-libraries: also updates their table in the docs
+# make test-flags   the flags of the newest JAX on programs of other libraries too, in one more environment
 # Other interpreters: make test PYTHON=python3.12
 
 PYTHON ?= python3
@@ -33,6 +34,7 @@ PYTHON_LATEST ?= $(shell for p in python3.12 $${PYENV_ROOT:-$$HOME/.pyenv}/versi
 	"$$p" -c "" 2>/dev/null && { echo "$$p"; break; }; done)
 
 LIBRARIES := .venv-libraries
+WITH_FLAGS := .venv-flags
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Test processes share the bytecode of jaxviz, whatever the shell's settings.
@@ -40,7 +42,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # An editable install would run npm again, which rewrites package-lock.json, and so make Make start over.
 INSTALL := SKIP_JUPYTER_BUILDER=1 $(BIN)/python -m pip install --quiet --editable
 
-.PHONY: goldens goldens-latest lock docs docs-links lab test test-quick test-all pytest-quick pytest-short pytest-all mutants test-latest test-lowest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench device screenshots notebooks browser clean
+.PHONY: goldens goldens-latest lock docs docs-links lab test test-flags test-quick test-all pytest-quick pytest-short pytest-all mutants test-latest test-lowest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench device screenshots notebooks browser clean
 .DELETE_ON_ERROR:
 # npm and pip install in parallel, and lint and the widgets' tests run in parallel with pytest, which often waits for browsers.
 MAKEFLAGS += --jobs=2
@@ -168,6 +170,15 @@ NOT_WITH_LATEST := --ignore=tests/notebook --ignore=tests/browser --ignore=tests
 test-latest: $(STAMPS)/install$(LATEST:.venv%=%)
 	$(LATEST)/bin/python -m pytest $(SPREAD) -m 'not slow(sweep=True)' $(TESTS) $(NOT_WITH_LATEST)
 	$(if $(filter $(DEVICE_JAX)%,$(JAX)),$(LATEST)/bin/python -m pytest tests/benchmarks/test_device.py -k whole_check)
+
+# The other tests of libraries expect the versions of JAX that these are released for.
+$(STAMPS)/install-flags: jaxviz/static/explorer.js pyproject.toml
+	$(PYTHON_LATEST) -m venv $(WITH_FLAGS)
+	SKIP_JUPYTER_BUILDER=1 $(WITH_FLAGS)/bin/python -m pip install --quiet --editable '.[test-engine,test-flags]' 'jax>=0.12'
+	@mkdir -p $(STAMPS) && touch $@
+
+test-flags: $(STAMPS)/install-flags
+	$(WITH_FLAGS)/bin/python -m pytest $(SPREAD) tests/test_flag_matrix.py
 
 $(STAMPS)/install-lowest: jaxviz/static/explorer.js pyproject.toml
 	$(PYTHON) -m venv .venv-lowest
