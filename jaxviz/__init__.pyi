@@ -54,6 +54,8 @@ from .features.values.capture import Captured as Captured
 from .features.values.capture import capture as capture
 from .features.values.divergence import Divergence as Divergence
 from .features.values.divergence import divergence as divergence
+from .features.values.growth import Growth as Growth
+from .features.values.growth import growth as growth
 from .features.values.records import RunRecord as RunRecord
 from .features.values.records import record as record
 from .features.values.replace import replace as replace

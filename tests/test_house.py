@@ -161,7 +161,7 @@ BUDGETS = {
     "features/probes": 1_350,
     "features/remat": 9_365,
     "features/residuals": 2_000,
-    "features/values": 1_420,
+    "features/values": 1_750,
     "functions": 2_265,
     "higher_order": 3_955,
     "ir": 3_820,

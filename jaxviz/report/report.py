@@ -39,7 +39,7 @@ _MODULES = (
     "xla.donation.report", "features.lint.report", "features.memory.timeline", "features.nans.report",
     "xla.profile.report", "features.remat.plan", "features.remat.policies", "features.remat.policy_comparison",
     "features.remat.verify", "features.residuals.residual_set", "features.values.capture",
-    "features.values.divergence", "features.values.records",
+    "features.values.divergence", "features.values.growth", "features.values.records",
     "functions.rule_check",
     "teach.puzzles.game", "environments.report",
 )  # fmt: skip

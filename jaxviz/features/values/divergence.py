@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.features.values.records import Occurrence, RecordedValue, RunRecord, recorded
+from jaxviz.features.values.records import Occurrence, RecordedValue, RunRecord, recorded, squares
 from jaxviz.features.values.summaries import BAD, BITS, NORM, SKETCH
 from jaxviz.features.values.tapped import Finder
 from jaxviz.ir.boundary import api_boundary
@@ -180,7 +180,7 @@ def _parting(a: Occurrence, b: Occurrence) -> Parting:
     one, other = a.summary.astype(float), b.summary.astype(float)
     size = max(one[NORM], other[NORM])
     is_same = np.array_equal(one[[*BITS, BAD]], other[[*BITS, BAD]])
-    apart = 0.0 if is_same else float(np.sqrt(np.sum((one - other)[SKETCH] ** 2)))
+    apart = 0.0 if is_same else float(np.sqrt(squares(one[SKETCH], other[SKETCH])))
     coarse = max(_epsilon(a.value.type), _epsilon(b.value.type))
     noise = max(float(a.noise), float(b.noise), LEAST_NOISE * coarse * size)
     ratio = apart / noise if noise else (np.inf if apart else 0.0)
@@ -203,7 +203,7 @@ def _epsilon(kind: str) -> float:
 @api_boundary
 def divergence(
     first: Any, second: Any = None, *args: Any, against: str | None = None, has_aux: bool = False,
-    cotangents: bool = True,
+    cotangents: bool | None = None,
 ) -> Divergence:  # fmt: skip
     """Where two runs part: the first value, forward or backward, that differs though what it is computed from agrees.
 

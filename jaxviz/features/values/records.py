@@ -19,8 +19,8 @@ import numpy as np
 
 from jaxviz.analysis.addresses import Address, AddressedValue, address, address_of, addressed_values
 from jaxviz.features.values.summaries import BAD, MAX, NORM, SKETCH, WIDTH, columns, finished, moved
-from jaxviz.features.values.tapped import Finder, Taps, number_of, run_with_taps
-from jaxviz.higher_order import is_scan
+from jaxviz.features.values.tapped import Finder, Taps, number_of, returns_number, run_with_taps
+from jaxviz.higher_order import is_scan, of
 from jaxviz.higher_order.observing import walk_observed
 from jaxviz.higher_order.shard_map import axes_of_devices
 from jaxviz.ir.boundary import api_boundary
@@ -32,6 +32,7 @@ FORMAT = 1
 """The version of the files."""
 Phase = str
 Order = tuple[Any, ...]
+Neighbour = tuple[Order, int]
 ITERATION, REVERSED, OTHER = "+", "-", "·"
 """What stands in an order for the number of an iteration, of one of a scan that runs in reverse, or for an axis of
 devices."""
@@ -49,6 +50,8 @@ class RecordedValue:
       order: where it is in the run: the numbers of equations from the outermost program inwards, with a sign for each
         loop in place of the iteration.
       loops: the lines of the loops around it, outermost first.
+      neighbours: the orders of the values that it is computed from, each with how many iterations before; of a
+        cotangent, of those whose cotangents it is computed from.
       summaries: float32[..., 23]: of each array, see `finished`, with an axis for each sign in `order`.
       noise: float32[...]: the norm of what rounding may change of each.
     """
@@ -60,6 +63,7 @@ class RecordedValue:
     type: str
     order: Order
     loops: tuple[str, ...]
+    neighbours: tuple[Neighbour, ...]
     summaries: np.ndarray[Any, Any]
     noise: np.ndarray[Any, Any]
 
@@ -225,11 +229,12 @@ class RunRecord(Report, schema="record"):
 
 def _written(v: RecordedValue) -> dict[str, Any]:
     a = v.address
-    return {
-        "address": [a.text, a.also, a.operation],
-        "phase": v.phase, "expression": v.expression, "line": v.line, "type": v.type, "order": v.order,
-        "loops": v.loops, "shape": v.noise.shape, "summaries": _encoded(v.summaries), "noise": _encoded(v.noise),
-    }  # fmt: skip
+    data: dict[str, Any] = {name: getattr(v, name) for name in _PLAIN}
+    data |= {"address": [a.text, a.also, a.operation], "neighbours": v.neighbours, "shape": v.noise.shape}
+    return data | {"summaries": _encoded(v.summaries), "noise": _encoded(v.noise)}
+
+
+_PLAIN = ("phase", "expression", "line", "type", "order", "loops")
 
 
 def _encoded(x: np.ndarray[Any, Any]) -> str:
@@ -240,11 +245,14 @@ def _read(line: dict[str, Any]) -> RecordedValue:
     text, also, operation = line["address"]
     shape = tuple(line["shape"])
     decoded = lambda name: np.frombuffer(base64.b64decode(line[name]), np.float32)
+    plain: dict[str, Any] = {name: tuple(x) if isinstance(x := line[name], list) else x for name in _PLAIN}
     return RecordedValue(
-        Address(text, also=tuple(also), operation=operation), line["phase"], line["expression"], line["line"],
-        line["type"], tuple(line["order"]), tuple(line["loops"]), decoded("summaries").reshape(*shape, WIDTH),
-        decoded("noise").reshape(shape),
-    )  # fmt: skip
+        address=Address(text, also=tuple(also), operation=operation),
+        neighbours=tuple((tuple(order), steps) for order, steps in line["neighbours"]),
+        summaries=decoded("summaries").reshape(*shape, WIDTH),
+        noise=decoded("noise").reshape(shape),
+        **plain,
+    )
 
 
 # --- recording --------------------------------------------------------------------------------------------------------
@@ -266,12 +274,39 @@ def _orders(program: Program, values: Sequence[AddressedValue]) -> list[Order]:
     return orders
 
 
+def _neighbours(
+    program: Program, values: Sequence[AddressedValue], orders: Sequence[Order]
+) -> tuple[list[tuple[Neighbour, ...]], list[tuple[Neighbour, ...]]]:
+    """For each value the nearest that it is computed from, and the nearest that are computed from it, in the same
+    program."""
+    order_of = {v.place: order for v, order in zip(values, orders, strict=True)}
+    read: dict[Order, dict[Neighbour, None]] = {}
+    for path, nested in walk_observed(program):
+        behind: dict[Any, dict[Neighbour, None]] = {}  # for each variable the nearest values that it is computed from
+        n_before, n_carry = of(path[-1]).carry(path[-1].operation) if path and is_scan(path[-1]) else (0, 0)
+        for _ in range(2 if n_carry else 1):  # what a carry is computed from is known after a first time
+            for v, after in zip(nested.invars[n_before : n_before + n_carry], nested.outvars, strict=False):
+                behind[v] = {(order, 1): None for order, steps in behind.get(after, ()) if not steps}
+            for e in nested.equations:
+                operands = {o: None for a in e.invars for o in behind.get(a, ())}
+                for v in e.outvars:
+                    own = order_of.get((path, v))
+                    behind[v] = operands if own is None else {(own, 0): None}
+                    if own is not None:
+                        read[own] = operands
+    readers: dict[Order, dict[Neighbour, None]] = {}
+    for reader, operands in read.items():
+        for operand, steps in operands:
+            readers.setdefault(operand, {})[reader, -steps] = None
+    return [tuple(read.get(o, ())) for o in orders], [tuple(readers.get(o, ())) for o in orders]
+
+
 SEEDS = (1, 2)
 """Of the runs with other last digits in the arguments, which tell what rounding may change."""
 
 
 def recorded(
-    finder: Finder, args: tuple[Any, ...], kwargs: dict[str, Any], cotangents: bool, has_aux: bool,
+    finder: Finder, args: tuple[Any, ...], kwargs: dict[str, Any], cotangents: bool | None, has_aux: bool,
     at: Sequence[Address] = (), compiled: bool = True,
 ) -> RunRecord:  # fmt: skip
     """A record of one call; `compiled` says whether it runs as one program, or operation by operation."""
@@ -280,6 +315,8 @@ def recorded(
     values = [v for m in found.meant.values() for v in m.values] if at else list(addressed_values(program))
     values = list({v.place: v for v in values}.values())
     taps = Taps([v.place for v in values], columns)
+    if cotangents is None:
+        cotangents = returns_number(found, has_aux)
     number = number_of(found, has_aux, "record with cotangents=True") if cotangents else None
 
     def run(*inputs: Any) -> Any:
@@ -291,6 +328,7 @@ def recorded(
     changed = ([moved(x, seed) for x in inputs] for seed in SEEDS)
     itself, *others = (jax.device_get(call(*given)) for given in (inputs, *changed))
     orders = _orders(program, values)
+    read = _neighbours(program, values, orders)
     rows: list[RecordedValue] = []
     for i, phase in enumerate(("forward", "cotangent")):
         for j, (v, order) in enumerate(zip(values, orders, strict=True)):
@@ -298,11 +336,18 @@ def recorded(
                 continue
             size = math.prod(v.aval.shape) * (2 if jnp.issubdtype(v.aval.dtype, jnp.complexfloating) else 1)
             summaries, *moves = (finished(ran[i][j], size) for ran in (itself, *others))
-            noise = np.sqrt(np.mean([np.sum((m - summaries)[..., SKETCH] ** 2, -1) for m in moves], 0))
+            noise = np.sqrt(np.mean([squares(m[..., SKETCH], summaries[..., SKETCH]) for m in moves], 0))
             kind, loops = v.aval.str_short(short_dtypes=True), tuple(short_location(e.location) for e in v.loops)
             meant = rows[j].address if i and j < len(rows) and rows[j].order == order else address_of(program, v)
-            rows.append(RecordedValue(meant, phase, v.name, v.line, kind, order, loops, summaries, noise))
+            rows.append(RecordedValue(meant, phase, v.name, v.line, kind, order, loops, read[i][j], summaries, noise))
     return RunRecord(program.name, tuple(rows), _environment())
+
+
+def squares(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The squared distance of projections; infinite where a sum has overflowed."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart: np.ndarray[Any, Any] = np.nan_to_num(np.sum((a.astype(float) - b) ** 2, -1), nan=np.inf)
+    return apart
 
 
 def _environment() -> dict[str, str]:
@@ -311,7 +356,7 @@ def _environment() -> dict[str, str]:
 
 @api_boundary
 def record(
-    fun: Callable[..., Any], *args: Any, cotangents: bool = True, has_aux: bool = False, at: Sequence[Any] = (),
+    fun: Callable[..., Any], *args: Any, cotangents: bool | None = None, has_aux: bool = False, at: Sequence[Any] = (),
     **kwargs: Any,
 ) -> RunRecord:  # fmt: skip
     """Runs a function, and for a loss its gradient, and keeps what its values were, in 23 numbers each.
@@ -328,7 +373,7 @@ def record(
     Args:
       fun: takes and returns arrays, or pytrees of them.
       *args, **kwargs: its arguments.
-      cotangents: whether to record cotangents too; then `fun` returns one number.
+      cotangents: whether to record cotangents too; by default if `fun` returns one number.
       has_aux: whether it returns a pair, whose first part is that number.
       at: the addresses of what to record; by default every value that has one.
 

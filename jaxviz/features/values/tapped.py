@@ -276,12 +276,17 @@ def number_of(found: Found, has_aux: bool, asked: str) -> Callable[[Sequence[Any
     Raises:
       TypeError: the function returns something else than one number.
     """
-    program = found.program
-    is_one = found.out_tree.num_leaves == 1 or has_aux
-    aval = program.outvars[0].aval if program.outvars else None
-    if not is_one or aval is None or aval.shape != () or not jnp.issubdtype(aval.dtype, jnp.floating):
+    if not returns_number(found, has_aux):
         hint = "" if has_aux else ", or a pair of one and something else: write has_aux=True"
         raise TypeError(
-            f"{asked} needs a function that returns one real number, as jax.grad does{hint}. `{program.name}` does not."
+            f"{asked} needs a function that returns one real number, as jax.grad does{hint}. `{found.program.name}` "
+            "does not."
         )
     return lambda outs: outs[0]
+
+
+def returns_number(found: Found, has_aux: bool) -> bool:
+    """Whether a function returns one real number, and with `has_aux` perhaps something else."""
+    aval = found.program.outvars[0].aval if found.program.outvars else None
+    is_one = found.out_tree.num_leaves == 1 or has_aux
+    return is_one and aval is not None and aval.shape == () and bool(jnp.issubdtype(aval.dtype, jnp.floating))

@@ -1,0 +1,234 @@
+"""`growth`: how values and cotangents grow or shrink along a loop or over layers, and at which line."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxviz.features.values.records import ITERATION, REVERSED, Occurrence, RunRecord, record
+from jaxviz.features.values.summaries import BAD, MAX, NORM
+from jaxviz.ir.boundary import api_boundary
+from jaxviz.report.report import Report, Table
+
+LEAST = 1.1
+"""By which factor a step something has to grow, or shrink, to be worth a sentence: twofold in eight steps."""
+FEWEST = 3
+"""Steps, of which fewer are no series."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """By which factor a value is larger than the largest of what it is computed from, on average.
+
+    Args:
+      factor: that factor.
+      expression, line: the expression that does it; of a cotangent the one that is differentiated.
+    """
+
+    factor: float
+    expression: str
+    line: str
+
+
+@dataclass(frozen=True)
+class GrowthSeries:
+    """A value, or its cotangent, in each iteration or layer.
+
+    Args:
+      expression, line: what computes it, and where.
+      phase: 'forward' or 'cotangent'.
+      norms: its Euclidean norms, in the order in which they were computed.
+      gain: how it compares with what it is computed from; None if that has no address.
+      of_loop: whether the steps are iterations of a loop, and not layers in Python.
+    """
+
+    expression: str
+    line: str
+    phase: str
+    norms: tuple[float, ...]
+    gain: Gain | None
+    of_loop: bool
+
+    @property
+    def factor(self) -> float:
+        """By which factor it grows in a step, on average; 1 if that cannot be said."""
+        positive = [n for n in self.norms if n > 0 and math.isfinite(n)]
+        return (positive[-1] / positive[0]) ** (1 / (len(positive) - 1)) if len(positive) > 1 else 1.0
+
+    @property
+    def what(self) -> str:
+        return f"the cotangent of `{self.expression}`" if self.phase == "cotangent" else f"`{self.expression}`"
+
+
+@dataclass(frozen=True)
+class Extreme:
+    """Where a value first leaves the range of its type.
+
+    Args:
+      expression, line, phase: as of `GrowthSeries`.
+      number: its number in the loop, from 0.
+      kind: 'is not finite', 'is below the smallest normal number', or 'is zero', though it was not before.
+    """
+
+    expression: str
+    line: str
+    phase: str
+    number: int
+    kind: str
+
+
+@dataclass(frozen=True, repr=False)
+class Growth(Report, schema="growth"):
+    """How values and cotangents grow; see `growth`.
+
+    >>> found = jaxviz.growth(loss, params, x)
+    >>> found.series, found.extremes
+
+    Args:
+      function: the name of the function.
+      series: what there is several times, what grows or shrinks most first.
+      extremes: where values leave the range of their type, in the order of the run.
+    """
+
+    function: str
+    series: tuple[GrowthSeries, ...]
+    extremes: tuple[Extreme, ...]
+
+    @cached_property
+    def steepest(self) -> GrowthSeries | None:
+        """What grows or shrinks most, if that is worth a sentence; a cotangent before a value that does as much."""
+        found = [s for s in self.series if abs(math.log(s.factor)) > math.log(LEAST)]
+        return found[0] if found else None
+
+    @property
+    def summary(self) -> str:
+        s = self.steepest
+        if s is None:
+            what = "grows or shrinks by a tenth or more a step" if self.series else "is computed three times or more"
+            return f"`{self.function}`: nothing {what}"
+        step = "an iteration" if s.of_loop else "a layer"
+        how = f"grows ×{s.factor:.3g}" if s.factor > 1 else f"shrinks ×{s.factor:.3g}"
+        steps = f"from {s.norms[0]:.3g} to {s.norms[-1]:.3g} in {len(s.norms)}"
+        return f"`{self.function}`: {s.what} ({s.line}) {how} {step}, {steps}{self._at()}"
+
+    def _at(self) -> str:
+        """The line that does it: of the same pass the largest gain, or the least."""
+        s = self.steepest
+        assert s is not None
+        same = [
+            q.gain for q in self.series if q.phase == s.phase and q.gain is not None and len(q.norms) == len(s.norms)
+        ]
+        most = (max if s.factor > 1 else min)(same, key=lambda gain: gain.factor, default=None)
+        if most is None or (most.factor > 1) != (s.factor > 1):
+            return ""
+        by = "the derivative of " if s.phase == "cotangent" else ""
+        return f"; most by {by}`{most.expression}` ({most.line}), ×{most.factor:.3g}"
+
+    def _parts(self) -> list[Any]:
+        parts: list[Any] = []
+        for e in self.extremes:
+            what = f"the cotangent of `{e.expression}`" if e.phase == "cotangent" else f"`{e.expression}`"
+            parts.append(f"{what} ({e.line}) {e.kind}, first in step {e.number}.")
+        rows = [
+            (
+                s.what.replace("`", ""), s.line, str(len(s.norms)), f"{s.norms[0]:.3g}", f"{s.norms[-1]:.3g}",
+                f"×{s.factor:.3g}", "" if s.gain is None else f"×{s.gain.factor:.3g}",
+            )
+            for s in self.series
+        ]  # fmt: skip
+        heads = ("value", "line", "steps", "first norm", "last norm", "a step", "of its operands")
+        return [*parts, Table(heads, rows, "<<>>>>>")] if rows else parts
+
+
+def growth_of(run: RunRecord) -> Growth:
+    """The growth in a record."""
+    series: list[GrowthSeries] = []
+    for phase in ("cotangent", "forward"):
+        events = [o for o in run.events if o.value.phase == phase]
+        by_key = {(o.value.order, o.index): o for o in events}
+        for key, group in _groups(events):
+            if len(group) >= FEWEST:
+                value = group[0].value
+                norms = tuple(float(o.summary[NORM]) for o in group)
+                gain = _gain(group, by_key)
+                series.append(GrowthSeries(value.expression, value.line, phase, norms, gain, key[1] > 1))
+    series.sort(key=lambda s: (-round(abs(math.log(s.factor)), 2), s.phase != "cotangent"))
+    return Growth(run.function, tuple(series), tuple(_extremes(run)))
+
+
+def _groups(events: Sequence[Occurrence]) -> Iterator[tuple[tuple[str, int], list[Occurrence]]]:
+    """What is one value in several iterations, or one expression in several layers."""
+    groups: dict[tuple[str, int], list[Occurrence]] = {}
+    for o in events:
+        text = f"{o.value.expression} {o.value.line}"
+        groups.setdefault((text, o.value.n), []).append(o)
+    yield from groups.items()
+
+
+def _gain(group: Sequence[Occurrence], by_key: dict[Any, Occurrence]) -> Gain | None:
+    gains, at = [], Counter[tuple[str, str]]()
+    for o in group:
+        before = [by_key.get((order, _before(o, steps))) for order, steps in o.value.neighbours]
+        largest = max((b for b in before if b is not None), key=lambda b: float(b.summary[NORM]), default=None)
+        if largest is not None and largest.summary[NORM] > 0 and o.summary[NORM] > 0:
+            gains.append(math.log(float(o.summary[NORM]) / float(largest.summary[NORM])))
+            # A cotangent is multiplied by the derivative of what reads its value.
+            by = largest.value if o.value.phase == "cotangent" else o.value
+            at[by.expression, by.line] += 1
+    return Gain(math.exp(float(np.mean(gains))), *at.most_common(1)[0][0]) if gains else None
+
+
+def _before(o: Occurrence, steps: int) -> tuple[int, ...]:
+    """The iterations of what is some iterations before, as the loop runs."""
+    if not steps:
+        return o.index
+    signs = [part for part in o.value.order if isinstance(part, str)]
+    last = max(i for i, sign in enumerate(signs) if sign in (ITERATION, REVERSED))
+    moved = o.index[last] - (steps if signs[last] == ITERATION else -steps)
+    return (*o.index[:last], moved, *o.index[last + 1 :])
+
+
+def _extremes(run: RunRecord) -> Iterator[Extreme]:
+    """Of each kind the first in the order of the run, forward and backward."""
+    seen = set()
+    was_positive = set()
+    for o in run.events:
+        name, value = o.value.type.partition("[")[0], (o.value.phase, o.value.order)
+        known = {"f32": jnp.float32, "bf16": jnp.bfloat16, "f16": jnp.float16}.get(name)
+        largest = float(o.summary[MAX])
+        kind = "is not finite" if o.summary[BAD] else ""
+        if not kind and known is not None and largest < float(jnp.finfo(known).tiny):
+            kind = "is below the smallest normal number" if largest else "is zero" if value in was_positive else ""
+        if largest:
+            was_positive.add(value)
+        if kind and (kind, o.value.phase) not in seen:
+            seen.add((kind, o.value.phase))
+            yield Extreme(o.value.expression, o.value.line, o.value.phase, o.number, kind)
+
+
+@api_boundary
+def growth(fun: Callable[..., Any], *args: Any, has_aux: bool = False, **kwargs: Any) -> Growth:
+    """How values and cotangents grow or shrink along a loop or over layers, and at which line.
+
+    >>> print(jaxviz.growth(loss, params, x))
+
+    For an exploding or a vanishing gradient: the norm of each value and cotangent in each iteration of a scan, or each
+    time that Python runs the same expression; the factor by which it grows in a step; and the line at which most of
+    that happens. What first becomes non-finite, or too small for its type, is said.
+
+    Args:
+      fun: takes and returns arrays, or pytrees of them; for a function that returns one number, cotangents too.
+      *args, **kwargs: its arguments.
+      has_aux: whether it returns a pair, whose first part is that number.
+
+    Returns:
+      a report: `.series` has the norms, `.steepest` what grows or shrinks most.
+    """
+    return growth_of(record(fun, *args, has_aux=has_aux, **kwargs))

@@ -1,0 +1,79 @@
+"""How values and cotangents grow: by known factors, and at the line that does it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jaxviz
+
+X = jnp.linspace(-1.0, 1.0, 8).reshape(2, 4)
+W = 1.5 * jnp.asarray(np.linalg.qr(np.random.default_rng(0).normal(size=(4, 4)))[0], jnp.float32)
+
+
+def recurrent(w, x):
+    def cell(h, _):
+        z = h @ w
+        h = -z
+        return h, None
+
+    return jnp.sum(lax.scan(cell, x, None, length=10)[0])
+
+
+def backwards(w, x):
+    def cell(h, _):
+        z = h @ w
+        return z, None
+
+    return jnp.sum(lax.scan(cell, x, None, length=10, reverse=True)[0])
+
+
+def layers(w, x):
+    h = x
+    for _ in range(6):
+        z = h @ w
+        h = 0.25 * z
+    return jnp.sum(h)
+
+
+@pytest.mark.parametrize(
+    ("f", "factor", "by"),
+    [(recurrent, 1.5, "h @ w"), (backwards, 1.5, "h @ w"), (layers, 0.375, "0.25 * z")],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_by_which_factor_and_at_which_line(f, factor, by):
+    found = jaxviz.growth(f, W, X)
+    assert found.steepest.factor == pytest.approx(factor, rel=0.02)
+    assert f"`{by}`" in found.summary.rpartition("most by")[2]
+    assert len(found.steepest.norms) == (6 if f is layers else 10)
+
+
+def test_a_cotangent_grows_where_the_value_does_not():
+    def f(x):
+        def step(h, _):
+            return jnp.clip(h, -1, 1) + jnp.sin(40 * h) * 1e-6 + 2 * (h - lax.stop_gradient(h)), None
+
+        return jnp.sum(lax.scan(step, x, None, length=8)[0])
+
+    steepest = jaxviz.growth(f, X).steepest
+    assert steepest.phase == "cotangent"
+    assert steepest.factor == pytest.approx(3, rel=0.1)
+
+
+def test_what_leaves_its_type_is_said():
+    f = lambda x: jnp.sum(lax.scan(lambda h, _: (h * 1e-9, None), x, None, length=6)[0])
+    found = jaxviz.growth(f, X)
+    # XLA makes zeros of numbers below the smallest normal one on a CPU, and not elsewhere.
+    kinds = {"is below the smallest normal number", "is zero"}
+    assert next(e.number for e in found.extremes if e.phase == "forward" and e.kind in kinds) == 4
+    square = lambda x: jnp.sum(lax.scan(lambda h, _: (h * h * 1e6, None), x, None, length=6)[0])
+    assert ("is not finite", "forward") in [(e.kind, e.phase) for e in jaxviz.growth(square, X).extremes]
+
+
+def test_nothing_grows():
+    assert "nothing grows" in str(
+        jaxviz.growth(lambda x: jnp.sum(lax.scan(lambda h, _: (-h, None), x, None, length=4)[0]), X)
+    )
+    assert jaxviz.growth(jnp.sin, X).steepest is None
+    assert jax.tree.leaves(jaxviz.growth(jnp.sin, X).to_dict()["series"]) == []
