@@ -26,7 +26,7 @@ from jaxviz.ir.syntax import Atom, Checkpoint, Decision, Equation, Operation, Or
 from jaxviz.transforms.accumulators import accumulator_type
 from jaxviz.transforms.dce import DceRule, dce_program, nothing_left
 from jaxviz.transforms.driver import Builder, Mask, Template, select, with_constants_as_inputs
-from jaxviz.transforms.flags import FlagRule, flag_program
+from jaxviz.transforms.flags import FlagRule, Watching, flag_program
 from jaxviz.transforms.jvp import JvpRule, jvp_program
 from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode, linearize_from_jvp
 from jaxviz.transforms.partial_eval import split_program
@@ -153,8 +153,8 @@ class Remat(CallPrimitive):
         )
         return read, used, remat
 
-    def flags(self, operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
-        inner = flag_program(operation.params["jaxpr"], deciding)
+    def flags(self, operation: Operation, watching: Watching, keeps: bool) -> FlagRule:
+        inner = flag_program(operation.params["jaxpr"], watching)
         call = apply_remat(operation, unknown(inner.program), operation.params["prevent_cse"])
         return FlagRule(call, tuple((0, w) for w in inner.watches))
 

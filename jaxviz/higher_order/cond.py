@@ -31,7 +31,7 @@ from jaxviz.transforms.driver import (
     with_results,
     written_out,
 )
-from jaxviz.transforms.flags import FlagRule, flag_program
+from jaxviz.transforms.flags import FlagRule, Watching, flag_program
 from jaxviz.transforms.jvp import JvpRule, jvp_program
 from jaxviz.transforms.linearize import (
     VJP,
@@ -201,9 +201,9 @@ class Cond(Primitive):
             return (True, *read), used, operation
         return (True, *read), used, cond_operation(operation, smaller)
 
-    def flags(self, operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
+    def flags(self, operation: Operation, watching: Watching, keeps: bool) -> FlagRule:
         """Each branch returns the flags of all branches; those of the others are not set."""
-        flagged = [flag_program(b, deciding) for b in operation.params["branches"]]
+        flagged = [flag_program(b, watching) for b in operation.params["branches"]]
         watches = [(place, w) for place, inner in enumerate(flagged) for w in inner.watches]
         branches = []
         for mine, inner in enumerate(flagged):

@@ -33,7 +33,7 @@ from jaxviz.transforms.driver import (
     select,
     with_results,
 )
-from jaxviz.transforms.flags import FlagRule, flag_program
+from jaxviz.transforms.flags import FlagRule, Watching, flag_program
 from jaxviz.transforms.jvp import Jvp, JvpRule, jvp_program
 from jaxviz.transforms.linearize import (
     VJP,
@@ -389,9 +389,9 @@ class Scan(CallPrimitive):
             return read, used_out, operation
         return read, used_out, scan.like(smaller, sum(const_read), sum(carry_used))
 
-    def flags(self, operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
+    def flags(self, operation: Operation, watching: Watching, keeps: bool) -> FlagRule:
         scan = ScanParams(operation)
-        inner = flag_program(scan.body, deciding)
+        inner = flag_program(scan.body, watching)
         watches = in_a_loop(inner)
         keeps &= bool(watches)
         n_consts, n_carry = scan.n_consts, scan.n_carry

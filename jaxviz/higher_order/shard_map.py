@@ -36,7 +36,7 @@ from jaxviz.transforms.driver import (
     with_constants_as_inputs,
     with_results,
 )
-from jaxviz.transforms.flags import FlagRule, flag_program
+from jaxviz.transforms.flags import FlagRule, Watching, flag_program
 from jaxviz.transforms.jvp import JvpRule, jvp_program
 from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode, linearize_program, rule_of
 from jaxviz.transforms.partial_eval import split_program
@@ -215,13 +215,13 @@ class ShardMap(CallPrimitive):
         )
         return read, used, call.equations[0].operation
 
-    def flags(self, operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
+    def flags(self, operation: Operation, watching: Watching, keeps: bool) -> FlagRule:
         """The flags of all devices, concatenated, which each device then has."""
         p = operation.params
         body: Program = p["jaxpr"]
         sizes = compat.devices_of(operation)
         with compat.inside_shard_map(operation):
-            inner = flag_program(body, deciding, inputs=True)
+            inner = flag_program(body, watching, inputs=True)
             within = Builder(inner.program.constvars, inner.program.consts)
             invars = [Var(a) for a in inner.program.in_avals]
             results, flags = partition(within.inline(inner.program, invars), len(body.outvars))

@@ -45,7 +45,7 @@ from jaxviz.transforms.driver import (
     select,
     with_results,
 )
-from jaxviz.transforms.flags import Flagged, FlagRule, flag_program
+from jaxviz.transforms.flags import Flagged, FlagRule, Watching, flag_program
 from jaxviz.transforms.jvp import Jvp, JvpRule, jvp_program
 from jaxviz.transforms.linearize import (
     linearize_from_jvp,
@@ -303,14 +303,14 @@ class While(Primitive):
         outs = builder.apply(mapped_loop, ins)
         return vmap_rule(builder, operands, outs, carry, "vmap of a while loop", text, (*tested.notes, *again.notes))
 
-    def flags(self, operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
+    def flags(self, operation: Operation, watching: Watching, keeps: bool) -> FlagRule:
         """Values of the condition lead to no result, and are only watched if decisions are: by computing the condition
         once more in each step, and once after the last."""
         loop = WhileParams(operation)
         n_condition, n_consts = loop.sizes
         n_carry = len(operation.out_avals)
-        inner = flag_program(loop.body, deciding)
-        condition_flags = _flags_alone(flag_program(loop.condition, True)) if deciding else None
+        inner = flag_program(loop.body, watching)
+        condition_flags = _flags_alone(flag_program(loop.condition, watching)) if watching == "decisions" else None
         both = inner if condition_flags is None else _side_by_side(condition_flags, n_condition, inner, n_consts)
         n_all = n_consts if condition_flags is None else n_condition + n_consts
         watches = in_a_loop(both)

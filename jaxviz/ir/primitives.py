@@ -33,6 +33,8 @@ class Plain:
       collective: XLA's name for what devices exchange, if not its kind.
       passes_on: the operands that make the result non-finite if they are.
       grows: how a result of finite operands becomes infinite; a sum of such results may also be NaN.
+      stops: why its result has no derivative although it is a number that depends on the operands: 'flat' if the slope
+        is zero wherever there is one, 'asked' if a user wants none.
       word: what people call its result, if not by its name.
       operation: what they call the operation, if not by `word`.
     """
@@ -44,6 +46,7 @@ class Plain:
     collective: str = ""
     passes_on: Literal["", "first", "all"] = ""
     grows: Literal["", "sum", "product", "exponential"] = ""
+    stops: Literal["", "flat", "asked"] = ""
     word: str = ""
     operation: str = ""
 
@@ -59,7 +62,8 @@ ROWS = (
     ("square", Plain("elementwise", passes_on="all", grows="product")),
     ("div", Plain("elementwise", passes_on="first", grows="product", operation="division")),
     ("neg abs", Plain("elementwise", passes_on="all")), ("reduce_precision", Plain("elementwise", same="rounded")),
-    ("rem max min sign floor ceil round is_finite clamp eq_to lt_to le_to and or xor not shift_left "
+    ("sign floor ceil round", Plain("elementwise", stops="flat")),
+    ("rem max min is_finite clamp eq_to lt_to le_to and or xor not shift_left "
      "shift_right_logical "
      "shift_right_arithmetic population_count clz mulhi real imag complex", Plain("elementwise")),
     ("eq ne lt le gt ge", Plain("comparison")),
@@ -111,7 +115,8 @@ ROWS = (
     ("all_to_all", Plain("exchange", collective="all-to-all")),
     ("ppermute", Plain("exchange", collective="collective-permute")),
     ("pbroadcast pbroadcast_dynamic", Plain("exchange", collective="collective-broadcast")),
-    ("copy name stop_gradient optimization_barrier pvary preduced reduced_vary_cast reduced_vary_cast_p "
+    ("stop_gradient", Plain("nothing", "operand", stops="asked")),
+    ("copy name optimization_barrier pvary preduced reduced_vary_cast reduced_vary_cast_p "
      "vary_unreduced_cast "
      "vary_unreduced_cast_p random_wrap random_unwrap random_clone", Plain("nothing", "operand")),
     ("sharding_constraint layout_constraint reshard", Plain("nothing", "layout")),

@@ -316,6 +316,10 @@ class RuleTable(SharedTable[R]):
         """The function that finds the rules of an operation, for a rule that is not cached."""
         return self.own.get(operation.primitive, self.default)
 
+    def found(self, operation: Operation) -> list[R]:
+        """The rules that were found so far of an operation that has user data."""
+        return [rule for key, rule in operation.rules.items() if isinstance(key, tuple) and key[0] is self.generation]
+
     def clear(self) -> None:
         """Forgets what was found."""
         super().clear()

@@ -1,6 +1,7 @@
-"""Flags: `a → b` becomes `a → b, flags`, which say where and in which iteration a non-finite value first appeared.
+"""Flags: `a → b` becomes `a → b, flags`, which say where and in which iteration a non-finite value first appeared; or,
+in search of zeros, one that is not zero.
 
-A flag costs a reduction, and a reduction prevents fusion in XLA. So only few values are watched: those whose infinities
+A flag costs a reduction, and a reduction prevents fusion in XLA. So few values are watched for NaNs: those whose infinities
 and NaNs the next operation may hide (`where` takes the other branch, `exp(-inf)` is 0), and the results of such
 operations. The others follow from these: if x + y is non-finite, so is everything computed from it, up to the next
 watched value.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,6 +26,12 @@ from jaxviz.transforms.primitive import of
 
 INFINITE, NAN = 0, 1
 """The two kinds of flags, by their place along the first axis of an array of flags: not finite, and NaN."""
+NONZERO, ZERO = 0, 1
+"""The same in search of zeros: some element is not zero, and some element is."""
+
+Watching = Literal["finite", "decisions", "zeros"]
+"""What flags are for: values that are not finite and reach a result; these and those that affect others only through
+decisions, as operands of comparisons do, including those of a loop's condition; every value that is zero or not."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,8 +92,8 @@ class FlagRule:
     watches: tuple[tuple[int, FlaggedValues], ...]
 
 
-def _default_rule(operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
-    del deciding, keeps
+def _default_rule(operation: Operation, watching: Watching, keeps: bool) -> FlagRule:
+    del watching, keeps
     return FlagRule(call_of(operation), ())
 
 
@@ -95,13 +102,14 @@ flag_rules: RuleTable[FlagRule] = RuleTable("flags", _default_rule)
 holds."""
 
 
-def flag_program(program: Program, deciding: bool = False, inputs: bool = False, keeps: bool = False) -> Flagged:
+def flag_program(
+    program: Program, watching: Watching = "finite", inputs: bool = False, keeps: bool = False
+) -> Flagged:
     """Adds flags to a program. Calls in it are single steps: inline them first, see `transforms.inline`.
 
     Args:
       program: the program.
-      deciding: whether to also watch values that only affect others through decisions: operands of comparisons,
-        including those of a loop's condition.
+      watching: what for.
       inputs: whether to also watch its inputs.
       keeps: whether to keep the carry of its loops at the start of the first step that sets a flag, so that these need
         not be rerun to inspect it.
@@ -114,7 +122,7 @@ def flag_program(program: Program, deciding: bool = False, inputs: bool = False,
         if e.primitive not in flag_rules.own:
             builder.equations.append(e)
             continue
-        rule = flag_rules(e.operation, deciding, keeps)
+        rule = flag_rules(e.operation, watching, keeps)
         outs = builder.splice_as(e.outvars, Template(rule.flagged, "primal"), e.invars, e, "flags")
         nested += [
             (replace(watch, path=((e, place), *watch.path)), flags)
@@ -123,13 +131,18 @@ def flag_program(program: Program, deciding: bool = False, inputs: bool = False,
         if of_loop := outs[len(e.outvars) + len(rule.watches) :]:
             loops.append(e)
             first_carries += of_loop
-    watched_inputs = tuple(v for v in program.invars if inputs and is_watchable(v.aval))
-    values = (*watched_inputs, *watched(program, deciding))
+    can_be = has_zeros if watching == "zeros" else is_watchable
+    watched_inputs = tuple(v for v in program.invars if inputs and can_be(v.aval))
+    values = (*watched_inputs, *watched(program, watching))
     own: list[Atom] = []
     watches: list[FlaggedValues] = []
     if values:
-        worst = [builder.inline(_worst(v.aval), [v])[0] for v in values]
-        own = builder.inline(_kinds(*(w.aval for w in worst)), worst)
+        if watching == "zeros":
+            each = [builder.inline(_zeros(v.aval), [v])[0] for v in values]
+            own = builder.inline(_side_by_side(*(w.aval for w in each)), each)
+        else:
+            each = [builder.inline(_worst(v.aval), [v])[0] for v in values]
+            own = builder.inline(_kinds(*(w.aval for w in each)), each)
         watches = [FlaggedValues((), 0, program, values)]
     of_loops = dict.fromkeys(a for e in loops for a in (*e.invars, *e.outvars) if type(a) is Var)
     known = tuple(v for v in of_loops if v not in program.invars and v not in program.constvars)
@@ -184,6 +197,24 @@ def _kinds(*avals: Any) -> Program:
     return trace_rule(kinds, avals)
 
 
+@shared
+def _zeros(aval: Any) -> Program:
+    """x → bool[2, 1]: whether some element is not zero, and whether some is."""
+
+    def zeros(x: Any) -> list[Any]:
+        is_nonzero = x if x.dtype == jnp.bool_ else lax.ne(x, lax.full_like(x, 0))
+        dimensions = tuple(range(x.ndim))
+        some = [lax.reduce(p, np.bool_(False), lax.bitwise_or, dimensions) for p in (is_nonzero, lax.bitwise_not(is_nonzero))]
+        return [lax.concatenate([lax.reshape(p, (1, 1)) for p in some], 0)]
+
+    return trace_rule(zeros, [aval])
+
+
+@shared
+def _side_by_side(*avals: Any) -> Program:
+    return trace_rule(lambda *each: [lax.concatenate([compat.varying_everywhere(p) for p in each], 1)], avals)
+
+
 # --- watched values
 # ----------------------------------------------------------------------------------------------------
 
@@ -218,6 +249,13 @@ def is_watchable(aval: Any) -> bool:
     )
 
 
+def has_zeros(aval: Any) -> bool:
+    """Whether values of a type are numbers or booleans, of which there are some."""
+    dtype = getattr(aval, "dtype", None)
+    is_number = dtype is not None and (jnp.issubdtype(dtype, jnp.number) or dtype == jnp.bool_)
+    return is_number and getattr(aval, "size", 0) > 0 and not compat.is_ref(aval) and not compat.is_unreduced(aval)
+
+
 def covered_inside(equation: Equation) -> dict[Var, tuple[tuple[int, Var], ...]]:
     """The results of an equation that need no flag, since values in its programs have one: stacked results of a scan,
     results of a branch.
@@ -242,13 +280,16 @@ def decides(operation: Operation) -> bool:
     return not operation.programs and not any(is_watchable(a) for a in operation.out_avals)
 
 
-def watched(program: Program, deciding: bool = False) -> tuple[Var, ...]:
+def watched(program: Program, watching: Watching = "finite") -> tuple[Var, ...]:
     """The values of a program that get a flag, in evaluation order, without those of nested programs."""
+    if watching == "zeros":
+        every = (v for e in program.equations for v in e.outvars)
+        return tuple(v for v in every if has_zeros(v.aval) and not isinstance(v, DropVar))
     candidates: set[Atom] = set(program.outvars)
     covered: set[Atom] = set()
     for e in program.equations:
         hides = [not p and is_watchable(a.aval) for p, a in zip(passes_on(e.operation), e.invars, strict=True)]
-        if any(is_watchable(a) for a in e.operation.out_avals) or (deciding and decides(e.operation)):
+        if any(is_watchable(a) for a in e.operation.out_avals) or (watching == "decisions" and decides(e.operation)):
             candidates.update(a for a, h in zip(e.invars, hides, strict=True) if h)
         if any(hides):
             candidates.update(e.outvars)

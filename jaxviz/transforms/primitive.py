@@ -91,7 +91,7 @@ class Primitive:
     dce: Rule = None
     """`operation, used → DceRule`: which results are used."""
     flags: Rule = None
-    """`operation, deciding, keeps → FlagRule`"""
+    """`operation, watching, keeps → FlagRule`"""
     observe: Rule = None
     """`equation, path, passed, builder, observing → taps`: adds the equation with values in its programs observed."""
 

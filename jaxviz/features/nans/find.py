@@ -64,7 +64,7 @@ from jaxviz.report.tables import type_text
 from jaxviz.runtime.references import repeated_references, uses_mutable_types, uses_references
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import Builder, partition, select, with_results
-from jaxviz.transforms.flags import INFINITE, NAN, flag_program
+from jaxviz.transforms.flags import INFINITE, NAN, Watching, flag_program
 from jaxviz.transforms.inline import called, called_program, inlined_where
 from jaxviz.transforms.unopened import find_unopened, unopened_note
 
@@ -179,8 +179,8 @@ def _find(subject: _Subject, bad: Sequence[int]) -> NanReport:
     return replace(report, results=names)
 
 
-def _flagged_run(subject: _Subject, program: Program, deciding: bool = False) -> NanSearch:
-    flagged = flag_program(program, deciding=deciding, keeps=not deciding)
+def _flagged_run(subject: _Subject, program: Program, watching: Watching = "finite") -> NanSearch:
+    flagged = flag_program(program, watching, keeps=watching == "finite")
     n_results = len(program.outvars)
     outs = subject.run.once(lambda *xs: as_function(flagged.program)(*xs)[n_results:])(*subject.inputs)
     raised, rest = partition(outs, len(flagged.watches))
@@ -196,7 +196,7 @@ def _flagged_run(subject: _Subject, program: Program, deciding: bool = False) ->
 
 
 def _harmless(subject: _Subject, bad: Sequence[int]) -> tuple[Passed, ...]:
-    search = _flagged_run(subject, subject.program, deciding=True)
+    search = _flagged_run(subject, subject.program, "decisions")
     return harmless_in(search, [k for k in bad if search.is_bad_result(k, INFINITE)])
 
 
