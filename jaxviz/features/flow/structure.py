@@ -26,7 +26,7 @@ everywhere; a custom rule has none for that argument; JAX's rule has none."""
 
 
 @dataclass(slots=True)  # not frozen, like Equation
-class Stop:
+class StructuralStop:
     """An equation at which the derivative in some parameters ends. It is immutable.
 
     Args:
@@ -55,7 +55,7 @@ class Stop:
 
 
 @dataclass(slots=True)  # not frozen, like Equation
-class Passed:
+class Carrier:
     """An equation that passes the tangents of some parameters on. It is immutable."""
 
     equation: Equation
@@ -64,7 +64,7 @@ class Passed:
 
 
 @dataclass
-class Structure:
+class Reach:
     """What the derivative of a function's results in its inputs passes, by structure.
 
     Args:
@@ -72,8 +72,8 @@ class Structure:
     """
 
     derivation: Derivation
-    stops: list[Stop] = field(default_factory=list)
-    passed: list[Passed] = field(default_factory=list)
+    stops: list[StructuralStop] = field(default_factory=list)
+    carriers: list[Carrier] = field(default_factory=list)
     reached: int = 0
     """The differentiated inputs that the derivative reaches, as bits."""
     read: int = 0
@@ -112,12 +112,12 @@ class Structure:
             if not notes or not e.outvars:
                 continue
             if reached and not _is_opened(e):
-                self.passed.append(Passed(e, within, reached))
+                self.carriers.append(Carrier(e, within, reached))
             if _is_opened(e):
                 continue
             for k, b in enumerate(bits):
                 if b & ~reached and not compat.is_ref(e.invars[k].aval):
-                    self.stops.append(Stop(e, within, k, b & ~reached))
+                    self.stops.append(StructuralStop(e, within, k, b & ~reached))
         return [env.get(a, 0) for a in program.outvars], [env.get(v, 0) for v in program.invars]
 
     def _plain(self, e: Equation, bits: Sequence[int], env: dict[Atom, int]) -> list[int]:

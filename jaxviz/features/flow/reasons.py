@@ -1,0 +1,266 @@
+"""Why a derivative ends at an equation, in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from jaxviz.analysis.naming import IN_DERIVATIVE, ROOM_IN_SENTENCE, Naming, naming_of
+from jaxviz.analysis.walk import Source, SourceTracer, location_of, primal_equation
+from jaxviz.derivation import Derivation
+from jaxviz.features.flow.run import GradientRun, as_float64
+from jaxviz.features.flow.structure import StructuralStop
+from jaxviz.features.flow.zeros import Death
+from jaxviz.higher_order import of
+from jaxviz.ir.origin import Location
+from jaxviz.ir.primitives import keeps_numbers, operation_of, plain
+from jaxviz.ir.syntax import Atom, Equation, Var
+from jaxviz.report.data import Data
+from jaxviz.report.tables import counted, short_location, type_text
+from jaxviz.transforms.flags import NONZERO
+
+Kind = Literal[
+    "asked", "integer", "boolean", "flat", "rule", "none", "zero factor", "slope", "branch", "underflow", "cancellation",
+    "other elements",
+]  # fmt: skip
+"""How a derivative ends. By structure: see `structure.Reason`. At these values: a factor is zero; the slope of a function
+is, as of a relu or where it is saturated; what a `where` or a `cond` takes is something else; the numbers are too small
+for their type; terms add up to zero; only elements are read whose cotangent is zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending(Data):
+    """Where a derivative ends.
+
+    Args:
+      kind: how.
+      expression: the user's expression there; '' if none is found.
+      location: its line; None if unknown.
+      text: why, as the end of a sentence.
+    """
+
+    kind: Kind
+    expression: str
+    location: Location | None
+    text: str
+
+    @property
+    def place(self) -> str:
+        """`jnp.argmax(logits)` (model.py:41)."""
+        at = short_location(self.location)
+        if not self.expression:
+            return at or "an unknown line"
+        return f"`{self.expression}` ({at})" if at else f"`{self.expression}`"
+
+    def __str__(self) -> str:
+        return f"{self.place}, {self.text}"
+
+    _data = ("kind", "expression", "location", "text")
+
+
+@dataclass(frozen=True, eq=False)
+class Reasons:
+    """Describes endings of one derivation."""
+
+    derivation: Derivation
+
+    @cached_property
+    def naming(self) -> Naming:
+        return naming_of(self.derivation)
+
+    def named(self, e: Equation, within: Sequence[Equation] = (), place: int = 0) -> str:
+        """The expression of an equation, without the operation of a rule."""
+        name = self.naming.name(e, within, place, ROOM_IN_SENTENCE)
+        return name.partition(IN_DERIVATIVE)[2] or name.partition(" in ")[2] if IN_DERIVATIVE in name else name
+
+    def location(self, e: Equation, within: Sequence[Equation] = ()) -> Location | None:
+        return self.naming.location(e, within) or location_of(e, within)
+
+    # --- by structure -------------------------------------------------------------------------------------------------
+
+    def of_stop(self, stop: StructuralStop) -> Ending:
+        e, reason = stop.equation, stop.reason
+        name = self.named(e, stop.within)
+        return Ending(reason, name, self.location(e, stop.within), _STRUCTURAL[reason].format(_function(e)))
+
+    # --- at values ----------------------------------------------------------------------------------------------------
+
+    def of_death(self, run: GradientRun, death: Death) -> Ending:
+        around = [e for e, _ in death.level.path]
+        e = death.equation
+        if e is None:
+            assert death.branch is not None
+            source = primal_equation(death.branch)
+            n = [p for _, p in death.branch.programs].index(death.level.program)
+            text = f"branch {n} of which would pass it on, and is never taken"
+            return Ending("branch", self.named(source), self._at(death.branch, around[:-1]), text)
+        kind, text = self._why(run, death, e)
+        source = primal_equation(e)
+        return Ending(kind, self.named(source) or self.named(e, around), self._at(e, around), text)
+
+    def _at(self, e: Equation, within: Sequence[Equation]) -> Location | None:
+        return self.location(primal_equation(e)) or self.location(e, within)
+
+    def _why(self, run: GradientRun, death: Death, e: Equation) -> tuple[Kind, str]:
+        if death.operand is None:
+            return "rule", "whose backward rule returns zeros for it"
+        search, level, does = run.search, death.level, plain(e.primitive.name)
+        others = [(k, a) for k, a in enumerate(e.invars) if a not in search.linear(level)]
+        if does.kind == "selection":
+            return self._selection(run, death, others[0][1])
+        for _, a in others:
+            if isinstance(a, Var) and a.aval.dtype.kind not in "biu" and not search.has(level, a, NONZERO):
+                return self._factor(run, death, a)
+        values = search.values(death)
+        if does.same == "rounded":
+            return "underflow", _underflow(e, values[death.operand] if values is not None else None)
+        if values is not None and others and does.grows == "product":
+            u, c = as_float64(values[death.operand]), as_float64(values[others[0][0]])
+            factor = self._origin(run, death, others[0][1])
+            if does.passes_on == "first" or np.any(u * c):
+                return "underflow", _underflow(e, values[death.operand])
+            return "zero factor", f"where it is multiplied by {factor.text}, which is zero wherever it is not"
+        if does.kind in ("product", "convolution") and others and values is not None:
+            factor = self._origin(run, death, others[0][1])
+            if does.kind == "product" and not _meet(e, values):
+                return "zero factor", f"where it is multiplied by {factor.text}, which is zero wherever it is not"
+            return "cancellation", "where its terms add up to zero"
+        if does.grows == "sum":
+            return "cancellation", "where its terms add up to zero"
+        return "other elements", "which reads only elements whose cotangent is zero"
+
+    def _selection(self, run: GradientRun, death: Death, condition: Atom) -> tuple[Kind, str]:
+        factor = self._origin(run, death, condition)
+        n = math.prod(condition.aval.shape)
+        count = f"{'all ' if n > 1 else 'its '}{counted(n, 'element')}" if n > 1 else "its element"
+        if factor.is_slope or not factor.name:
+            return "slope", f"whose slope is zero in {count}"
+        return "branch", f"where `{factor.name}` selects something else in {count}"
+
+    def _factor(self, run: GradientRun, death: Death, a: Atom) -> tuple[Kind, str]:
+        """A factor that is zero in all elements, in each iteration."""
+        factor = self._origin(run, death, a)
+        n = math.prod(a.aval.shape)
+        count = f"all {counted(n, 'element')}" if n > 1 else "its element"
+        if factor.is_slope:
+            return "slope", f"whose slope is zero in {count}"
+        if factor.how:
+            return factor.how, f"where it is multiplied by {factor.text}, {_ROUNDED[factor.how]}"
+        return "zero factor", f"where it is multiplied by {factor.text}, which is zero in {count}"
+
+    def _origin(self, run: GradientRun, death: Death, a: Atom) -> ZeroFactor:
+        """What a value that a cotangent meets is: an argument, or an expression of the forward pass."""
+        level, v, e = run.search.source(death.level, a)
+        if e is not None:
+            return ZeroFactor(self.named(primal_equation(e)), _is_slope(e, self.naming.name(primal_equation(e))), "")
+        top = run.search.top.program
+        d = self.derivation
+        residual = d.linearized.residuals[top.invars.index(v)] if v in top.invars else v  # type: ignore[arg-type]
+        source = next(iter(SourceTracer(d.forward, _keeps)(residual)), None)
+        if source is None or source.equation is None:
+            atom = residual if source is None else source.atom
+            names = dict(zip(d.forward.invars, d.primal.arg_names, strict=True))
+            return ZeroFactor(names.get(atom, "") if isinstance(atom, Var) else "", False, "")
+        how = self._rounded(run, source)
+        name = self.naming.name(source.equation, source.within, source.place, ROOM_IN_SENTENCE)
+        is_slope = _is_slope(source.equation, name)
+        if is_slope and (inner := self._zero_operand(run, source)) is not None:
+            return inner
+        return ZeroFactor(name, is_slope, how)
+
+    def _zero_operand(self, run: GradientRun, source: Source) -> ZeroFactor | None:
+        """The difference of equal numbers whose multiple a slope is, such as that of a square; None if it is none."""
+        e = source.equation
+        if e is None or source.within or plain(e.primitive.name).grows != "product":
+            return None
+        for a in e.invars:
+            inner = next(iter(SourceTracer(self.derivation.forward, _keeps)(a)), None) if isinstance(a, Var) else None
+            if inner is not None and inner.equation is not None and (how := self._rounded(run, inner)):
+                name = self.naming.name(inner.equation, inner.within, inner.place, ROOM_IN_SENTENCE)
+                return ZeroFactor(name, False, how)
+        return None
+
+    def _rounded(self, run: GradientRun, source: Source) -> Literal["", "cancellation", "underflow"]:
+        """Whether a value is zero because it was rounded: a difference of equal numbers, or one that is too small."""
+        e = source.equation
+        does = plain(e.primitive.name) if e is not None else None
+        if e is None or source.within or does is None or does.grows == "":
+            return ""
+        try:
+            operands = [as_float64(x) for x in run.forward_values(self.derivation.forward, e.invars)]
+        except Exception:  # what only makes the sentence more precise
+            return ""
+        if does.grows == "exponential":
+            return "underflow" if np.all(np.isfinite(operands[0])) else ""
+        if does.grows == "sum" and does.kind == "elementwise":
+            return "cancellation" if all(np.all(x) for x in operands) else ""
+        return "underflow" if does.grows == "product" and all(np.all(x) for x in operands) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroFactor:
+    """What a cotangent is multiplied by.
+
+    Args:
+      name: an argument or an expression; '' if none is found.
+      is_slope: whether it is the slope of a function.
+      how: why it was rounded to zero; '' if it was not.
+    """
+
+    name: str
+    is_slope: bool
+    how: Literal["", "cancellation", "underflow"]
+
+    @property
+    def text(self) -> str:
+        return f"`{self.name}`" if self.name else "a constant"
+
+
+def _keeps(e: Equation) -> bool:
+    return keeps_numbers(e) and isinstance(e.invars[0], Var)
+
+
+def _is_slope(e: Equation, name: str) -> bool:
+    return IN_DERIVATIVE in name or (e.origin is not None and e.origin.role == "residual")
+
+
+def _function(e: Equation) -> str:
+    """The function whose rule an equation calls, or what people call its operation."""
+    return of(e).function_of_rule(e.operation) or operation_of(e)
+
+
+_STRUCTURAL = {
+    "asked": "which stops it on purpose",
+    "integer": "an integer",
+    "boolean": "a boolean",
+    "flat": "whose slope is zero wherever it has one",
+    "rule": "whose rule gives no derivative for this argument",
+    "none": "for which JAX's rule of `{}` gives no derivative",
+}
+_ROUNDED = {
+    "cancellation": "a difference of numbers that are equal as rounded",
+    "underflow": "which is too small for its type and rounds to zero",
+}
+
+
+def _underflow(e: Equation, ct: Any) -> str:
+    dtype = type_text(e.outvars[0].aval).partition("[")[0]
+    most = f" of at most {np.max(np.abs(as_float64(ct))):.1e}" if ct is not None else ""
+    return f"where numbers{most} become too small for {dtype}"
+
+
+def _meet(e: Equation, values: Sequence[Any]) -> bool:
+    """Whether elements that are not zero meet in a product of two arrays."""
+    is_nonzero = [np.asarray(x != 0, np.float32) for x in values]
+    return bool(np.any(jax.lax.dot_general(*is_nonzero, e.params["dimension_numbers"])))
+
+
+def distinct(endings: Iterator[Ending]) -> tuple[Ending, ...]:
+    """Endings on different lines, or of different kinds, in order."""
+    return tuple({(e.kind, e.location, e.expression): e for e in endings}.values())

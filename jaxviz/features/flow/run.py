@@ -1,0 +1,140 @@
+"""Runs a gradient, and counts which of its elements are not zero; if all of some are zero, finds where they became so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxviz.derivation import Derivation
+from jaxviz.features.flow.zeros import ZeroSearch
+from jaxviz.features.nans.capture import RecordedRun
+from jaxviz.higher_order import is_call, of
+from jaxviz.ir import compat
+from jaxviz.ir.emit import as_function
+from jaxviz.ir.syntax import Equation, Program
+from jaxviz.transforms.driver import partition, with_results
+from jaxviz.transforms.flags import flag_program
+from jaxviz.transforms.inline import inlined_where
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How much of a gradient is not zero.
+
+    Args:
+      nonzero, size: its elements.
+      nonzero_rows, rows: along its first dimension, if it has more than one; otherwise 0.
+    """
+
+    nonzero: int
+    size: int
+    nonzero_rows: int = 0
+    rows: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class GradientRun:
+    """One gradient, with cotangents of one for the results.
+
+    Args:
+      derivation: of the function.
+      inputs: the flat arguments.
+    """
+
+    derivation: Derivation
+    inputs: tuple[Any, ...]
+
+    @cached_property
+    def _residuals(self) -> list[Any]:
+        d = self.derivation
+        outs = jax.jit(as_function(d.forward))(*self.inputs)
+        return list(outs[len(outs) - d.n_residuals :])
+
+    @cached_property
+    def _cotangents(self) -> list[Any]:
+        return [jnp.ones(v.aval.shape, v.aval.dtype) for v in self.derivation.backward.invars[self._n_residuals :]]
+
+    @property
+    def _n_residuals(self) -> int:
+        return self.derivation.n_residuals
+
+    @cached_property
+    def gradients(self) -> dict[int, Any]:
+        """The gradient in each input that the backward pass reaches, by its index."""
+        return {k: g for k, (g, _) in self._results.items()}
+
+    @cached_property
+    def counts(self) -> dict[int, Count]:
+        """The same as counts."""
+        counts = {}
+        for k, (gradient, (nonzero, nonzero_rows)) in self._results.items():
+            rows = gradient.shape[0] if gradient.ndim > 1 else 0
+            counts[k] = Count(int(nonzero), int(gradient.size), int(nonzero_rows) if rows else 0, rows)
+        return counts
+
+    @cached_property
+    def _results(self) -> dict[int, tuple[Any, tuple[Any, Any]]]:
+        d = self.derivation
+        reached = [k for k, is_reached in enumerate(d.reached) if is_reached]
+        if not reached:
+            return {}
+        run = as_function(d.backward)
+
+        def backward(*inputs: Any) -> list[Any]:
+            return [(g, _counted(g)) for g in run(*inputs)]
+
+        outs = jax.jit(backward)(*self._residuals, *self._cotangents)
+        return dict(zip(reached, outs, strict=True))
+
+    @cached_property
+    def zero(self) -> tuple[int, ...]:
+        """The inputs whose gradient is zero in all elements although the backward pass computes it."""
+        return tuple(k for k, count in self.counts.items() if count.size and not count.nonzero)
+
+    @cached_property
+    def search(self) -> ZeroSearch:
+        """The backward pass of these inputs, with flags that say which values are zero."""
+        reached = [k for k, is_reached in enumerate(self.derivation.reached) if is_reached]
+        backward = self.derivation.backward
+        program = with_results(backward, [backward.outvars[reached.index(k)] for k in self.zero])
+        program = inlined_where(program, _is_plain_call)
+        flagged = flag_program(program, "zeros")
+        inputs = [*self._residuals, *self._cotangents]
+        outs = jax.jit(as_function(flagged.program))(*inputs)
+        _, flags = partition(outs, len(program.outvars))
+        return ZeroSearch(RecordedRun(program, inputs), self._n_residuals, flagged.watches, flags)
+
+    def forward_values(self, program: Program, atoms: Sequence[Any]) -> list[Any]:
+        """Values of the forward program."""
+        variables = [a for a in atoms if not hasattr(a, "val")]
+        (values,) = RecordedRun(program, self.inputs).values([((), (), variables)])
+        known = dict(zip(variables, values, strict=True))
+        return [a.val if hasattr(a, "val") else known[a] for a in atoms]
+
+
+def _counted(gradient: Any) -> tuple[Any, Any]:
+    """How many elements of an array are not zero, and in how many of its rows there are some."""
+    is_nonzero = gradient != 0
+    in_rows = is_nonzero.reshape(is_nonzero.shape[0], -1).any(1) if gradient.ndim > 1 else is_nonzero
+    return jnp.sum(is_nonzero), jnp.sum(in_rows)
+
+
+def _is_plain_call(equation: Equation) -> bool:
+    return is_call(equation) and not of(equation).is_checkpoint
+
+
+def are_values(inputs: Sequence[Any]) -> bool:
+    """Whether these are arrays, and not only types of some."""
+    return not any(isinstance(x, jax.ShapeDtypeStruct) or compat.is_tracer(x) for x in inputs)
+
+
+def as_float64(x: Any) -> np.ndarray[Any, Any]:
+    """An array on the host in double precision."""
+    x = np.asarray(x)
+    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
