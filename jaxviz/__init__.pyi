@@ -29,6 +29,8 @@ from .features.draw.drawing import draw as draw
 from .features.draw.drawing import to_dot as to_dot
 from .features.explorer.explore import explore as explore
 from .features.explorer.widget import Explorer as Explorer
+from .features.flow.find import gradient_flow as gradient_flow
+from .features.flow.report import GradientFlow as GradientFlow
 from .features.lint.checks import Advice as Advice
 from .features.lint.report import LintReport as LintReport
 from .features.lint.report import lint as lint

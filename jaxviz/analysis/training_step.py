@@ -238,6 +238,15 @@ def is_loss(program: Program) -> bool:
     return len(results) == 1 and is_real(results[0]) and not stores_gradient(program)
 
 
+def has_auxiliary(d: Derivation) -> bool:
+    """Whether a function returns a pair of one value and auxiliary results."""
+    if d.out_tree is None:
+        return False
+    parts = d.out_tree.children()
+    is_pair = len(parts) == 2 and issubclass(d.out_tree.node_data()[0], (tuple, list))
+    return is_pair and jax.tree_util.treedef_is_leaf(parts[0])
+
+
 def stores_gradient(program: Program) -> bool:
     """Whether a function writes something that it computes in a backward pass to a reference from outside."""
     if not compat.written_refs(program.effects):

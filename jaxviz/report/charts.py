@@ -20,6 +20,7 @@ Units = tuple[tuple[str, float], ...]
 
 BYTES: Units = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 FLOPS: Units = (("PFLOP", 1e15), ("TFLOP", 1e12), ("GFLOP", 1e9), ("MFLOP", 1e6), ("kFLOP", 1e3), ("FLOP", 1))
+COUNTS: Units = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1))
 SECONDS: Units = (("s", 1), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 
 

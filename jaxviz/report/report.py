@@ -35,7 +35,7 @@ _MODULES = (
     "analysis.checkpoints", "xla.collectives.report", "features.comparison.report",
     "features.comparison.under_flags", "xla.compilations.compiled", "xla.compilations.report",
     "xla.compile_cost.report", "xla.compiled_memory.beside", "xla.compiled_memory.change",
-    "xla.compiled_memory.report", "features.cost.report", "features.cost.timings", "features.doctor",
+    "xla.compiled_memory.report", "features.cost.report", "features.cost.timings", "features.doctor", "features.flow.report",
     "xla.donation.report", "features.lint.report", "features.memory.timeline", "features.nans.report",
     "xla.profile.report", "features.remat.plan", "features.remat.policies", "features.remat.policy_comparison",
     "features.remat.verify", "features.residuals.residual_set", "features.values.capture",

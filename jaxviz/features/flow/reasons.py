@@ -27,11 +27,12 @@ from jaxviz.transforms.flags import NONZERO
 
 Kind = Literal[
     "asked", "integer", "boolean", "flat", "rule", "none", "zero factor", "slope", "branch", "underflow", "cancellation",
-    "other elements",
+    "iterations", "other elements", "unread", "static",
 ]  # fmt: skip
-"""How a derivative ends. By structure: see `structure.Reason`. At these values: a factor is zero; the slope of a function
-is, as of a relu or where it is saturated; what a `where` or a `cond` takes is something else; the numbers are too small
-for their type; terms add up to zero; only elements are read whose cotangent is zero."""
+"""How a derivative ends. By structure: see `structure.Reason`; the loss does not read the parameter; it is no leaf of an
+argument. At these values: a factor is zero; the slope of a function is, as of a relu or where it is saturated; what a
+`where` or a `cond` takes is something else; numbers are too small for their type; terms add up to zero; it becomes zero
+from iteration to iteration; only elements are read whose cotangent is zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,8 @@ class Reasons:
         return self.location(primal_equation(e)) or self.location(e, within)
 
     def _why(self, run: GradientRun, death: Death, e: Equation) -> tuple[Kind, str]:
+        if death.operand is None and e.programs:
+            return "iterations", "in the iterations of which it becomes zero"
         if death.operand is None:
             return "rule", "whose backward rule returns zeros for it"
         search, level, does = run.search, death.level, plain(e.primitive.name)

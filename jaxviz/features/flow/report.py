@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Literal
 
 from jaxviz.analysis.naming import written_at
+from jaxviz.analysis.walk import location_of
 from jaxviz.features.flow.reasons import Ending
 from jaxviz.features.flow.run import Count
 from jaxviz.features.flow.structure import Reach
@@ -119,7 +120,7 @@ class FlowPaths(Mapping[str, tuple[PathLine, ...]]):
         bit = 1 << self._places[self._whole(name)]
         lines: dict[Location, None] = {}
         for carrier in self._reach.carriers:
-            if carrier.leaves & bit and (at := self._reach.location(carrier.equation, carrier.within)) is not None:
+            if carrier.leaves & bit and (at := location_of(carrier.equation, carrier.within)) is not None:
                 lines.setdefault(at)
         return tuple(PathLine(at, written_at(at)) for at in lines)
 
@@ -258,7 +259,7 @@ class GradientFlow(Report, schema="gradient_flow"):
         rows = _tree(self.leaves)
         colours = {status: COLOURS[status] for status in _WORDS}
         axis = Axis("elements", COUNTS, format_count)
-        return FlameGraph(rows, {**colours, "": COLOURS["passed"]}, _WORDS, f"parameters that the {self.title} reaches", axis)
+        return FlameGraph(rows, {**colours, "": COLOURS["branch of a tree"]}, _WORDS, f"parameters that the {self.title} reaches", axis)
 
     _data = ("function", "title", "has_values", "leaves", "notes")
 
@@ -309,7 +310,7 @@ def _where(leaf: LeafFlow) -> str:
         return f"not updated: {leaf.update.text}"
     if leaf.is_reached:
         return ""
-    return "; ".join(map(str, leaf.endings[:ENDINGS]))
+    return "; ".join(str(e) if e.expression or e.location else e.text for e in leaf.endings[:ENDINGS])
 
 
 def _tree(leaves: Sequence[LeafFlow]) -> list[tuple[str, str, float, float, int]]:

@@ -121,7 +121,7 @@ class GradientRun:
 def _counted(gradient: Any) -> tuple[Any, Any]:
     """How many elements of an array are not zero, and in how many of its rows there are some."""
     is_nonzero = gradient != 0
-    in_rows = is_nonzero.reshape(is_nonzero.shape[0], -1).any(1) if gradient.ndim > 1 else is_nonzero
+    in_rows = is_nonzero.any(tuple(range(1, gradient.ndim))) if gradient.ndim > 1 else is_nonzero
     return jnp.sum(is_nonzero), jnp.sum(in_rows)
 
 

@@ -153,6 +153,8 @@ class ZeroSearch:
                 for inner, a in self._inside(level, e, v):
                     if is_choice(e) and inner is not level and self._is_left_out(inner, a):
                         found.append(Death(inner, None, None, e))
+                    elif self.has(inner, a, NONZERO):
+                        found.append(Death(level, e, None))
                     else:
                         under_way.append((inner, a))
                 continue

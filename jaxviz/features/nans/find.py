@@ -20,7 +20,7 @@ from jaxviz.analysis.on_values import (
     is_differentiated_on_values,
     without_references,
 )
-from jaxviz.analysis.training_step import stores_gradient, takes_gradient
+from jaxviz.analysis.training_step import has_auxiliary, stores_gradient, takes_gradient
 from jaxviz.arguments import Argnums, arrays_by_name, flat_arguments, positions
 from jaxviz.derivation import Derivation, derive_call
 from jaxviz.features.nans.capture import (
@@ -343,7 +343,7 @@ def _derived(
         d = derive_call(f, args, kwargs, chosen)
     except NoArrayError:
         d = derive_call(_arrays_of(f), args, kwargs, chosen)
-    return replace(d, n_results=1) if _has_auxiliary(d) else d
+    return replace(d, n_results=1) if has_auxiliary(d) else d
 
 
 def _is_plain_call(equation: Equation) -> bool:
@@ -404,14 +404,7 @@ def _is_loss(d: Derivation) -> bool:
     """Whether a function returns a real number, or a pair of one and auxiliary results, as with `has_aux`."""
     avals = d.primal.out_avals
     is_number = bool(avals) and avals[0].shape == () and jnp.issubdtype(avals[0].dtype, jnp.floating)
-    return is_number and (len(avals) == 1 or _has_auxiliary(d))
-
-
-def _has_auxiliary(d: Derivation) -> bool:
-    """Whether a function returns a pair of one value and auxiliary results."""
-    parts = d.out_tree.children()
-    is_pair = len(parts) == 2 and issubclass(d.out_tree.node_data()[0], (tuple, list))
-    return is_pair and jax.tree_util.treedef_is_leaf(parts[0])
+    return is_number and (len(avals) == 1 or has_auxiliary(d))
 
 
 def _is_derived(program: Program) -> bool:
