@@ -45,6 +45,7 @@ _EXAMPLES = """examples:
   jaxviz lint model:loss --args "params, x"                             what to change, with the bytes at stake
   jaxviz compare model:loss --args "params, x" --flags jax_remat3       what a flag of JAX changes, in bytes and work
   jaxviz upgrade model:loss --args "params, x" --from old-env           what a newer JAX changes, from types to values
+  jaxviz flow model:loss --args "params, x"                             which parameters the gradient reaches
   jaxviz nan model:loss --args "params, jnp.zeros((8, 16))"             which operation computes a NaN, and from what
   jaxviz profile model:step --args "params, jnp.ones((8, 16))"          where the time of a call goes
   jaxviz jaxpr model:loss --args "params, x" --stage backward           a program as text

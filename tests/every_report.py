@@ -29,6 +29,7 @@ CALLS = {
     "compare_policies": jaxviz.compare_policies,
     "plan_remat": lambda f, *args: jaxviz.plan_remat(f, *args, budget=1.0),
     "find_nan": jaxviz.find_nan,
+    "gradient_flow": jaxviz.gradient_flow,
     "step": jaxviz.step,
     "compare": lambda f, *args: jaxviz.compare(f, f, *args),
     "profile": jaxviz.profile,

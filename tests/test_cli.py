@@ -88,6 +88,7 @@ SCHEMAS = {
     "memory.beside": ("memory", "loss", *CALL, "--beside"),
     "compiled_memory": ("compiled-memory", "loss", *CALL),
     "compile_cost": ("compile-cost", "deep", *LONG),
+    "gradient_flow": ("flow", "loss", *CALL),
     "find_nan": ("nan", "deep", "--args", "w[:4], jnp.full((2, 4), jnp.inf)"),
     "profile": ("profile", "deep", "--args", "w[:4], jnp.ones((2, 4))", "--repeat", "2"),
 }

@@ -230,6 +230,19 @@ _COMMANDS = (
         "Show advice on the gradient of a call, by line, with the bytes at stake: `%lint loss(params, x)`.",
     ),
     Command(
+        "flow", "running", Request.flow,
+        (
+            _ARGNUMS, _JSON, _PLOT,
+            Option("--types", "only what holds for any values, from types alone; nothing is compiled or run", bool),
+        ),
+        "which parameters the gradient reaches, and why it is zero in the others",
+        """Show which parameters the gradient of a call reaches, and why it is zero in the others:
+        `%flow loss(params, x)`. It is run, and with `--types` only traced. Of a training step it shows also which
+        parameters stay as they are although their gradient is not zero.
+        """,
+        runs=True,
+    ),
+    Command(
         "nan", "running", Request.nan,
         (_ARGNUMS, _JSON, Option("--harmless", "also list non-finite values that reach no result", bool)),
         "where a NaN or an infinity in the results is born",

@@ -24,6 +24,8 @@ from jaxviz.environments.start import upgrade
 from jaxviz.features.comparison.report import Comparison, compare
 from jaxviz.features.debugger.start import step
 from jaxviz.features.debugger.stepper import Stepper
+from jaxviz.features.flow.find import gradient_flow
+from jaxviz.features.flow.report import GradientFlow
 from jaxviz.features.lint.report import LintReport, lint
 from jaxviz.features.memory.timeline import MemoryTimeline, memory
 from jaxviz.features.nans.find import find_nan
@@ -129,6 +131,10 @@ class Request:
     def collectives(self) -> Collectives:
         """The collectives of the compiled gradient, or those that types imply."""
         return self.of(collectives, compile=not self.options.types)
+
+    def flow(self) -> GradientFlow:
+        """Which parameters its gradient reaches."""
+        return self.of(gradient_flow, values=not self.options.types)
 
     def nan(self) -> NanReport | None:
         """Where a NaN first occurs; prints a line if there is none."""

@@ -32,7 +32,6 @@ COLOURS = {
     "trace": "#7f8894", "lower": "#4a86d8", "compile": "#cc7722", "no checkpoints": "#7f8894", "policy": "#cc7722",
     "plan": "#4a86d8", "infinity": "#cc7722", "NaN": "#d1495b", "passed": "#7f8894", "merged": "#d1495b",
     "carried": "#9a7a30", "copy": "#d1495b", "layout": "#d9667a", "padding": "#b5708a", "double buffer": "#c0506a",
-    "reached": "#6fc4ae", "stopped": "#b0b6bf", "zero": "#e0a060", "on purpose": "#d9dce1", "branch of a tree": "#f1f2f4",
     "fusion": "#b5586f", "scratch": "#9a6a75", "unused": "#7f889450", "not attributed": "#7f889480",
 }  # fmt: skip
 """The kind of something -> its colour, in all charts of reports."""

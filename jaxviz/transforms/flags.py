@@ -1,9 +1,9 @@
 """Flags: `a → b` becomes `a → b, flags`, which say where and in which iteration a non-finite value first appeared; or,
 in search of zeros, one that is not zero.
 
-A flag costs a reduction, and a reduction prevents fusion in XLA. So few values are watched for NaNs: those whose infinities
-and NaNs the next operation may hide (`where` takes the other branch, `exp(-inf)` is 0), and the results of such
-operations. The others follow from these: if x + y is non-finite, so is everything computed from it, up to the next
+A flag costs a reduction, and a reduction prevents fusion in XLA. So few values are watched for NaNs: those whose
+infinities and NaNs the next operation may hide (`where` takes the other branch, `exp(-inf)` is 0), and the results of
+such operations. The others follow from these: if x + y is non-finite, so is everything computed from it, up to the next
 watched value.
 """
 
@@ -102,9 +102,7 @@ flag_rules: RuleTable[FlagRule] = RuleTable("flags", _default_rule)
 holds."""
 
 
-def flag_program(
-    program: Program, watching: Watching = "finite", inputs: bool = False, keeps: bool = False
-) -> Flagged:
+def flag_program(program: Program, watching: Watching = "finite", inputs: bool = False, keeps: bool = False) -> Flagged:
     """Adds flags to a program. Calls in it are single steps: inline them first, see `transforms.inline`.
 
     Args:
@@ -204,8 +202,8 @@ def _zeros(aval: Any) -> Program:
     def zeros(x: Any) -> list[Any]:
         is_nonzero = x if x.dtype == jnp.bool_ else lax.ne(x, lax.full_like(x, 0))
         dimensions = tuple(range(x.ndim))
-        some = [lax.reduce(p, np.bool_(False), lax.bitwise_or, dimensions) for p in (is_nonzero, lax.bitwise_not(is_nonzero))]
-        return [lax.concatenate([lax.reshape(p, (1, 1)) for p in some], 0)]
+        any_of = lambda p: lax.reshape(lax.reduce(p, np.bool_(False), lax.bitwise_or, dimensions), (1, 1))
+        return [lax.concatenate([any_of(is_nonzero), any_of(lax.bitwise_not(is_nonzero))], 0)]
 
     return trace_rule(zeros, [aval])
 

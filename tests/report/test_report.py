@@ -71,6 +71,7 @@ REPORTS = {
     "profile": lambda: jaxviz.profile(jaxviz.jit(f), X, repeat=1),
     "doctor": jaxviz.doctor,
     "find_nan": lambda: jaxviz.find_nan(lambda x: jnp.sqrt(x).sum(), 0 * X),
+    "gradient_flow": lambda: jaxviz.gradient_flow(lambda x: jnp.sum(jnp.round(x["a"]) + x["b"]), {"a": X, "b": X}),
     "verify": lambda: jaxviz.plan_remat(three_layers, jnp.ones((3, 2, 2)), work="50%").verify(),
     "memory of policies": lambda: MemoryComparison(jaxviz.compare_policies(f, X)),
     "plans of policies": lambda: PlanComparison(jaxviz.compare_policies(f, X)),

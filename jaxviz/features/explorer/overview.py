@@ -12,6 +12,7 @@ from jaxviz.analysis.checkpoints import in_short, names_without_effect
 from jaxviz.features.explorer.boxes import Boxes
 from jaxviz.features.explorer.numbers import Numbers
 from jaxviz.features.explorer.scopes import Item, Items, Scope, scopes_of
+from jaxviz.features.flow.find import not_reached
 from jaxviz.features.residuals.residual_set import ResidualSet
 from jaxviz.ir.syntax import Equation
 from jaxviz.page.schema import COLUMNS, SCOPES, Headline
@@ -46,7 +47,8 @@ def _keeps(residuals: ResidualSet) -> str:
     saved = residuals.saved
     what = saved.size if saved.count else "nothing"
     idle = in_short(names_without_effect(residuals.checkpoints))
-    return "; ".join(filter(None, [f"saves {what} for the backward pass", idle, *saved.remarks[:1]]))
+    some = not_reached(residuals.derivation)
+    return "; ".join(filter(None, [f"saves {what} for the backward pass", idle, some, *saved.remarks[:1]]))
 
 
 def _largest(residuals: ResidualSet) -> str:

@@ -15,17 +15,16 @@ from jaxviz.analysis.training_step import has_auxiliary, subject_of
 from jaxviz.arguments import Argnums, flat_arguments, positions
 from jaxviz.derivation import Derivation, DerivedCall
 from jaxviz.features.flow.reasons import Ending, Reasons, distinct
-from jaxviz.features.flow.report import FlowPaths, GradientFlow, LeafFlow, Update
+from jaxviz.features.flow.report import FlowPaths, GradientFlow, LeafFlow
 from jaxviz.features.flow.run import GradientRun, are_values
-from jaxviz.features.flow.structure import Reach
+from jaxviz.features.flow.structure import Reach, StructuralStop
 from jaxviz.features.flow.updates import StepRun
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.stack import deep_stack
-from jaxviz.ir.syntax import Atom, Program
-from jaxviz.page.texts import first_line
+from jaxviz.ir.syntax import Program
 from jaxviz.progress import counting
-from jaxviz.report.tables import type_text
+from jaxviz.report.tables import counted, type_text
 from jaxviz.runtime.references import uses_references
 from jaxviz.transforms.driver import select
 from jaxviz.transforms.unopened import unopened_note
@@ -75,6 +74,13 @@ def report_of(d: Derivation, inputs: tuple[Any, ...] | StepRun | None = None) ->
     return _Flow(d, inputs).report
 
 
+def not_reached(d: Derivation) -> str:
+    """ "the gradient reaches 37 of 40 parameters", by structure; '' if it reaches all."""
+    reach, every = Reach(d), sum(d.nonzeros)
+    n = reach.reached.bit_count()
+    return f"the gradient reaches {n:,} of {counted(every, 'parameter')}" if n < every else ""
+
+
 @dataclass(frozen=True, eq=False)
 class _Flow:
     derivation: Derivation
@@ -109,7 +115,7 @@ class _Flow:
         if not are_values(inputs):
             return "The arguments are types, so only what holds for any values was found."
         if d.no_reverse_mode is not None:
-            return f"No values were looked at: {first_line(d.no_reverse_mode)}"
+            return "No values were looked at, since the function has no gradient in reverse mode."
         if uses_references(d.primal):
             pure = without_references(d, inputs, self.names)
             if len(pure.inputs) != len(inputs):
@@ -133,13 +139,14 @@ class _Flow:
         v, run = self.derivation.primal.invars[k], self.run
         size = int(getattr(v.aval, "size", 1))
         leaf = LeafFlow(self.names[k], type_text(v.aval), size, "reached")
-        stops = distinct(self.reasons.of_stop(s) for s in self.reach.stops if s.leaves >> k & 1)
-        asked = tuple(e for e in stops if e.kind == "asked")
+        stops = [s for s in self.reach.stops if s.leaves >> k & 1]
         if not self.reach.reached >> k & 1:
             if not self.reach.read >> k & 1:
                 return replace(leaf, status="stopped", endings=(self._unread(k),))
-            return replace(leaf, status="on purpose" if asked else "stopped", endings=stops)
-        leaf = replace(leaf, endings=asked)
+            is_asked = any(s.reason == "asked" for s in stops)
+            return replace(leaf, status="on purpose" if is_asked else "stopped", endings=self._endings(stops))
+        in_part = [s for s in stops if s.reason == "asked" and not self.reasons.is_inside(s)]
+        leaf = replace(leaf, endings=self._endings(in_part))
         if not isinstance(run, GradientRun) or k not in run.counts:
             return leaf
         leaf = replace(leaf, count=run.counts[k])
@@ -147,15 +154,22 @@ class _Flow:
             of_run = self.reasons if run.derivation is self.derivation else Reasons(run.derivation)
             result = run.search.top.program.outvars[run.zero.index(k)]
             return replace(
-                leaf, status="zero", endings=distinct(of_run.of_death(run, death) for death in run.search.deaths(result))
+                leaf,
+                status="zero",
+                endings=distinct(of_run.of_death(run, death) for death in run.search.deaths(result)),
             )
         return replace(leaf, update=self.given.update(k, run.gradients[k]) if isinstance(self.given, StepRun) else None)
 
+    def _endings(self, stops: Sequence[StructuralStop]) -> tuple[Ending, ...]:
+        return distinct(map(self.reasons.of_stop, stops))
+
     def _unread(self, k: int) -> Ending:
-        called = self.derivation.called
-        if called is not None and any(x is y for x in self.derivation.primal.consts for y in _leaves_named(called, self.names[k])):
-            return Ending("unread", "", None, "not read: the function reads the same array where it closes over it")
-        return Ending("unread", "", None, "not read for the loss")
+        called, consts = self.derivation.called, {id(x) for x in self.derivation.primal.consts}
+        if called is not None and any(id(x) in consts for x in _leaves_named(called, self.names[k])):
+            return Ending(
+                "unread", "", None, "the function reads the same array where it closes over it, and not the argument"
+            )
+        return Ending("unread", "", None, "the loss does not depend on it")
 
     def constants(self) -> Iterator[LeafFlow]:
         """Arrays in the differentiated arguments that are no leaves of them, and that the function reads."""
@@ -166,7 +180,7 @@ class _Flow:
         for name, x, why in _hidden_arrays(called):
             if id(x) in consts:
                 aval = compat.aval_of(x)
-                ending = Ending("static", "", None, f"a constant of the program: {why}")
+                ending = Ending("static", "", None, f"it is a constant of the program, {why}")
                 yield LeafFlow(name, type_text(aval), int(x.size), "stopped", (ending,))
 
 
@@ -191,7 +205,7 @@ def _hidden_arrays(called: DerivedCall) -> Iterator[tuple[str, Any, str]]:
     for node in nodes:
         kind = type(node).__name__
         is_leaf = id(node) in own
-        why = f"`{kind}` is not registered as a pytree" if is_leaf else f"it is static in `{kind}`"
+        why = f"since `{kind}` is not registered as a pytree" if is_leaf else f"since it is static in `{kind}`"
         for name, x in getattr(node, "__dict__", {}).items():
             if isinstance(x, jax.Array) and id(x) not in own and jnp.issubdtype(x.dtype, jnp.inexact):
                 yield f"{kind}.{name}", x, why

@@ -26,13 +26,13 @@ from jaxviz.report.tables import counted, short_location, type_text
 from jaxviz.transforms.flags import NONZERO
 
 Kind = Literal[
-    "asked", "integer", "boolean", "flat", "rule", "none", "zero factor", "slope", "branch", "underflow", "cancellation",
-    "iterations", "other elements", "unread", "static",
+    "asked", "integer", "boolean", "flat", "rule", "none", "zero factor", "slope", "branch", "underflow",
+    "cancellation", "iterations", "other elements", "unread", "static",
 ]  # fmt: skip
-"""How a derivative ends. By structure: see `structure.Reason`; the loss does not read the parameter; it is no leaf of an
-argument. At these values: a factor is zero; the slope of a function is, as of a relu or where it is saturated; what a
-`where` or a `cond` takes is something else; numbers are too small for their type; terms add up to zero; it becomes zero
-from iteration to iteration; only elements are read whose cotangent is zero."""
+"""How a derivative ends. By structure: see `structure.Reason`; the loss does not read the parameter; it is no leaf of
+an argument. At these values: a factor is zero; the slope of a function is, as of a relu or where it is saturated; what
+a `where` or a `cond` takes is something else; numbers are too small for their type; terms add up to zero; it becomes
+zero from iteration to iteration; only elements are read whose cotangent is zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,19 @@ class Reasons:
     # --- by structure -------------------------------------------------------------------------------------------------
 
     def of_stop(self, stop: StructuralStop) -> Ending:
-        e, reason = stop.equation, stop.reason
-        name = self.named(e, stop.within)
-        return Ending(reason, name, self.location(e, stop.within), _STRUCTURAL[reason].format(_function(e)))
+        if stop not in self._of_stops:
+            e, reason = stop.equation, stop.reason
+            text = _STRUCTURAL[reason].format(_function(e))
+            self._of_stops[stop] = Ending(reason, self.named(e, stop.within), self.location(e, stop.within), text)
+        return self._of_stops[stop]
+
+    @cached_property
+    def _of_stops(self) -> dict[StructuralStop, Ending]:
+        return {}
+
+    def is_inside(self, stop: StructuralStop) -> bool:
+        """Whether it is one of several operations of a function that the user calls, such as a softmax."""
+        return self.of_stop(stop).expression.startswith(f"{stop.equation.primitive.name} in ")
 
     # --- at values ----------------------------------------------------------------------------------------------------
 
@@ -159,7 +169,7 @@ class Reasons:
 
     def _origin(self, run: GradientRun, death: Death, a: Atom) -> ZeroFactor:
         """What a value that a cotangent meets is: an argument, or an expression of the forward pass."""
-        level, v, e = run.search.source(death.level, a)
+        _, v, e = run.search.source(death.level, a)
         if e is not None:
             return ZeroFactor(self.named(primal_equation(e)), _is_slope(e, self.naming.name(primal_equation(e))), "")
         top = run.search.top.program

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from jaxviz.analysis.naming import written_at
 from jaxviz.analysis.walk import location_of
 from jaxviz.features.flow.reasons import Ending
 from jaxviz.features.flow.run import Count
@@ -16,13 +15,13 @@ from jaxviz.features.flow.structure import Reach
 from jaxviz.ir.origin import Location
 from jaxviz.report.charts import COUNTS, Axis, FlameGraph
 from jaxviz.report.data import Data
-from jaxviz.report.kinds import COLOURS
+from jaxviz.report.places import source_line
 from jaxviz.report.report import Part, Report, Table
 from jaxviz.report.tables import counted, format_count, listed, short_location, together
 
 Status = Literal["reached", "stopped", "zero", "on purpose"]
-"""Of the gradient in a parameter: it is not zero, or could be, where no values were looked at; it is zero for any values;
-it is zero at these; it is zero because the user stopped it."""
+"""Of the gradient in a parameter: it is not zero, or could be, where no values were looked at; it is zero for any
+values; it is zero at these; it is zero because the user stopped it."""
 
 ENDINGS = 3
 """How many endings a sentence names."""
@@ -58,8 +57,8 @@ class LeafFlow(Data):
       type: its type, such as `f32[8,16]`.
       size: the number of its elements.
       status: whether the gradient reaches it.
-      endings: where the derivative ends on the way from the loss; of one that is reached, where a part of it was stopped
-        on purpose.
+      endings: where the derivative ends on the way from the loss; of one that is reached, where a part of it was
+        stopped on purpose.
       count: how many elements of the gradient are not zero; None if no values were looked at.
       update: what a training step does to it; None if it was not compared.
     """
@@ -94,7 +93,7 @@ class PathLine(Data):
 
     Args:
       location: the line.
-      code: what it evaluates, such as `h = jnp.tanh(x @ w)`.
+      code: its source, such as `h = jnp.tanh(x @ w)`; '' if it is not available.
     """
 
     location: Location
@@ -122,7 +121,7 @@ class FlowPaths(Mapping[str, tuple[PathLine, ...]]):
         for carrier in self._reach.carriers:
             if carrier.leaves & bit and (at := location_of(carrier.equation, carrier.within)) is not None:
                 lines.setdefault(at)
-        return tuple(PathLine(at, written_at(at)) for at in lines)
+        return tuple(PathLine(at, source_line(at)) for at in lines)
 
     def _whole(self, name: str) -> str:
         if name in self._places:
@@ -149,7 +148,7 @@ class GradientFlow(Report, schema="gradient_flow"):
     """Which parameters the gradient of a loss reaches, and where it ends on the way to the others.
 
     >>> flow = jaxviz.gradient_flow(loss, params, x)
-    >>> flow.stopped, flow.zero, flow.paths["decoder.w"]
+    >>> flow.stopped, flow.zero, flow.paths["w"]
 
     Args:
       function: the name of the function.
@@ -208,22 +207,22 @@ class GradientFlow(Report, schema="gradient_flow"):
 
     @property
     def summary(self) -> str:
-        """The gradient in `params['prior']` is zero: its only path to the loss ends at `jnp.argmax(h)` (model.py:41)…"""
+        """The gradient in `params['prior']` is zero: its only path to the loss ends at `jnp.argmax(h)` an integer."""
         found = [*self._sentences()]
         if not found:
-            return f"{self.title}: {' '.join([self.reaches, *self._on_purpose]).replace('parameters ', 'parameters; ', 1)}"
+            return f"{self.title}: {'; '.join([self.reaches, *self._on_purpose])}"
         return " ".join([found[0], *(f"{text[0].upper()}{text[1:]}." for text in self._on_purpose)])
 
+    @property
+    def findings(self) -> list[tuple[list[LeafFlow], str]]:
+        """The parameters whose gradient is zero for the same reason, each group with a sentence."""
+        groups = (g for status in ("stopped", "zero") for g in _alike(self._with(status), lambda leaf: leaf.endings))
+        return [(leaves, _sentence(leaves)) for leaves in groups]
+
     def _sentences(self) -> Iterator[str]:
-        for status in ("stopped", "zero"):
-            for leaves in _alike(self._with(status), lambda leaf: leaf.endings):
-                yield _sentence(leaves)
+        yield from (sentence for _, sentence in self.findings)
         for leaves in _alike(self.not_updated, lambda leaf: leaf.update and (leaf.update.text, leaf.update.location)):
-            update = leaves[0].update
-            assert update is not None
-            one = len(leaves) == 1
-            at = f" at {short_location(update.location)}" if update.location is not None else ""
-            yield f"{_named(leaves)} {'is' if one else 'are'} not updated{at}, although {'its gradient is' if one else 'their gradients are'} not zero: {update.text}."  # noqa: E501
+            yield _update_sentence(leaves)
 
     @property
     def _on_purpose(self) -> list[str]:
@@ -231,7 +230,7 @@ class GradientFlow(Report, schema="gradient_flow"):
         leaves, frozen = self.on_purpose, [x for x in self.leaves if x.update is not None and x.update.is_frozen]
         texts = []
         if leaves:
-            places = together(listed([e.place for leaf in leaves for e in leaf.endings if e.kind == "asked"], 2).split(", "))
+            places = listed([e.place for leaf in leaves for e in leaf.endings if e.kind == "asked"], 2)
             others = "other " if self else ""
             texts.append(f"{_number(leaves, others)} stopped on purpose at {places}")
         if frozen:
@@ -242,24 +241,23 @@ class GradientFlow(Report, schema="gradient_flow"):
         found = [*self._sentences()]
         if found:
             yield f"{self.title}: {self.reaches}."
-            yield from found[1:]
+            yield from (f"{text[0].upper()}{text[1:]}" for text in found[1:])
         in_part = dict.fromkeys(e.place for leaf in self.reached for e in leaf.endings)
         if in_part:
-            yield f"Stopped on purpose on some ways to parameters that it reaches on others: {listed(in_part)}."
+            yield f"Some paths from parameters that it reaches are stopped on purpose at {listed(in_part)}."
         order = ("stopped", "zero", "on purpose", "reached")
         leaves = sorted(self.leaves, key=lambda leaf: order.index(leaf.status))
         rows = [(leaf.name, leaf.type, leaf.nonzero, _WORDS[leaf.status], _where(leaf)) for leaf in leaves]
         heads = ("parameter", "type", "not zero", "gradient", "where it ends")
-        if not self.has_values:
-            rows, heads = [(*r[:2], *r[3:]) for r in rows], (*heads[:2], *heads[3:])
-        yield Table(heads, rows, "<<<<<"[: len(heads)], "by parameter")
+        shown = [0, 1, 2, 3, 4] if self.has_values else [0, 1, 3, 4]
+        cells = [[row[k] for k in shown] for row in rows]
+        yield Table([heads[k] for k in shown], cells, "<" * len(shown), "by parameter")
         yield from self.notes
 
     def _chart(self) -> FlameGraph:
-        rows = _tree(self.leaves)
-        colours = {status: COLOURS[status] for status in _WORDS}
         axis = Axis("elements", COUNTS, format_count)
-        return FlameGraph(rows, {**colours, "": COLOURS["branch of a tree"]}, _WORDS, f"parameters that the {self.title} reaches", axis)
+        title = f"parameters that the {self.title} reaches"
+        return FlameGraph(_tree(self.leaves), _COLOURS, _WORDS, title, axis)
 
     _data = ("function", "title", "has_values", "leaves", "notes")
 
@@ -269,7 +267,11 @@ _WORDS: dict[str, str] = {
 }  # fmt: skip
 
 
-def _alike(leaves: Sequence[LeafFlow], key) -> list[list[LeafFlow]]:  # type: ignore[no-untyped-def]
+_COLOURS = {"reached": "#8cc5a0", "stopped": "#b0b6bf", "zero": "#f0a35e", "on purpose": "#d5d9de", "": "#eeeeee"}
+"""Of the bars in the tree of parameters; what the gradient does not reach is grey."""
+
+
+def _alike(leaves: Sequence[LeafFlow], key: Callable[[LeafFlow], object]) -> list[list[LeafFlow]]:
     groups: dict[object, list[LeafFlow]] = {}
     for leaf in leaves:
         groups.setdefault(key(leaf), []).append(leaf)
@@ -292,17 +294,27 @@ def _number(leaves: Sequence[LeafFlow], others: str) -> str:
 def _sentence(leaves: Sequence[LeafFlow]) -> str:
     """Why the gradient in some parameters is zero, which end at the same places."""
     one, leaf = len(leaves) == 1, leaves[0]
-    what = f"the gradient in {_named(leaves)} is zero" + (" at these values" if leaf.status == "zero" else "")
+    here = " at these values" if leaf.status == "zero" else ""
+    what = f"the gradient{'s' * (not one)} in {_named(leaves)} {'is' if one else 'are'} zero{here}"
     its = "its" if one else "their"
     endings = leaf.endings
     if not endings:
-        return f"{what}: where {'it' if one else 'they'} became zero was not found."
+        return f"{what}; where {'it' if one else 'they'} became zero was not found."
     if len(endings) == 1 and endings[0].kind in ("unread", "static"):
-        return f"{what}: {'it is' if one else 'they are'} {endings[0].text}."
+        text = endings[0].text if one else endings[0].text.replace("depend on it", "depend on them")
+        return f"{what}: {text}."
     texts = together(map(str, endings[:ENDINGS]))
     more = f", and at {len(endings) - ENDINGS:,} more" if len(endings) > ENDINGS else ""
     ends = "only path to the loss ends" if len(endings) == 1 else "paths to the loss end"
     return f"{what}: {its} {ends} at {texts}{more}."
+
+
+def _update_sentence(leaves: Sequence[LeafFlow]) -> str:
+    one, update = len(leaves) == 1, leaves[0].update
+    assert update is not None
+    at = f" at {short_location(update.location)}" if update.location is not None else ""
+    zero = "its gradient is" if one else "their gradients are"
+    return f"{_named(leaves)} {'is' if one else 'are'} not updated{at}, although {zero} not zero: {update.text}."
 
 
 def _where(leaf: LeafFlow) -> str:
@@ -318,17 +330,18 @@ def _tree(leaves: Sequence[LeafFlow]) -> list[tuple[str, str, float, float, int]
     rows: list[tuple[str, str, float, float, int]] = []
     start = 0.0
     under_way: list[tuple[str, float]] = []
-    close = lambda keep: [
-        rows.append((under_way[k][0], "", under_way[k][1], start - under_way[k][1], k))
-        for k in range(len(under_way) - 1, keep - 1, -1)
-    ]
+
+    def close(keep: int) -> None:
+        while len(under_way) > keep:
+            name, since = under_way.pop()
+            rows.append((name, "", since, start - since, len(under_way)))
+
     for leaf in leaves:
         *around, last = _PARTS.findall(leaf.name) or [leaf.name]
         same = 0
         while same < min(len(around), len(under_way)) and under_way[same][0] == around[same]:
             same += 1
         close(same)
-        del under_way[same:]
         under_way += [(name, start) for name in around[same:]]
         rows.append((last, leaf.status, start, float(max(leaf.size, 1)), len(around)))
         start += max(leaf.size, 1)

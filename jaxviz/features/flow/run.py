@@ -1,4 +1,4 @@
-"""Runs a gradient, and counts which of its elements are not zero; if all of some are zero, finds where they became so."""
+"""Runs a gradient, counts which of its elements are not zero, and finds where those became zero that are all zero."""
 
 from __future__ import annotations
 
@@ -136,5 +136,5 @@ def are_values(inputs: Sequence[Any]) -> bool:
 
 def as_float64(x: Any) -> np.ndarray[Any, Any]:
     """An array on the host in double precision."""
-    x = np.asarray(x)
-    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
+    array: np.ndarray[Any, Any] = np.asarray(x)
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)

@@ -25,7 +25,7 @@ Reason = Literal["asked", "integer", "boolean", "flat", "rule", "none"]
 everywhere; a custom rule has none for that argument; JAX's rule has none."""
 
 
-@dataclass(slots=True)  # not frozen, like Equation
+@dataclass(eq=False, slots=True)  # not frozen, like Equation
 class StructuralStop:
     """An equation at which the derivative in some parameters ends. It is immutable.
 
@@ -54,7 +54,7 @@ class StructuralStop:
         return "integer" if any(t is not None and t.kind in "iu" for t in types) else "none"
 
 
-@dataclass(slots=True)  # not frozen, like Equation
+@dataclass(eq=False, slots=True)  # not frozen, like Equation
 class Carrier:
     """An equation that passes the tangents of some parameters on. It is immutable."""
 

@@ -90,7 +90,7 @@ class StepRun:
     @cached_property
     def _places(self) -> dict[int, int]:
         """From an input of the step to the result that has its place in a pytree of the same structure."""
-        call, places = self.step.called, {}
+        call, places = self.step.called, dict[int, int]()
         groups = [*call.args, *(x for _, x in sorted(call.kwargs.items()))]
         *_, is_input = flat_arguments(call.args, call.kwargs, call.chosen)
         number = iter(range(len(is_input)))

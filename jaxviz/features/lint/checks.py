@@ -17,6 +17,7 @@ from jaxviz.analysis.grouping import alike, grouped, pattern, repetition
 from jaxviz.analysis.naming import ROOM_IN_SENTENCE
 from jaxviz.analysis.walk import defined_at, location_of
 from jaxviz.derivation import Derivation
+from jaxviz.features.flow.find import report_of
 from jaxviz.features.lint.microbatches import accumulations, nbytes_beside
 from jaxviz.features.lint.recompute import Candidate, SavedValues, candidates, spots_of
 from jaxviz.features.remat.checkpointing import checkpointed
@@ -482,7 +483,30 @@ def _accumulated(subject: LintSubject) -> Iterator[Advice]:
         )  # fmt: skip
 
 
+def _dead(subject: LintSubject) -> Iterator[Advice]:
+    """Parameters whose gradient is zero for any values, and not because a user stopped it."""
+    flow = report_of(subject.derivation)
+    for leaves, sentence in flow.findings:
+        ending = leaves[0].endings[0] if leaves[0].endings else None
+        location = ending.location if ending is not None else None
+        text = f"{sentence[0].upper()}{sentence[1:]}"
+        fix = _FIX_DEAD.get(ending.kind if ending is not None else "", _FIX_DEAD["integer"])
+        yield Advice("", text, fix, location or defined_at(subject.derivation.primal), count=len(leaves))
+
+
+_MEANT = "if a gradient of zero is meant, put jax.lax.stop_gradient around the value, which says so."
+_FIX_DEAD = {
+    "integer": f"weight the choices, as with jax.nn.softmax, so that each has a derivative; or {_MEANT}",
+    "boolean": f"compute a smooth weight, as with jax.nn.sigmoid, in place of the comparison; or {_MEANT}",
+    "flat": f"let the derivative pass, `x + jax.lax.stop_gradient(jnp.round(x) - x)` for `jnp.round(x)`; or {_MEANT}",
+    "rule": f"return a cotangent for this argument from the backward function; or {_MEANT}",
+    "unread": "let the function read it from its argument, or take it out of the argument.",
+    "static": "register the class, as with jax.tree_util.register_dataclass, with the array among its data fields.",
+}
+
+
 FIND: dict[str, Callable[[LintSubject], Iterator[Advice]]] = {
+    "dead-gradient": _dead,
     "layer-checkpoint": _layers,
     "cheap-recompute": _cheap,
     "sum-in-carry": _accumulated,

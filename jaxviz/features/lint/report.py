@@ -163,4 +163,4 @@ def lint(f: Any, *args: Any, argnums: Argnums = 0, min_nbytes: int | None = None
     return LintReport(derivation.primal.name, derivation.about, tuple(shown), saved, least, few, notes)
 
 
-_OF_NO_BYTES = ("checkpoint-without-effect", "unknown-name", "unused-name", "policy-without-effect")
+_OF_NO_BYTES = ("dead-gradient", "checkpoint-without-effect", "unknown-name", "unused-name", "policy-without-effect")

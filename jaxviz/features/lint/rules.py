@@ -32,6 +32,20 @@ class LintRule:
 
 _RULES = (
     LintRule(
+        "dead-gradient",
+        "the gradient in a parameter is zero for any values",
+        """
+        JAX returns zeros, and no error, for a parameter that the loss does not depend on, or only through operations
+        without a derivative: an integer such as that of jnp.argmax, a comparison, jnp.round, a custom rule that has
+        none for this argument. It also does if the function reads an array where it closes over it, or from an object
+        that is not registered as a pytree, in place of the argument. The optimizer then never changes the parameter.
+
+        The advice names the line where the derivative ends. Where a user has stopped it with jax.lax.stop_gradient,
+        there is none. `jaxviz.gradient_flow` also finds gradients that are zero only at some values, as behind a relu
+        that is never active.
+        """,
+    ),
+    LintRule(
         "layer-checkpoint",
         "a checkpoint around each layer would lower the peak",
         """

@@ -283,7 +283,20 @@ def in_reference(loss, w, xs):
 
 MICROBATCHES = (jnp.zeros((8, 32, 32)), jnp.ones((3, 4, 32)))
 
+
+
+def ranked(choose, w, x):
+    return jnp.sum(choose(jnp.abs(w) @ w.T) @ jnp.sin(x))
+
+
+def rows_by_index(scores):
+    return jax.nn.one_hot(jnp.argmax(scores, -1), scores.shape[-1])
+
+
 CASES = [
+    Case("dead-gradient", "argmax", partial(ranked, rows_by_index), partial(ranked, jax.nn.softmax), WX, exact=False,
+         words=("The gradient in `w` is zero: its only path to the loss ends at `jnp.argmax(scores, -1)`",
+                "jax.nn.softmax")),
     Case("sum-in-carry", "layers", partial(microbatches, in_carry), partial(microbatches, in_reference), MICROBATCHES,
          exact=False, words=("The loop adds up the gradient of `<lambda>` in `w`", "pull.with_refs(total)")),
     Case("layer-checkpoint", "scan", partial(layers_scanned, lambda f: f), partial(layers_scanned, jax.checkpoint),
@@ -405,6 +418,11 @@ def test_there_is_advice_and_following_it_is_worth_what_it_says(case):
 
 
 NONE = {
+    "dead-gradient": [
+        ("on_purpose", lambda w, x: jnp.sum(lax.stop_gradient(w) * x), WX),
+        ("at_these_values", lambda w, x: jnp.sum(jax.nn.relu(w * x - 1e9)), WX),
+        ("on_another_path", lambda w, x: jnp.sum(w * (w > 0)), WX),
+    ],
     "layer-checkpoint": [
         ("nothing_repeats", partial(feed_forward, jax.nn.gelu), WX),
         ("arguments_are_all", lambda w, x: jnp.sum(x @ w), WX),

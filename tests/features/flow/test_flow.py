@@ -1,0 +1,155 @@
+"""`gradient_flow`: which parameters a gradient reaches, compared with JAX's gradients."""
+
+import linecache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import transcripts
+from flow_programs import FLOW_CASES, V, W, X, frozen_step, masked_step, step_in_bfloat16
+from programs import CASES
+from short_runs import short
+
+import jaxviz
+from benchmarks import models
+from jaxviz.features.flow.structure import Reach
+
+STRUCTURAL = [name for name, c in FLOW_CASES.items() if c.status in ("stopped", "on purpose")]
+AT_VALUES = [name for name, c in FLOW_CASES.items() if c.status == "zero"]
+
+
+def leaf_of(flow, name):
+    return next(leaf for leaf in flow.leaves if leaf.name == name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FLOW_CASES)
+def test_the_kind_and_the_line(name):
+    c = FLOW_CASES[name]
+    flow = jaxviz.gradient_flow(c.loss, *c.args)
+    leaf = leaf_of(flow, c.leaf)
+    assert leaf.status == c.status
+    assert [e.kind for e in leaf.endings[:1]] == [c.kind] * bool(c.kind)
+    if c.line:
+        at = leaf.endings[0].location
+        assert c.line in linecache.getline(at.file, at.line)
+    assert bool(flow) is (c.status in ("stopped", "zero"))
+    if c.name != "unregistered_model":
+        compare_with_jax(flow, c.loss, c.args)
+
+
+@pytest.mark.parametrize("name", STRUCTURAL)
+def test_types_are_enough_for_the_structure(name):
+    c = FLOW_CASES[name]
+    flow = jaxviz.gradient_flow(c.loss, *c.args, values=False)
+    assert leaf_of(flow, c.leaf).status == c.status
+    assert not flow.has_values
+
+
+def gradients(fun, args, n_results=None):
+    """JAX's gradient, with cotangents of one, by the names of the leaves."""
+
+    def total(first):
+        results = jax.tree.leaves(fun(first, *args[1:]))[:n_results]
+        return sum(jnp.sum(r).astype(jnp.float32) for r in results if jnp.issubdtype(r.dtype, jnp.inexact))
+
+    return jax.tree.leaves(jax.grad(total, allow_int=True)(args[0]))
+
+
+def at_a_random_point(tree, seed):
+    rng = np.random.default_rng(seed)
+    moved = lambda x: (x + 0.1 * rng.normal(size=np.shape(x))).astype(x.dtype)
+    return jax.tree.map(lambda x: moved(x) if jnp.issubdtype(jnp.result_type(x), jnp.floating) else x, tree)
+
+
+def compare_with_jax(flow, fun, args):
+    actual = gradients(fun, args)
+    assert len(flow.leaves) == len(actual)
+    for leaf, gradient in zip(flow.leaves, actual, strict=True):
+        nonzero = int(np.sum(np.asarray(gradient) != 0))
+        assert (nonzero > 0 or not gradient.size) == leaf.is_reached, leaf.name
+        if leaf.count is not None and leaf.status == "zero":
+            assert nonzero == 0
+            assert leaf.endings, leaf.name
+
+
+OF_BENCHMARKS = {
+    "transformer": lambda: models.transformer(1), "scanned": lambda: models.scan_transformer(2),
+    "checkpointed": lambda: models.remat_transformer(1), "lstm": lambda: models.lstm(1), "mlp": lambda: models.mlp(2),
+    "custom JVP": lambda: models.ruled_transformer(1, True), "custom VJP": lambda: models.ruled_transformer(1, False),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", short(range(3), [0]))
+@pytest.mark.parametrize("name", short(list(OF_BENCHMARKS), ["lstm"]))
+def test_models_are_reached_where_jax_s_gradient_is_not_zero(name, seed):
+    fun, (params, *rest) = OF_BENCHMARKS[name]()
+    args = (at_a_random_point(params, seed), *rest)
+    flow = jaxviz.gradient_flow(fun, *args)
+    assert not flow
+    compare_with_jax(flow, fun, args)
+
+
+def test_structure_agrees_with_the_transposition_of_every_program():
+    """One pass forward finds what the backward pass has a cotangent for, or less where JAX writes out a zero."""
+    differing = {}
+    for c in CASES:
+        try:
+            reached = jaxviz.derive(c.fun, *c.args).reached
+        except Exception:  # not differentiable in its first argument
+            continue
+        flow = Reach(jaxviz.derive(c.fun, *c.args))
+        mine = tuple(bool(flow.reached >> k & 1) for k in range(len(reached)))
+        if mine != reached:
+            differing[c.name] = mine, reached
+    assert differing == {}
+
+
+def test_paths_are_found_by_name():
+    c = FLOW_CASES["index_of_the_largest"]
+    paths = jaxviz.gradient_flow(c.loss, *c.args, values=False).paths
+    assert [line.code.strip() for line in paths["params.prior"]] == ['logits = h @ params["prior"]']
+    assert [line.code for line in paths["prior"]] == [line.code for line in paths["params['prior']"]]
+    assert any("jnp.tanh" in line.code for line in paths["w"])
+    with pytest.raises(KeyError, match="no parameter is named 'nothing'"):
+        paths["nothing"]
+    both = jaxviz.gradient_flow(lambda p: jnp.sum(p["a"]["w"] * p["b"]["w"]), {n: {"w": X} for n in "ab"}, values=False)
+    with pytest.raises(KeyError, match="several parameters are named 'w'"):
+        both.paths["w"]
+
+
+@pytest.mark.slow
+def test_updates_that_do_not_change_a_parameter():
+    flow = jaxviz.gradient_flow(step_in_bfloat16, {"w": jnp.ones((8, 8), jnp.bfloat16)}, jnp.ones((2, 8)))
+    (leaf,) = flow.not_updated
+    assert flow
+    assert leaf.update.text == "the update is below half a step of bfloat16 in 64 of 64 elements"
+    flow = jaxviz.gradient_flow(masked_step, {"w": W}, X)
+    assert [leaf.update.text for leaf in flow.not_updated] == ["its update is zero in all elements"]
+    flow = jaxviz.gradient_flow(frozen_step, {"w": W, "frozen": V}, X)
+    assert not flow
+    assert leaf_of(flow, "params['frozen']").update.is_frozen
+    assert leaf_of(flow, "params['w']").update.changed == W.size
+
+
+@pytest.mark.slow
+def test_rows_are_counted():
+    c = FLOW_CASES["rows_of_an_embedding_that_do_not_occur"]
+    leaf = leaf_of(jaxviz.gradient_flow(c.loss, *c.args), c.leaf)
+    assert (leaf.count.nonzero_rows, leaf.count.rows) == (3, 50)
+    assert leaf.nonzero == "12 of 200, in 3 of 50 rows"
+
+
+def test_types_as_arguments():
+    types = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), ({"w": W, "v": V}, X))
+    flow = jaxviz.gradient_flow(lambda p, x: jnp.sum(x @ p["w"]), *types)
+    assert [leaf.name for leaf in flow.stopped] == ["p['v']"]
+    assert flow.notes == ("The arguments are types, so only what holds for any values was found.",)
+
+
+@pytest.mark.slow
+@transcripts.of("flow")
+def test_transcript(transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path)
