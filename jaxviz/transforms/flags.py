@@ -26,8 +26,8 @@ from jaxviz.transforms.primitive import of
 
 INFINITE, NAN = 0, 1
 """The two kinds of flags, by their place along the first axis of an array of flags: not finite, and NaN."""
-NONZERO, ZERO = 0, 1
-"""The same in search of zeros: some element is not zero, and some element is."""
+NONZERO = 0
+"""The same in search of zeros, where both say that some element is not zero."""
 
 Watching = Literal["finite", "decisions", "zeros"]
 """What flags are for: values that are not finite and reach a result; these and those that affect others only through
@@ -197,13 +197,12 @@ def _kinds(*avals: Any) -> Program:
 
 @shared
 def _zeros(aval: Any) -> Program:
-    """x → bool[2, 1]: whether some element is not zero, and whether some is."""
+    """x → bool[2, 1]: whether some element is not zero, twice."""
 
     def zeros(x: Any) -> list[Any]:
         is_nonzero = x if x.dtype == jnp.bool_ else lax.ne(x, lax.full_like(x, 0))
-        dimensions = tuple(range(x.ndim))
-        any_of = lambda p: lax.reshape(lax.reduce(p, np.bool_(False), lax.bitwise_or, dimensions), (1, 1))
-        return [lax.concatenate([any_of(is_nonzero), any_of(lax.bitwise_not(is_nonzero))], 0)]
+        some = lax.reshape(lax.reduce(is_nonzero, np.bool_(False), lax.bitwise_or, tuple(range(x.ndim))), (1, 1))
+        return [lax.concatenate([some, some], 0)]
 
     return trace_rule(zeros, [aval])
 

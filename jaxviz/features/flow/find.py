@@ -95,6 +95,12 @@ class _Flow:
         return Reasons(self.derivation)
 
     @cached_property
+    def reasons_of_run(self) -> Reasons:
+        """For the function without references, if it has some."""
+        run = self.run
+        return Reasons(run.derivation) if isinstance(run, GradientRun) else self.reasons
+
+    @cached_property
     def names(self) -> list[str]:
         return [name or f"argument {k}" for k, name in enumerate(self.derivation.primal.arg_names)]
 
@@ -151,12 +157,11 @@ class _Flow:
             return leaf
         leaf = replace(leaf, count=run.counts[k])
         if k in run.zero:
-            of_run = self.reasons if run.derivation is self.derivation else Reasons(run.derivation)
             result = run.search.top.program.outvars[run.zero.index(k)]
             return replace(
                 leaf,
                 status="zero",
-                endings=distinct(of_run.of_death(run, death) for death in run.search.deaths(result)),
+                endings=distinct(self.reasons_of_run.of_death(run, death) for death in run.search.deaths(result)),
             )
         return replace(leaf, update=self.given.update(k, run.gradients[k]) if isinstance(self.given, StepRun) else None)
 

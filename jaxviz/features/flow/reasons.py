@@ -23,7 +23,6 @@ from jaxviz.ir.primitives import keeps_numbers, operation_of, plain
 from jaxviz.ir.syntax import Atom, Equation, Var
 from jaxviz.report.data import Data
 from jaxviz.report.tables import counted, short_location, type_text
-from jaxviz.transforms.flags import NONZERO
 
 Kind = Literal[
     "asked", "integer", "boolean", "flat", "rule", "none", "zero factor", "slope", "branch", "underflow",
@@ -103,6 +102,16 @@ class Reasons:
     # --- at values ----------------------------------------------------------------------------------------------------
 
     def of_death(self, run: GradientRun, death: Death) -> Ending:
+        key = death.level, death.equation, death.operand, death.branch
+        if key not in self._of_deaths:
+            self._of_deaths[key] = self._described(run, death)
+        return self._of_deaths[key]
+
+    @cached_property
+    def _of_deaths(self) -> dict[Any, Ending]:
+        return {}
+
+    def _described(self, run: GradientRun, death: Death) -> Ending:
         around = [e for e, _ in death.level.path]
         e = death.equation
         if e is None:
@@ -128,7 +137,7 @@ class Reasons:
         if does.kind == "selection":
             return self._selection(run, death, others[0][1])
         for _, a in others:
-            if isinstance(a, Var) and a.aval.dtype.kind not in "biu" and not search.has(level, a, NONZERO):
+            if isinstance(a, Var) and a.aval.dtype.kind not in "biu" and not search.ever(level, a):
                 return self._factor(run, death, a)
         values = search.values(death)
         if does.same == "rounded":

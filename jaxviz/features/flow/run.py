@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from jaxviz.derivation import Derivation
 from jaxviz.features.flow.zeros import ZeroSearch
-from jaxviz.features.nans.capture import RecordedRun
+from jaxviz.features.nans.capture import CompiledRun, RecordedRun
 from jaxviz.higher_order import is_call, of
 from jaxviz.ir import compat
 from jaxviz.ir.emit import as_function
@@ -49,6 +50,7 @@ class GradientRun:
 
     derivation: Derivation
     inputs: tuple[Any, ...]
+    compiled: CompiledRun = field(init=False)
 
     @cached_property
     def _residuals(self) -> list[Any]:
@@ -89,8 +91,18 @@ class GradientRun:
         def backward(*inputs: Any) -> list[Any]:
             return [(g, _counted(g)) for g in run(*inputs)]
 
-        outs = jax.jit(backward)(*self._residuals, *self._cotangents)
+        outs = self._timed(backward, *self._residuals, *self._cotangents)
         return dict(zip(reached, outs, strict=True))
+
+    def _timed(self, fun: Callable[..., list[Any]], *inputs: Any) -> list[Any]:
+        """The results of a function, which is compiled as a user's is; notes whether it ran faster than it compiled."""
+        start = time.perf_counter()
+        compiled = jax.jit(fun).lower(*inputs).compile()
+        compiling = time.perf_counter() - start
+        outs = jax.block_until_ready(compiled(*inputs))
+        is_short = time.perf_counter() - start - compiling < 0.2 * compiling
+        object.__setattr__(self, "compiled", CompiledRun((), is_short, compiled))
+        return outs  # type: ignore[no-any-return]
 
     @cached_property
     def zero(self) -> tuple[int, ...]:
@@ -106,14 +118,16 @@ class GradientRun:
         program = inlined_where(program, _is_plain_call)
         flagged = flag_program(program, "zeros")
         inputs = [*self._residuals, *self._cotangents]
-        outs = jax.jit(as_function(flagged.program))(*inputs)
+        outs = self.compiled.once(as_function(flagged.program))(*inputs)
         _, flags = partition(outs, len(program.outvars))
-        return ZeroSearch(RecordedRun(program, inputs), self._n_residuals, flagged.watches, flags)
+        return ZeroSearch(
+            RecordedRun(program, inputs, jit=self.compiled.once), self._n_residuals, flagged.watches, flags
+        )
 
     def forward_values(self, program: Program, atoms: Sequence[Any]) -> list[Any]:
         """Values of the forward program."""
         variables = [a for a in atoms if not hasattr(a, "val")]
-        (values,) = RecordedRun(program, self.inputs).values([((), (), variables)])
+        (values,) = RecordedRun(program, self.inputs, jit=self.compiled.once).values([((), (), variables)])
         known = dict(zip(variables, values, strict=True))
         return [a.val if hasattr(a, "val") else known[a] for a in atoms]
 

@@ -6,8 +6,9 @@ depends on has an operand with a parameter's tangent, and no result with it, the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from jaxviz.derivation import Derivation
@@ -63,7 +64,24 @@ class Carrier:
     leaves: int
 
 
-@dataclass
+@dataclass(eq=False, slots=True)
+class _Inside:
+    """What happens in a program to the tangents of its inputs, each of which has a bit: the same wherever it is called.
+
+    Args:
+      results: the bits of the results.
+      after: those of the inputs afterwards: a reference may have been written to.
+      stops, carriers: of its own equations.
+      calls: those of its equations whose programs are walked through, with the bits of the inputs of each.
+    """
+
+    results: list[int] = field(default_factory=list)
+    after: list[int] = field(default_factory=list)
+    stops: list[tuple[Equation, int, int]] = field(default_factory=list)
+    carriers: list[tuple[Equation, int]] = field(default_factory=list)
+    calls: list[tuple[Equation, _Inside, list[int]]] = field(default_factory=list)
+
+
 class Reach:
     """What the derivative of a function's results in its inputs passes, by structure.
 
@@ -71,108 +89,133 @@ class Reach:
       derivation: of the function.
     """
 
-    derivation: Derivation
-    stops: list[StructuralStop] = field(default_factory=list)
-    carriers: list[Carrier] = field(default_factory=list)
-    reached: int = 0
-    """The differentiated inputs that the derivative reaches, as bits."""
-    read: int = 0
-    """The inputs that the results depend on in any way, as bits."""
-
-    def __post_init__(self) -> None:
-        primal, nonzeros = self.derivation.primal, self.derivation.nonzeros
-        n = self.derivation.n_results or len(primal.outvars)
+    def __init__(self, derivation: Derivation):
+        primal, nonzeros = derivation.primal, derivation.nonzeros
+        n = derivation.n_results or len(primal.outvars)
         used = [k < n for k in range(len(primal.outvars))]
         live, kept = dce_program(primal, used, keep_inputs=[False] * len(primal.invars))
         self.read = sum(1 << k for k, is_kept in enumerate(kept) if is_kept)
-        ins = [1 << k if nonzeros[k] else 0 for k, is_kept in enumerate(kept) if is_kept]
+        """The inputs that the results depend on in any way, as bits."""
+        self._ins = [1 << k if nonzeros[k] else 0 for k, is_kept in enumerate(kept) if is_kept]
         self._passes: dict[tuple[Operation, tuple[bool, ...]], tuple[tuple[int, ...], ...]] = {}
-        self._runs: dict[tuple[Program, tuple[int, ...]], tuple[list[int], list[int]]] = {}
-        outs, _ = self._run(live, ins, (), True)
-        for bits in outs:
-            self.reached |= bits
+        self._walked: dict[tuple[Program, tuple[bool, ...]], _Inside] = {}
+        self._whole = self._inside(live, [b != 0 for b in self._ins])
+        self.reached = _union(_moved(b, self._ins) for b in self._whole.results)
+        """The differentiated inputs that the derivative reaches, as bits."""
 
-    def _run(
-        self, program: Program, ins: Sequence[int], within: tuple[Equation, ...], notes: bool
-    ) -> tuple[list[int], list[int]]:
-        """The bits of the results, and those of the inputs afterwards: a reference may have been written to."""
+    @cached_property
+    def stops(self) -> list[StructuralStop]:
+        """Where it ends, in the order of the program."""
+        return [
+            StructuralStop(e, within, k, _moved(bits, ins))
+            for inside, ins, within in _walk(self._whole, self._ins, ())
+            for e, k, bits in inside.stops
+        ]
+
+    @cached_property
+    def carriers(self) -> list[Carrier]:
+        """The equations that pass it on."""
+        return [
+            Carrier(e, within, _moved(bits, ins))
+            for inside, ins, within in _walk(self._whole, self._ins, ())
+            for e, bits in inside.carriers
+        ]
+
+    def _inside(self, program: Program, nonzeros: Sequence[bool]) -> _Inside:
+        key = program, tuple(nonzeros)
+        if key not in self._walked:
+            self._walked[key] = self._run(program, [1 << k if nonzero else 0 for k, nonzero in enumerate(nonzeros)])
+        return self._walked[key]
+
+    def _run(self, program: Program, ins: Sequence[int]) -> _Inside:
         env: dict[Atom, int] = {v: bits for v, bits in zip(program.invars, ins, strict=True) if bits}
         read = {a for e in program.equations for a in e.invars}
         read.update(program.outvars)
+        inside = _Inside()
         for e in program.equations:
             bits = [env.get(a, 0) for a in e.invars]
             if not any(bits):
                 continue
-            outs = self._nested(e, bits, within, notes, env) if _is_opened(e) else self._plain(e, bits, env)
+            is_opened = _is_opened(e)
+            outs = self._nested(e, bits, env, inside) if is_opened else self._plain(e, bits, env)
             reached = 0
             for v, b in zip(e.outvars, outs, strict=True):
                 if b and v in read:
                     env[v] = b
                     reached |= b
-            if not notes or not e.outvars:
+            if is_opened or not e.outvars:
                 continue
-            if reached and not _is_opened(e):
-                self.carriers.append(Carrier(e, within, reached))
-            if _is_opened(e):
-                continue
+            if reached:
+                inside.carriers.append((e, reached))
             for k, b in enumerate(bits):
                 if b & ~reached and not compat.is_ref(e.invars[k].aval):
-                    self.stops.append(StructuralStop(e, within, k, b & ~reached))
-        return [env.get(a, 0) for a in program.outvars], [env.get(v, 0) for v in program.invars]
+                    inside.stops.append((e, k, b & ~reached))
+        inside.results = [env.get(a, 0) for a in program.outvars]
+        inside.after = [env.get(v, 0) for v in program.invars]
+        return inside
 
     def _plain(self, e: Equation, bits: Sequence[int], env: dict[Atom, int]) -> list[int]:
-        if any(compat.is_ref(a.aval) for a in (*e.invars, *e.outvars)):
-            every = 0
-            for b in bits:
-                every |= b
-            for a in e.invars:
-                if compat.is_ref(a.aval):
-                    env[a] = every
+        if e.effects and any(compat.is_ref(a.aval) for a in e.invars):
+            every = _union(bits)
+            env.update((a, every) for a in e.invars if compat.is_ref(a.aval))
             return [every if _may_vary(a) else 0 for a in e.operation.out_avals]
-        outs = []
-        for operands in self._passed_on(e.operation, tuple([b != 0 for b in bits])):
-            out = 0
-            for k in operands:
-                out |= bits[k]
-            outs.append(out)
-        return outs
+        key = e.operation, tuple([b != 0 for b in bits])
+        passes = self._passes.get(key)
+        if passes is None:
+            passes = self._passes[key] = passed_on(*key)
+        if len(passes) == 1 and len(passes[0]) == 1:  # nearly always
+            return [bits[passes[0][0]]]
+        return [_union(bits[k] for k in operands) for operands in passes]
 
-    def _passed_on(self, operation: Operation, nonzeros: tuple[bool, ...]) -> tuple[tuple[int, ...], ...]:
-        """For each result the operands whose tangents it depends on."""
-        key = operation, nonzeros
-        known = self._passes.get(key)
-        if known is None:
-            known = self._passes[key] = passed_on(operation, nonzeros)
-        return known
-
-    def _nested(
-        self, e: Equation, bits: list[int], within: tuple[Equation, ...], notes: bool, env: dict[Atom, int]
-    ) -> list[int]:
+    def _nested(self, e: Equation, bits: list[int], env: dict[Atom, int], inside: _Inside) -> list[int]:
         outs = [0] * len(e.outvars)
-        inside = (*within, e)
+        n_before, n_carry = of(e).carry(e.operation)
         for body in bodies(e):
             if not body.has_results:
                 continue
-            n_before, n_carry = of(e).carry(e.operation)
             ins = [bits[i] for i in body.operands]
-            while is_loop(e):  # until the carry has the bits of every iteration
-                key = body.program, tuple(ins)
-                if key not in self._runs:
-                    self._runs[key] = self._run(body.program, ins, inside, False)
-                results, after = self._runs[key]
+            while True:
+                within = self._inside(body.program, [b != 0 for b in ins])
+                results, after = ([_moved(b, ins) for b in group] for group in (within.results, within.after))
                 grown = list(after)
                 for k in range(n_carry):
                     grown[n_before + k] |= results[k]
-                if grown == ins:
+                if grown == ins or not is_loop(e):
                     break
-                ins = grown
-            results, after = self._run(body.program, ins, inside, notes)
+                ins = grown  # until the carry has the bits of every iteration
+            inside.calls.append((e, within, ins))
             for k, b in enumerate(results[: len(outs)]):
                 outs[k] |= b
             for i, b, v in zip(body.operands, after, body.program.invars, strict=True):
-                if compat.is_ref(v.aval) and b:
+                if b and compat.is_ref(v.aval):
                     env[e.invars[i]] = env.get(e.invars[i], 0) | b
         return outs
+
+
+def _walk(
+    inside: _Inside, ins: Sequence[int], within: tuple[Equation, ...]
+) -> Iterator[tuple[_Inside, Sequence[int], tuple[Equation, ...]]]:
+    """A program and those called in it, with the bits of their inputs and the equations around them."""
+    yield inside, ins, within
+    for e, called, local in inside.calls:
+        yield from _walk(called, [_moved(b, ins) for b in local], (*within, e))
+
+
+def _union(sets: Iterable[int]) -> int:
+    every = 0
+    for bits in sets:
+        every |= bits
+    return every
+
+
+def _moved(bits: int, ins: Sequence[int]) -> int:
+    """Bits of the inputs of a program as what these have outside."""
+    moved = 0
+    while bits:
+        low = bits & -bits
+        moved |= ins[low.bit_length() - 1]
+        bits ^= low
+    return moved
 
 
 def _is_opened(e: Equation) -> bool:

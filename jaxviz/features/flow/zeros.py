@@ -50,44 +50,43 @@ class ZeroSearch:
         self.top = ProgramLevel(run.program)
         self.raised: dict[Any, np.ndarray] = {}
         self._linear: dict[ProgramLevel, set[Atom]] = {}
-        self._inputs: dict[Atom, tuple[bool, bool]] = {}
+        self._inputs: dict[Atom, bool] = {}
         for watch, of_watch in zip(watches, flags, strict=True):
             columns = np.asarray(of_watch).reshape(2, -1, len(watch.values), watch.n_loops or 1)
             for k, v in enumerate(watch.values):
                 self.raised[_key(watch.path, v)] = columns[:, :, k]
 
-    def has(self, level: ProgramLevel, value: Atom, what: int) -> bool:
-        """Whether a value has, in any iteration and on any device, an element that is not zero, or one that is."""
+    def ever(self, level: ProgramLevel, value: Atom) -> bool:
+        """Whether a value has an element that is not zero, in any iteration and on any device."""
         under_way, seen = [(level, value)], set()
         while under_way:
             at = under_way.pop()
             if at not in seen:
                 seen.add(at)
-                known = self._known(*at, what)
+                known = self._known(*at)
                 if known:
                     return True
                 if known is None:
                     under_way += self.outside(*at)
         return False
 
-    def _known(self, level: ProgramLevel, value: Atom, what: int) -> bool | None:
+    def _known(self, level: ProgramLevel, value: Atom) -> bool | None:
         """The same if it is known without what is outside of the program."""
         if isinstance(value, Literal):
-            return bool(np.any(value.val)) if what == NONZERO else not np.all(value.val)
+            return bool(np.any(value.val))
         row = self.raised.get(_key(level.path, value))
         if row is not None:
-            return bool(np.any(row[what])) if row.dtype == bool else bool(np.any(row[what] >= 0))
+            return bool(np.any(row[NONZERO])) if row.dtype == bool else bool(np.any(row[NONZERO] >= 0))
         if level.outer is None:
-            return self._of_input(value)[what]
+            return self._of_input(value)
         return None if value in level.program.invars else True
 
-    def _of_input(self, v: Var) -> tuple[bool, bool]:
+    def _of_input(self, v: Var) -> bool:
         if v not in self._inputs:
             x = self.run.arguments.get(v)
             if x is None or not hasattr(x, "dtype") or x.dtype.kind not in "biufcV":
-                return True, True
-            is_nonzero = np.asarray(x != 0)
-            self._inputs[v] = bool(is_nonzero.any()), not is_nonzero.all()
+                return True
+            self._inputs[v] = bool(np.any(np.asarray(x != 0)))
         return self._inputs[v]
 
     def first(self, level: ProgramLevel, value: Atom) -> Steps:
@@ -145,20 +144,20 @@ class ZeroSearch:
             k = level.makers.get(v)
             if k is None:
                 around = self.outside(level, v)
-                under_way += [(outer, a) for outer, a in around if not self.has(outer, a, NONZERO)]
+                under_way += [(outer, a) for outer, a in around if not self.ever(outer, a)]
                 continue
             e = level.program.equations[k]
             if e.primitive in flag_rules.own and e.programs:
                 for inner, a in self._inside(level, e, v):
                     if is_choice(e) and inner is not level and self._is_left_out(inner, a):
                         found.append(Death(inner, None, None, e))
-                    elif self.has(inner, a, NONZERO):
+                    elif self.ever(inner, a):
                         found.append(Death(level, e, None))
                     else:
                         under_way.append((inner, a))
                 continue
             cotangents = [k for k, a in enumerate(e.invars) if a in self.linear(level)]
-            alive = [k for k in cotangents if self.has(level, e.invars[k], NONZERO)]
+            alive = [k for k in cotangents if self.ever(level, e.invars[k])]
             if alive:
                 found.append(Death(level, e, alive[0]))
             elif not cotangents:

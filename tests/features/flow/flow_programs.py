@@ -200,7 +200,7 @@ def saturated_in_each_iteration(params, x):
     return jnp.sum(lax.scan(step, jnp.zeros(4), x)[1] @ params["v"])
 
 
-@case("params['rate']", "zero", "cancellation", "** 2", rate=jnp.full(3, 1e-9, jnp.float32))
+@case("params['rate']", "zero", "cancellation", "grown**2", rate=jnp.full(3, 1e-9, jnp.float32))
 def difference_that_is_lost(params, x):
     grown = jnp.exp(params["rate"]) - 1.0
     return jnp.sum(grown**2)
