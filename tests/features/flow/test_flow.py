@@ -153,3 +153,27 @@ def test_types_as_arguments():
 @transcripts.of("flow")
 def test_transcript(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)
+
+
+def library_cases():
+    pytest.importorskip("flax.linen", reason="the engine's tests with the newest JAX go without the libraries")
+    from library_programs import LIBRARY_CASES
+
+    return LIBRARY_CASES.values()
+
+
+@pytest.mark.slow(sweep=True)
+@pytest.mark.parametrize("seed", range(3))
+def test_library_programs_are_reached_where_jax_s_gradient_is_not_zero(seed):
+    for c in library_cases():
+        args = (at_a_random_point(c.args[0], seed), *c.args[1:])
+        try:
+            actual = gradients(c.fun, args)
+        except Exception:  # it has no gradient in reverse mode
+            continue
+        flow = jaxviz.gradient_flow(c.fun, *args)
+        reached = [leaf.is_reached for leaf in flow.leaves]
+        nonzero = [bool(np.any(np.asarray(g) != 0)) for g in actual]
+        if flow.has_values and len(reached) == len(nonzero):
+            assert reached == nonzero, c.name
+            assert all(leaf.endings for leaf in flow.leaves if not leaf.is_reached), c.name
