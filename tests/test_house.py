@@ -155,7 +155,7 @@ BUDGETS = {
     "features/debugger": 4_060,
     "features/draw": 1_520,
     "features/explorer": 4_305,
-    "features/flow": 1_640,
+    "features/flow": 1_700,
     "features/lint": 1_665,
     "features/memory": 1_185,
     "features/nans": 2_730,
