@@ -11,7 +11,7 @@ from typing import Literal
 from jaxviz.analysis.walk import location_of
 from jaxviz.features.flow.reasons import Ending
 from jaxviz.features.flow.run import Count
-from jaxviz.features.flow.structure import Reach
+from jaxviz.features.flow.structure import Carrier, Reach, StructuralStop
 from jaxviz.ir.origin import Location
 from jaxviz.report.charts import COUNTS, Axis, FlameGraph
 from jaxviz.report.data import Data
@@ -106,7 +106,7 @@ class PathLine(Data):
 
 
 class FlowPaths(Mapping[str, tuple[PathLine, ...]]):
-    """From each parameter the lines through which its derivative passes, as far as it goes.
+    """From each parameter the lines through which its derivative passes, and where it ends if it reaches no loss.
 
     A name may be written with dots, and without its first parts if that is unambiguous: `paths["decoder.w"]`.
     """
@@ -117,11 +117,11 @@ class FlowPaths(Mapping[str, tuple[PathLine, ...]]):
 
     def __getitem__(self, name: str) -> tuple[PathLine, ...]:
         bit = 1 << self._places[self._whole(name)]
-        lines: dict[Location, None] = {}
-        for carrier in self._reach.carriers:
-            if carrier.leaves & bit and (at := location_of(carrier.equation, carrier.within)) is not None:
-                lines.setdefault(at)
-        return tuple(PathLine(at, source_line(at)) for at in lines)
+        stops = [] if self._reach.reached & bit else self._reach.stops
+        every: list[Carrier | StructuralStop] = [*self._reach.carriers, *stops]
+        on_the_way = [e for e in every if e.leaves & bit]
+        lines = dict.fromkeys(location_of(e.equation, e.within) for e in on_the_way)
+        return tuple(PathLine(at, source_line(at)) for at in lines if at is not None)
 
     def _whole(self, name: str) -> str:
         if name in self._places:
