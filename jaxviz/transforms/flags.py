@@ -130,6 +130,7 @@ def flag_program(program: Program, watching: Watching = "finite", inputs: bool =
             loops.append(e)
             first_carries += of_loop
     can_be = has_zeros if watching == "zeros" else is_watchable
+    inputs |= watching == "zeros"  # what a loop carries may be zero until its last iteration
     watched_inputs = tuple(v for v in program.invars if inputs and can_be(v.aval))
     values = (*watched_inputs, *watched(program, watching))
     own: list[Atom] = []

@@ -143,8 +143,11 @@ class ZeroSearch:
             seen.add((level, v))
             k = level.makers.get(v)
             if k is None:
-                around = self.outside(level, v)
-                under_way += [(outer, a) for outer, a in around if not self.ever(outer, a)]
+                around = [*self.outside(level, v)]
+                dead = [at for at in around if not self.ever(*at)]
+                under_way += dead
+                if level.outer is not None and len(dead) < len(around) and is_loop(level.path[-1][0]):
+                    found.append(Death(level.outer, level.path[-1][0], None))
                 continue
             e = level.program.equations[k]
             if e.primitive in flag_rules.own and e.programs:

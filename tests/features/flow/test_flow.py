@@ -108,6 +108,16 @@ def test_structure_agrees_with_the_transposition_of_every_program():
     assert differing == {}
 
 
+def test_a_derivative_that_needs_several_iterations():
+    def delayed(params, n):
+        shift = lambda carry, _: ((carry[1], carry[2], params["w"] * 2.0), None)
+        return jax.lax.scan(shift, (0.0, 0.0, 0.0), None, length=n)[0][0]
+
+    assert not jaxviz.gradient_flow(lambda params: delayed(params, 3), {"w": 1.0})
+    flow = jaxviz.gradient_flow(lambda params: delayed(params, 2), {"w": 1.0})
+    assert [(leaf.status, leaf.endings[0].kind) for leaf in flow.leaves] == [("zero", "iterations")]
+
+
 def test_paths_are_found_by_name():
     c = FLOW_CASES["index_of_the_largest"]
     paths = jaxviz.gradient_flow(c.loss, *c.args, values=False).paths
@@ -178,5 +188,8 @@ def test_library_programs_are_reached_where_jax_s_gradient_is_not_zero(seed):
         reached = [leaf.is_reached for leaf in flow.leaves]
         nonzero = [bool(np.any(np.asarray(g) != 0)) for g in actual]
         if flow.has_values and len(reached) == len(nonzero):
-            assert reached == nonzero, c.name
+            largest = [float(np.max(np.abs(np.asarray(g, np.float64)), initial=0.0)) for g in actual]
+            differing = [k for k, pair in enumerate(zip(reached, nonzero, strict=True)) if pair[0] != pair[1]]
+            # Where terms cancel, one program rounds to zero and another does not.
+            assert all(largest[k] <= 1e-6 * max(largest) for k in differing), c.name
             assert all(leaf.endings for leaf in flow.leaves if not leaf.is_reached), c.name
