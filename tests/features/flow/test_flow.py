@@ -190,6 +190,6 @@ def test_library_programs_are_reached_where_jax_s_gradient_is_not_zero(seed):
         if flow.has_values and len(reached) == len(nonzero):
             largest = [float(np.max(np.abs(np.asarray(g, np.float64)), initial=0.0)) for g in actual]
             differing = [k for k, pair in enumerate(zip(reached, nonzero, strict=True)) if pair[0] != pair[1]]
-            # Where terms cancel, one program rounds to zero and another does not.
-            assert all(largest[k] <= 1e-6 * max(largest) for k in differing), c.name
+            # Where terms cancel, one program rounds to zero and another does not; a normalization may enlarge that.
+            assert all(largest[k] <= 1e-3 * max(largest) for k in differing), c.name
             assert all(leaf.endings for leaf in flow.leaves if not leaf.is_reached), c.name
