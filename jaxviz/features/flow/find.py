@@ -123,10 +123,10 @@ class _Flow:
         if d.no_reverse_mode is not None:
             return "No values were looked at, since the function has no gradient in reverse mode."
         if uses_references(d.primal):
-            pure = without_references(d, inputs, self.names)
-            if len(pure.inputs) != len(inputs):
+            d, taken = without_references(d, inputs, self.names)
+            if len(taken.inputs) != len(inputs):
                 return "No values were looked at, since the function reads or writes mutable references."
-            d, inputs = pure.derivation, pure.inputs
+            inputs = taken.inputs
         return GradientRun(d, inputs)
 
     @property
