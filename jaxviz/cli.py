@@ -44,6 +44,9 @@ _EXAMPLES = """examples:
   jaxviz remat model:loss --args "params, x" --budget 512MiB --code     what to recompute, and the lines for it
   jaxviz lint model:loss --args "params, x"                             what to change, with the bytes at stake
   jaxviz compare model:loss --args "params, x" --flags jax_remat3       what a flag of JAX changes, in bytes and work
+  jaxviz divergence model:loss --args "params, x" --against float64     which value rounding changes more than it may
+  jaxviz divergence model:loss --args "params, x" --save a.jaxviz       what its values are, in a file for a comparison
+  jaxviz growth model:loss --args "params, x"                           which line makes a gradient explode or vanish
   jaxviz upgrade model:loss --args "params, x" --from old-env           what a newer JAX changes, from types to values
   jaxviz flow model:loss --args "params, x"                             which parameters the gradient reaches
   jaxviz nan model:loss --args "params, jnp.zeros((8, 16))"             which operation computes a NaN, and from what

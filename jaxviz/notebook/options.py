@@ -52,7 +52,7 @@ class Command:
       explored: from the requests to what `--explore` shows, and the stages to show side by side.
       exclusive: groups of options of which only one can be given.
       calls: how many calls it takes.
-      alone: an option with which it takes one call instead, and without which it takes none on the command line.
+      alone: options with each of which it takes one call instead, and without which it takes none on the command line.
       runs: whether it runs the call.
       elsewhere: whether other processes load the function; the request then has only the texts.
     """
@@ -84,7 +84,7 @@ class Command:
 
     def calls_with(self, options: Any) -> int:
         """How many calls it takes with these options."""
-        return 1 if self.alone and getattr(options, self.alone) is not None else self.calls
+        return 1 if any(getattr(options, name) is not None for name in self.alone.split()) else self.calls
 
     @property
     def call_help(self) -> str:
@@ -307,6 +307,33 @@ _COMMANDS = (
         ("explore flags",),
         calls=2,
         alone="flags",
+    ),
+    Command(
+        "divergence", "running", Request.divergence,
+        (
+            _JSON,
+            replace(_SAVE, help="write a record of the run, for --against; of one call"),
+            Option("--against",
+                "in place of a second call: op-by-op, float64, bfloat16, or a file that --save wrote", metavar="WHAT"),
+        ),
+        "where a run parts from another one: the first value that differs by more than rounding may change",
+        """Show where two runs part, forward or backward: `%divergence loss(params, x), other(params, x)`.
+
+        `%divergence --against float64 loss(params, x)` compares with the same in another precision or, with op-by-op,
+        outside of `jit`; `--save a.jaxviz` writes a record, and `--against a.jaxviz` compares with it, also on another
+        machine or with another version of JAX.
+        """,
+        exclusive=("save against",),
+        calls=2,
+        alone="against save",
+        runs=True,
+    ),
+    Command(
+        "growth", "running", Request.growth, (_JSON,),
+        "how values and cotangents grow or shrink along a loop or over layers, and at which line",
+        "Run a call, and for a loss its gradient, and show how values and cotangents grow or shrink along a loop or "
+        "over layers: `%growth loss(params, x)`.",
+        runs=True,
     ),
     Command(
         "upgrade", "gathering facts of", Request.upgrade,

@@ -36,6 +36,9 @@ from jaxviz.features.remat.policies import checkpoints_of
 from jaxviz.features.remat.policy_comparison import MemoryComparison, PlanComparison, PolicyComparison, compare_policies
 from jaxviz.features.remat.set_policy import AS_IT_IS, NO_CHECKPOINTS, Setting, derive_under, setting
 from jaxviz.features.residuals.residual_set import ResidualSet, residuals
+from jaxviz.features.values.divergence import AGAINST, Divergence, compare_records, divergence
+from jaxviz.features.values.growth import Growth, growth
+from jaxviz.features.values.records import RunRecord, record
 from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.ir.trace import trace
@@ -195,6 +198,31 @@ class Request:
             raise CallError("give the flags to compare with, such as --flags jax_remat3")
         flags = read_flags(self.options.flags)
         return self.of(partial(compare, self.call.fun), flags=({}, flags))
+
+    def divergence(self, other: Request | None = None) -> Divergence | RunRecord:
+        """Where two runs part: those of two calls, or of one and what it is compared with; or a record, written."""
+        call, against, save = self.call, self.options.against, self.options.save
+        if other is not None:
+            return compare_records(self.recorded(), other.recorded(), (call.text, other.call.text))
+        if save:
+            self.note(f"wrote {self.recorded().save(save)}")
+            return self.recorded()
+        if against is None:
+            raise CallError(f"give what to compare with: --against {', '.join(AGAINST)}, or a file that --save wrote")
+        if against in AGAINST:
+            return divergence(call.fun, *call.args, against=against, **call.kwargs)
+        try:
+            return divergence(RunRecord.load(against), self.recorded())
+        except (OSError, ValueError) as error:
+            raise CallError(f"--against: {error}") from None
+
+    def recorded(self) -> RunRecord:
+        """A record of the call's run, and for a loss of its gradient."""
+        return record(self.call.fun, *self.call.args, **self.call.kwargs)
+
+    def growth(self) -> Growth:
+        """How values and cotangents grow."""
+        return growth(self.call.fun, *self.call.args, **self.call.kwargs)
 
     def upgrade(self) -> Upgrade | None:
         """What another environment changes; in the process that one of the two runs, gathers the facts of this one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,6 +24,9 @@ programs in `benchmarks/divergence.py` none is above a third of that."""
 LEAST_NOISE = 2.0
 """In units of the last place: no value is said to differ by less than what rounding it twice may change."""
 
+MOST = 1e9
+"""What is written for more, and for a value that is not finite in one run only."""
+
 AGAINST = ("op-by-op", "float64", "bfloat16")
 
 
@@ -38,6 +42,7 @@ class Parting:
       loops: these loops' lines, and trip counts.
       relative: the norm of the difference, relative to that of the value.
       noise: how many times what rounding may change that is.
+      alone: what it is computed from that has no counterpart, in words.
     """
 
     address: str
@@ -48,6 +53,7 @@ class Parting:
     loops: tuple[tuple[str, int], ...]
     relative: float
     noise: float
+    alone: tuple[str, ...] = ()
 
     @property
     def what(self) -> str:
@@ -110,8 +116,10 @@ class Divergence(Report, schema="divergence"):
             return f"`{self.first}` and `{self.second}` agree: of {counted(self.n_compared, 'array')} {most}"
         what = "the gradients of " if p.phase == "cotangent" else ""
         agrees = (
-            "while what it is computed from agrees" if p is not self.partings[0] else "and is the first of all values"
+            "while all that both computed before agrees" if p is not self.partings[0] else "and is the first of all"
         )
+        if p.alone:
+            agrees += f"; it is computed from {listed(p.alone)}, which only one of them has"
         return (
             f"{what}`{self.first}` and `{self.second}` part in {p.where}: {p.what} ({p.line}) differs by "
             f"{p.relative:.2g} of its norm, {_times(p.noise)} what rounding may change, {agrees}"
@@ -158,17 +166,31 @@ def compare_records(a: RunRecord, b: RunRecord, names: tuple[str, str]) -> Diver
     for e in b.events:
         for name in e.names:
             there.setdefault((e.value.phase, name), []).append(e)
-    partings, alone, paired = [], dict[str, None](), set[int]()
+    alone, pairs, used = dict[str, None](), dict[Occurrence, Occurrence](), set[Occurrence]()
     for e in a.events:
         found = {id(o): o for name in e.names for o in there.get((e.value.phase, name), ())}
         same = [o for o in found.values() if _are_of_one_kind(e.value, o.value)]
-        if len(same) != 1 or id(same[0]) in paired:
-            alone[e.value.address.text] = None
-            continue
-        paired.add(id(same[0]))
-        partings.append(_parting(e, same[0]))
-    alone.update((e.value.address.text, None) for e in b.events if id(e) not in paired)
+        if len(same) == 1 and same[0] not in used:
+            pairs[e] = same[0]
+            used.add(same[0])
+    paired = {*pairs, *used}
+    alone.update((e.value.address.text, None) for run in (a, b) for e in run.events if e not in paired)
+    values = {o.value for o in paired}
+    before = [_without_counterpart(run, values) for run in (a, b)]
+    partings = [_parting(e, o, (*before[0](e.value), *before[1](o.value))) for e, o in pairs.items()]
     return Divergence(*names, tuple(partings), tuple(alone))
+
+
+def _without_counterpart(run: RunRecord, paired: Collection[RecordedValue]) -> Callable[[RecordedValue], Iterator[str]]:
+    """What a value is computed from that is in no pair, in words."""
+    alone = {(v.phase, v.order): v for v in run.values if v not in paired}
+
+    def before(value: RecordedValue) -> Iterator[str]:
+        for order, _ in value.neighbours:
+            if (v := alone.get((value.phase, order))) is not None:
+                yield f"{'the cotangent of ' if v.phase == 'cotangent' else ''}`{v.expression}` ({v.line})"
+
+    return before
 
 
 def _are_of_one_kind(a: RecordedValue, b: RecordedValue) -> bool:
@@ -176,7 +198,7 @@ def _are_of_one_kind(a: RecordedValue, b: RecordedValue) -> bool:
     return a.address.operation == b.address.operation and a.size == b.size
 
 
-def _parting(a: Occurrence, b: Occurrence) -> Parting:
+def _parting(a: Occurrence, b: Occurrence, alone: tuple[str, ...]) -> Parting:
     one, other = a.summary.astype(float), b.summary.astype(float)
     size = max(one[NORM], other[NORM])
     is_same = np.array_equal(one[[*BITS, BAD]], other[[*BITS, BAD]])
@@ -184,12 +206,11 @@ def _parting(a: Occurrence, b: Occurrence) -> Parting:
     coarse = max(_epsilon(a.value.type), _epsilon(b.value.type))
     noise = max(float(a.noise), float(b.noise), LEAST_NOISE * coarse * size)
     ratio = apart / noise if noise else (np.inf if apart else 0.0)
-    if one[BAD] != other[BAD]:
-        ratio = np.inf
+    ratio = MOST if one[BAD] != other[BAD] or not ratio < MOST else ratio
     loops = tuple(zip(a.value.loops, a.lengths, strict=False))
     return Parting(
         a.value.address.text, a.value.phase, a.value.expression, a.value.line, a.iterations, loops,
-        apart / size if size else 0.0, float(ratio),
+        float(apart / size) if size else 0.0, float(ratio), alone,
     )  # fmt: skip
 
 
@@ -203,7 +224,7 @@ def _epsilon(kind: str) -> float:
 @api_boundary
 def divergence(
     first: Any, second: Any = None, *args: Any, against: str | None = None, has_aux: bool = False,
-    cotangents: bool | None = None,
+    cotangents: bool | None = None, **kwargs: Any,
 ) -> Divergence:  # fmt: skip
     """Where two runs part: the first value, forward or backward, that differs though what it is computed from agrees.
 
@@ -223,6 +244,7 @@ def divergence(
       against: in place of a second function: 'op-by-op' is the same outside of `jit`, 'float64' and 'bfloat16' are the
         same with its floating-point arguments converted.
       has_aux, cotangents: as in `record`.
+      **kwargs: arguments of the functions by name.
 
     Returns:
       a report: `str()` begins with the sentence, `.parting` is the place.
@@ -233,7 +255,7 @@ def divergence(
         return compare_records(a, b, names)
 
     def run(f: Any, given: tuple[Any, ...], compiled: bool = True) -> RunRecord:
-        return recorded(Finder(f, ()), given, {}, cotangents, has_aux, compiled=compiled)
+        return recorded(Finder(f, ()), given, kwargs, cotangents, has_aux, compiled=compiled)
 
     name, given = getattr(first, "__name__", "function"), (second, *args)
     if against is None:

@@ -284,7 +284,6 @@ def in_reference(loss, w, xs):
 MICROBATCHES = (jnp.zeros((8, 32, 32)), jnp.ones((3, 4, 32)))
 
 
-
 def ranked(choose, w, x):
     return jnp.sum(choose(jnp.abs(w) @ w.T) @ jnp.sin(x))
 
