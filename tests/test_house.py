@@ -159,7 +159,7 @@ BUDGETS = {
     "features/lint": 1_665,
     "features/memory": 1_185,
     "features/nans": 2_730,
-    "features/probes": 1_350,
+    "features/probes": 1_240,
     "features/remat": 9_365,
     "features/residuals": 2_000,
     "features/values": 1_750,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import math
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from jaxviz.higher_order import is_loop, is_scan, scan_length
 from jaxviz.higher_order.observing import Path, Place, walk_observed
 from jaxviz.ir import compat
 from jaxviz.ir.expressions import expression_at
-from jaxviz.ir.origin import Location, own_line
+from jaxviz.ir.origin import Location, definition, own_line
 from jaxviz.ir.syntax import DropVar, Equation, Program
 from jaxviz.report.tables import short_location
 
@@ -86,7 +87,7 @@ def at(text: str, *, iteration: int | None = None, phase: Phase = "forward") -> 
           without its module (`jax.nn`), and keyword arguments may be left out;
         - a variable that is assigned, the name in `jax.ad_checkpoint.checkpoint_name` or in `jaxviz.probe`;
         - after a module, `out`: what it returns;
-        - a line, such as `model.py:41`: the values of the line that others read;
+        - a line, such as `model.py:41`, or `line:41` of the function's own file: what it computes that others read;
         - then `#2`, the second of several, or `#*`, all of them; `#2/12` only as long as there are twelve, where each
           iteration of a loop counts as one.
 
@@ -300,9 +301,7 @@ def _meant(program: Program, given: Address) -> Meant:
     """What the text of an address means."""
     wanted = _wanted(given.text)
     values = addressed_values(program)
-    found = [v for v in values if wanted.means(v)]
-    if wanted.lines:
-        found = _of_lines(found)
+    found = _at_line(program, values, *wanted.lines) if wanted.lines else [v for v in values if wanted.means(v)]
     if not found:
         raise AddressError(_nothing(given, program, values))
     n = sum(v.runs for v in found)
@@ -328,7 +327,7 @@ class _Wanted:
       text: without what tells several apart.
       container: the pattern of a function or a module; '' for any.
       value: the expression or name; 'out' for what a module returns.
-      lines: the file and the number, if it is a line.
+      lines: the end of the file's path, '' for that of the function, and the number, if it is a line.
       ordinal: from 1; None for the only one.
       takes_all: whether it means all that match.
       total: how often what matches has to be computed; None for any number.
@@ -343,10 +342,6 @@ class _Wanted:
     total: int | None
 
     def means(self, v: AddressedValue) -> bool:
-        if self.lines is not None:
-            file, number = self.lines
-            at_line = v.location is not None and v.location.line == number and bool(v.text or v.label)
-            return at_line and v.location is not None and f"/{v.location.file}".endswith(f"/{file}")
         if self.container and self.value == "out" and any(map(self._contains, v.returned_by)):
             return True
         if self.container and not (self._contains(v.module) or self._contains_function(v.function)):
@@ -383,9 +378,10 @@ def _wanted(text: str) -> _Wanted:
         body, takes_all = which[1], which[2] == "*"
         ordinal = None if takes_all else int(which[2])
         total = None if which[3] is None else int(which[3])
-    line = re.fullmatch(r"(.*\.\w+|<[^>]*>):(\d+)", body)
+    line = re.fullmatch(r"(.*\.\w+|<[^>]*>|line):(\d+)", body)
     if line is not None:
-        return _Wanted(body, "", "", (line[1], int(line[2])), ordinal, ordinal is None, total)
+        lines = "" if line[1] == "line" else line[1], int(line[2])
+        return _Wanted(body, "", "", lines, ordinal, ordinal is None, total)
     container, value = "", body
     if "›" in body:
         container, _, value = (part.strip() for part in body.rpartition("›"))
@@ -450,15 +446,32 @@ def _is_called(pattern: ast.expr, written: ast.expr) -> bool:
     return full == short or (full.endswith(f".{short}") and re.fullmatch(r"[\w.]+", short) is not None)
 
 
-def _of_lines(found: Sequence[AddressedValue]) -> list[AddressedValue]:
-    """Of the values of a line those that another line reads, or that are results."""
-    kept = []
-    for v in found:
-        _, variable = v.place
-        lines = [own_line(e.source) for e in v.program.equations if variable in e.invars]
-        if variable in v.program.outvars or any(at is None or at.line != v.location.line for at in lines if v.location):
-            kept.append(v)
-    return kept
+def _at_line(program: Program, values: Sequence[AddressedValue], file: str, number: int) -> list[AddressedValue]:
+    """The values of a line that something outside of it reads, or that are results."""
+    file = file or _own_file(program)
+    found = []
+    for v in values:
+        at = v.location
+        if at is None or at.line != number or not f"{os.sep}{at.file}".endswith(f"{os.sep}{file}"):
+            continue
+        if not (v.label or expression_at(at) == v.text):
+            continue  # of a library that the line calls
+        readers = [own_line(e.source) for e in v.program.equations if v.place[1] in e.invars]
+        if v.place[1] in v.program.outvars or not all(r is not None and _is_inside(at, r) for r in readers):
+            found.append(v)
+    return found
+
+
+def _own_file(program: Program) -> str:
+    own = definition(program.debug_info)
+    return own.file if own is not None else ""
+
+
+def _is_inside(part: Location, whole: Location) -> bool:
+    """Whether an expression is part of another one."""
+    start, end = (part.line, part.column), (part.end_line, part.end_column)
+    around = (whole.line, whole.column), (whole.end_line, whole.end_column)
+    return whole.file == part.file and around[0] <= start and end <= around[1] and around != (start, end)
 
 
 def _several(given: Address, program: Program, found: Sequence[AddressedValue]) -> str:
@@ -482,6 +495,8 @@ def _described(v: AddressedValue) -> str:
 
 def _nothing(given: Address, program: Program, values: Sequence[AddressedValue]) -> str:
     wanted = _wanted(given.text)
+    if wanted.lines is not None:
+        return _nothing_at(program, values, *wanted.lines)
     if wanted.container and wanted.value == "out":
         names = {f"{m}:out": v for v in values for m in v.returned_by}
     else:
@@ -495,6 +510,18 @@ def _nothing(given: Address, program: Program, values: Sequence[AddressedValue])
         else ""
     )
     return "\n".join([f"{program.name} has no value at {given.text!r}.{reason} {hint[0]}", *hint[1:]])
+
+
+def _nothing_at(program: Program, values: Sequence[AddressedValue], file: str, number: int) -> str:
+    name, file = f"{file or 'line'}:{number}", file or _own_file(program)
+    places = {v.location for v in values if v.location is not None and v.text}
+    of_file = {p.line: short_location(p) for p in places if f"{os.sep}{p.file}".endswith(f"{os.sep}{file}")}
+    near = [of_file[line] for line in sorted(of_file, key=lambda line: abs(line - number))[:MOST_LISTED]]
+    hint = f"Lines that do, near it: {', '.join(near)}." if near else "No line of that file does."
+    return (
+        f"{name} computes no value of {program.name} that has an address. {hint} Inside a function with a custom rule, "
+        "or where the function differentiates, name the function that is called there."
+    )
 
 
 def address_of(program: Program, value: AddressedValue) -> Address:

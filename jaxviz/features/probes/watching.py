@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxviz.displays import display
 from jaxviz.features.probes import probes
-from jaxviz.features.probes.probe_lines import parse_line, with_probes
+from jaxviz.features.probes.probe_lines import watched_address, with_probes
 from jaxviz.features.probes.probes import STATISTICS, ProbedValue, Spec, What
 from jaxviz.features.probes.series import Series, statistics_of
 from jaxviz.ir import compat
@@ -277,7 +277,7 @@ class WatchedFunction(Watch):
         super().__init__(**options, owner=next(_owners))
         functools.update_wrapper(self, fun)
         self._fun = fun
-        self._lines = tuple(map(parse_line, lines))
+        self._lines = tuple(map(watched_address, lines))
         self._calls = itertools.count()
         self._programs: dict[Any, tuple[Program, Any]] = {}
         probes.own(self)
@@ -341,8 +341,8 @@ def watch(
 
     Args:
       *names: names of probes, or patterns such as 'layer?.*'; by default all. A function to watch comes first.
-      lines: with a function, lines of source, such as 'model.py:41', or 41 for a line of its own file. Each value of
-        the line is recorded that another line reads or that is a result.
+      lines: with a function, what to watch in it: lines of source, such as 'model.py:41', or 41 for a line of its own
+        file, of which each value is recorded that another line reads or that is a result; or any address, see `at`.
       what: 'summary' (norm, mean, min, max, and the number of NaNs and infinities, computed on the device) or 'value'.
       every: record every n-th step, see `Watch.step`; if no steps are marked, every n-th record.
       keep: how many records a series keeps.
