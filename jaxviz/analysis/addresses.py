@@ -226,7 +226,8 @@ def _assigned(naming: Naming, e: Equation, path: Path, index: int) -> str:
     """The variable that a value is assigned to; of `q, k, v = …` the one in its place."""
     targets = naming.assigned(e, path, index)
     several = [t.strip(" ()[]") for t in targets.split(",")]
-    return several[index] if 1 < len(several) == len(e.outvars) else targets
+    named = [t for t in several if t != "_"] if len(several) != len(e.outvars) else several
+    return named[index] if len(several) > 1 and len(named) == len(e.outvars) else targets
 
 
 def _returned(program: Program, modules: Sequence[str], outer: str) -> dict[Any, tuple[str, ...]]:

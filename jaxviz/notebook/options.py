@@ -257,6 +257,7 @@ _COMMANDS = (
             Option("--line", "first run to this line, such as 41 or model.py:41"),
             Option("--primitive", "first run to this primitive, such as scan"),
             Option("--name", "first run until the variable of this name is computed"),
+            Option("--at", "first run until the value at this address is computed, such as 'softmax(q @ k.T)'"),
             Option("--non-finite", "first run to a value with a NaN or an Inf", bool),
         ),
         about="""Step through a call equation by equation, and for a loss backwards too: `%step loss(params, x)`.

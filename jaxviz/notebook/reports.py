@@ -149,7 +149,7 @@ class Request:
     def step(self) -> Stepper:
         """Steps through the call; runs to a breakpoint if one is given."""
         stepper = self.of(step)
-        to = {name: getattr(self.options, name) for name in ("line", "primitive", "name", "non_finite")}
+        to = {name: getattr(self.options, name) for name in ("line", "primitive", "name", "non_finite", "at")}
         return stepper.run(**to) if any(to.values()) else stepper
 
     def remat(self) -> RematPlan | PlanComparison:

@@ -10,13 +10,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxviz.analysis.addresses import address, resolve
+from jaxviz.analysis.walk import primal_equation
 from jaxviz.features.debugger.positions import Position, SteppingError, described, enterable
 from jaxviz.features.debugger.programs import StageText
 from jaxviz.features.debugger.stepping import Machine
 from jaxviz.features.debugger.summaries import is_finite
 from jaxviz.ir import compat
 from jaxviz.ir.origin import call_stack, locate
-from jaxviz.ir.syntax import Equation, Var
+from jaxviz.ir.syntax import Equation, Program, Var
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class Breakpoint:
       when: a predicate on the value. It is not called on random keys or on arrays without elements.
       non_finite: stop when a value has a NaN or an Inf.
       equation: an equation of a program, such as `s.following`; the run stops before it, each time that it runs.
+      at: an address of the function's values, see `at`: the run stops once that value has been computed, forward or in
+        a checkpoint again.
     """
 
     line: int | str | None = None
@@ -45,11 +49,14 @@ class Breakpoint:
     when: Callable[[Any], Any] | None = None
     non_finite: bool = False
     equation: Equation | None = None
+    at: Any = None
 
     def __post_init__(self) -> None:
-        if (self.line, self.primitive, self.name, self.when, self.equation) == (None,) * 5 and not self.non_finite:
+        given = (self.line, self.primitive, self.name, self.when, self.equation, self.at)
+        if given == (None,) * 6 and not self.non_finite:
             raise SteppingError(
-                "A breakpoint needs a line, a primitive, a name, an equation, a predicate `when` or non_finite=True."
+                "A breakpoint needs a line, a primitive, a name, an equation, an address, a predicate `when` or "
+                "non_finite=True."
             )
         if self.when is not None and not callable(self.when):
             raise SteppingError(f"`when` is a predicate such as `lambda v: abs(v).max() > 1e3`, not {self.when!r}.")
@@ -57,10 +64,12 @@ class Breakpoint:
     @property
     def on_value(self) -> bool:
         """Whether it is checked after the value has been computed."""
-        return self.when is not None or self.non_finite or self.name is not None
+        return self.when is not None or self.non_finite or self.name is not None or self.at is not None
 
     def __str__(self) -> str:
-        parts = [f"{what} {x}" for what in ("line", "primitive", "name") if (x := getattr(self, what)) is not None]
+        parts = [
+            f"{what} {x}" for what in ("line", "primitive", "name", "at") if (x := getattr(self, what)) is not None
+        ]
         if self.equation is not None:
             parts.append(described(self.equation))
         if self.when is not None:
@@ -87,11 +96,12 @@ class Armed:
     inputs: frozenset[Var]
 
     @staticmethod
-    def of(b: Breakpoint, texts: Mapping[str, StageText]) -> Armed:
-        """Finds where a breakpoint may stop.
+    def of(b: Breakpoint, texts: Mapping[str, StageText], function: Program) -> Armed:
+        """Finds where a breakpoint may stop, in the stages of a function.
 
         Raises:
           SteppingError: it can never stop anywhere.
+          AddressError: its address means nothing, or several values.
         """
         reached = [(text, e) for text in texts.values() for p, _, _ in text.programs for e in p.equations]
         sites = reached
@@ -111,8 +121,13 @@ class Armed:
                 where = f"On line {b.line}" if b.line is not None else f"In {' and '.join(texts)}"
                 inside = _only_inside((e for _, e in reached), b.primitive)
                 raise SteppingError(f"{where} there is no `{b.primitive}`, only {', '.join(has)}.{inside}")
+        if b.at is not None:
+            meant = {v.equation for v in resolve(function, address(b.at)).values}
+            sites = [(s, e) for s, e in sites if primal_equation(e) in meant and _is_computed_again(e)]
+            if not sites:
+                raise SteppingError(f"The run stops at no equation that computes {b.at}; it may be inside of one step.")
         inputs: set[Var] = set()
-        if b.line is None and b.primitive is None and b.equation is None:
+        if (b.line, b.primitive, b.equation, b.at) == (None,) * 4:
             inputs = {v for t in texts.values() for v in t.program.invars if b.name is None or t.names.get(v) == b.name}
         if b.name is not None:
             sites = [(t, e) for t, e in sites if any(t.names.get(v) == b.name for v in e.outvars)]
@@ -212,6 +227,13 @@ def _is_on(equation: Equation, file: str, line: int) -> bool:
     file = file or (here.file if here is not None else "")
     return any(
         at.line == line and (at.file == file or at.file.endswith(os.sep + file)) for at in call_stack(equation.source)
+    )
+
+
+def _is_computed_again(e: Equation) -> bool:
+    """Whether it computes what the equation that it came from computes, and is not of its derivative."""
+    return e.origin is None or (
+        e.origin.role in ("primal", "recomputation") and e.primitive is primal_equation(e).primitive
     )
 
 

@@ -227,6 +227,7 @@ class Stepper:
         when: Callable[[Any], Any] | None = None,
         non_finite: bool = False,
         equation: Equation | None = None,
+        at: Any = None,
     ) -> Stepper:
         """Runs to the next breakpoint, or to the end; with arguments, runs to a breakpoint for this run only.
 
@@ -234,13 +235,13 @@ class Stepper:
         >>> s.run(when=lambda v: abs(v).max() > 1e3)
 
         Args:
-          line, primitive, name, when, non_finite, equation: see `Breakpoint`; if several are given, all must hold.
+          line, primitive, name, when, non_finite, equation, at: see `Breakpoint`; if several are given, all must hold.
 
         Raises:
           SteppingError: the breakpoint can never be hit; the message says why.
         """
-        once = (line, primitive, name, when, non_finite, equation) != (None, None, None, None, False, None)
-        armed = [self._arm(Breakpoint(line, primitive, name, when, non_finite, equation))] if once else []
+        once = (line, primitive, name, when, non_finite, equation, at) != (None, None, None, None, False, None, None)
+        armed = [self._arm(Breakpoint(line, primitive, name, when, non_finite, equation, at))] if once else []
         armed += [self._arm(b) for b in self.breakpoints] if not once else []
         start = self.position
         at_start = start == Position(self.stages[0])
@@ -262,13 +263,14 @@ class Stepper:
         when: Callable[[Any], Any] | None = None,
         non_finite: bool = False,
         equation: Equation | None = None,
+        at: Any = None,
     ) -> Breakpoint:
         """Adds a breakpoint, for `run` without arguments; see `Breakpoint`. `s.breakpoints` is the list of them.
 
         Raises:
           SteppingError: it can never be hit; the message says why.
         """
-        added = Breakpoint(line, primitive, name, when, non_finite, equation)
+        added = Breakpoint(line, primitive, name, when, non_finite, equation, at)
         self._arm(added)
         self.breakpoints.append(added)
         if self._widget is not None:
@@ -281,7 +283,7 @@ class Stepper:
 
     def _arm(self, b: Breakpoint) -> Armed:
         if b not in self._armed:
-            self._armed[b] = Armed.of(b, self._texts)
+            self._armed[b] = Armed.of(b, self._texts, self.derivation.primal)
         return self._armed[b]
 
     def _stopped(self, hit: Hit | None = None, said: str = "") -> Stepper:

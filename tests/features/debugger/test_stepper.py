@@ -271,6 +271,21 @@ def test_a_line_is_stopped_at_where_the_run_comes_to_it():
     assert s.stage == "backward"
 
 
+def test_an_address_is_stopped_at_once_its_value_is_computed_also_again():
+    @jax.checkpoint
+    def layer(h, w):
+        a = jnp.tanh(h * w)
+        return h + a, None
+
+    s = jaxviz.step(lambda ws, x: jnp.sum(lax.scan(layer, x, ws)[0]), jnp.ones(3), X)
+    stops = []
+    while s.run(at="layer › jnp.tanh(h * w)").hit is not None:
+        stops.append((s.position.stage, s.position.path[0].iteration))
+    assert stops == [("forward", 0), ("forward", 1), ("forward", 2), ("backward", 2), ("backward", 1), ("backward", 0)]
+    with pytest.raises(jaxviz.AddressError, match="Near it are"):
+        s.break_at(at="tanh")
+
+
 def test_bodies_without_a_breakpoint_run_at_once():
     s = jaxviz.step(broken, EYE, XS)
     ran = []
