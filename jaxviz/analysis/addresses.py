@@ -517,7 +517,7 @@ def _nothing_at(program: Program, values: Sequence[AddressedValue], file: str, n
     name, file = f"{file or 'line'}:{number}", file or _own_file(program)
     places = {v.location for v in values if v.location is not None and v.text}
     of_file = {p.line: short_location(p) for p in places if f"{os.sep}{p.file}".endswith(f"{os.sep}{file}")}
-    near = [of_file[line] for line in sorted(of_file, key=lambda line: abs(line - number))[:MOST_LISTED]]
+    near = [of_file[line] for line in sorted(of_file, key=lambda line: (abs(line - number), line))[:MOST_LISTED]]
     hint = f"Lines that do, near it: {', '.join(near)}." if near else "No line of that file does."
     return (
         f"{name} computes no value of {program.name} that has an address. {hint} Inside a function with a custom rule, "
