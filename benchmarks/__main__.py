@@ -3,6 +3,7 @@
 import sys
 
 from benchmarks import (
+    addresses,
     compile_cost,
     compiled_memory,
     crossings,
@@ -34,3 +35,4 @@ compiled_memory.main(quick=quick)
 compile_cost.main(quick=quick)
 memory.main(quick=quick)
 microbatches.main(quick=quick)
+addresses.main(quick=quick)

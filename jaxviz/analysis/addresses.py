@@ -11,15 +11,19 @@ import ast
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property, lru_cache
+from itertools import groupby
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from jaxviz.analysis.computed import computed, forms, used
 from jaxviz.analysis.modules import module_of
 from jaxviz.analysis.naming import Naming, OwnName
 from jaxviz.analysis.walk import library_location_of, location_of, own_location_of
@@ -46,6 +50,29 @@ class AddressError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """What was known of a value when its address was written down.
+
+    Args:
+      was: its line, its expression and its type, for a person.
+      texts: that meant the value, and which of how many; `form …` are all that are computed in a form (see `forms`).
+      operation: the primitive that computed it.
+      computed: what computed it, with the function's arguments by name, and by position; see `computed`.
+      readers: the same of what was computed from it next.
+      is_used: whether a result of the function was computed from it.
+      runs: how often it was computed.
+    """
+
+    was: str
+    texts: tuple[str, ...]
+    operation: str
+    computed: tuple[str, str]
+    readers: frozenset[str]
+    is_used: bool
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
 class Address:
     """What means a value; made by `at`.
 
@@ -55,16 +82,13 @@ class Address:
       text: an expression, a name, a line, with a function or a module before it.
       iteration: of the innermost loop around the value; None for all.
       phase: whether it is the value, its copy that a checkpoint recomputes, or its cotangent.
-      also: the texts that meant the value, and how often, when `address_of` wrote it down, in place of `text`. After an
-        edit, those that still hold have to agree.
-      operation: the primitive that computed it then; '' for any.
+      written: what else `address_of` knew of the value; None for an address that a person wrote.
     """
 
     text: str
     iteration: int | None = None
     phase: Phase = "forward"
-    also: tuple[str, ...] = ()
-    operation: str = ""
+    written: Written | None = None
 
     def __str__(self) -> str:
         parts = [self.text, *([f"in iteration {self.iteration}"] if self.iteration is not None else [])]
@@ -89,7 +113,7 @@ def at(text: str, *, iteration: int | None = None, phase: Phase = "forward") -> 
         - after a module, `out`: what it returns;
         - a line, such as `model.py:41`, or `line:41` of the function's own file: what it computes that others read;
         - then `#2`, the second of several, or `#*`, all of them; `#2/12` only as long as there are twelve, where each
-          iteration of a loop counts as one.
+          iteration of a loop counts as one, and `#2:10:4/12` every fourth of these from the second to the tenth.
 
         In an expression `_` stands for any variable.
       iteration: of the innermost loop around the value; by default all of them.
@@ -273,43 +297,87 @@ class Meant:
 def resolve(program: Program, given: Address) -> Meant:
     """What an address means.
 
+    One that was written down means the value that is computed as it was then, whatever it is called now. If there is
+    none, because what it depends on has changed, its texts decide, and those that still hold have to agree.
+
     Raises:
       AddressError: nothing; or several values, and the address does not ask for all of them.
     """
-    found: dict[tuple[Any, ...], Meant] = {}
-    errors: list[AddressError] = []
-    for text in given.also or (given.text,):
-        try:
-            meant = _meant(program, replace(given, text=text))
-        except AddressError as error:
-            errors.append(error)
-            continue
-        if all(given.operation in ("", v.equation.primitive.name) for v in meant.values):
-            found.setdefault((meant.values, meant.iteration), meant)
-    if not found:
-        raise errors[0] if errors else AddressError(_nothing(given, program, addressed_values(program)))
-    if len(found) > 1:
-        listed = [f"  {_described(v)}" for meant in found.values() for v in meant.values[:1]]
-        raise AddressError("\n".join([f"{program.name} has changed, so that {given.text!r} may mean one of:", *listed]))
-    (meant,) = found.values()
+    meant = _meant(program, given) if given.written is None else _found_again(program, given, given.written)
     for v in meant.values:
         if meant.iteration is not None and not v.loops:
             raise AddressError(f"{v.name} at {v.line} is in no loop, so it has no iteration {meant.iteration}.")
     return meant
 
 
+def _found_again(program: Program, given: Address, written: Written) -> Meant:
+    values = addressed_values(program)
+    by_name, by_position = (
+        [v for v in values if v.runs == written.runs and way.texts.get(v.place) == text]
+        for way, text in zip(computed(program), written.computed, strict=True)
+    )
+    both = [v for v in by_name if v in by_position]
+    if by_name and by_position and not both:
+        raise AddressError(_changed(program, given, [*by_name, *by_position]))
+    alike = both or by_name or by_position
+    for agreement in (_uses_kept, _readers_kept, _texts_kept):
+        kept = [agreement(program, written, v) for v in alike]
+        alike = [v for v, n in zip(alike, kept, strict=True) if n == max(kept)]
+    if len(alike) == 1:
+        return Meant((alike[0],), given.iteration)
+    found: dict[tuple[Any, ...], Meant] = {}
+    for text in written.texts:
+        with suppress(AddressError):
+            meant = _meant(program, replace(given, text=text))
+            if all(v.equation.primitive.name == written.operation for v in meant.values):
+                found.setdefault((meant.values, meant.iteration), meant)
+    if alike:
+        found = {key: meant for key, meant in found.items() if set(meant.values) <= set(alike)}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    if found or alike:
+        raise AddressError(_changed(program, given, alike or [v for m in found.values() for v in m.values[:1]]))
+    raise AddressError(_nothing(given, program, addressed_values(program)))
+
+
+def _uses_kept(program: Program, written: Written, v: AddressedValue) -> int:
+    return int((v.place in used(program)) == written.is_used)
+
+
+def _readers_kept(program: Program, written: Written, v: AddressedValue) -> int:
+    """How many of what was computed from a value then still is."""
+    return len(written.readers & frozenset().union(*(way.readers.get(v.place, ()) for way in computed(program))))
+
+
+def _texts_kept(program: Program, written: Written, v: AddressedValue) -> int:
+    """How many texts of a value then still mean it, perhaps among others."""
+    return sum(_wanted(text).means(v) for text in written.texts)
+
+
+def _changed(program: Program, given: Address, values: Sequence[AddressedValue]) -> str:
+    listed = [f"  {described(v)}" for v in dict.fromkeys(values[:MOST_LISTED])]
+    was = f" It was {given.written.was}." if given.written is not None else ""
+    return "\n".join([f"{program.name} has changed, so that {given.text!r} may mean one of these.{was}", *listed])
+
+
+def matching(program: Program, text: str) -> list[AddressedValue]:
+    """The values that a text matches, whichever of them it asks for."""
+    values, wanted = addressed_values(program), _wanted(text)
+    if wanted.value.startswith("form "):
+        return [v for v in values if wanted.value[5:] in forms(program)[v.place]]
+    return [v for v in values if wanted.means(v)]
+
+
 def _meant(program: Program, given: Address) -> Meant:
     """What the text of an address means."""
     wanted = _wanted(given.text)
-    values = addressed_values(program)
-    found = _at_line(program, values, *wanted.lines) if wanted.lines else [v for v in values if wanted.means(v)]
+    values, found = addressed_values(program), matching(program, given.text)
+    if wanted.lines:
+        found = _at_line(program, values, *wanted.lines)
     if not found:
         raise AddressError(_nothing(given, program, values))
-    n = sum(v.runs for v in found)
-    if wanted.total is not None and n != wanted.total:
-        raise AddressError(f"{program.name} computes {wanted.text!r} {n} times, and not {wanted.total} as before.")
-    if wanted.ordinal is not None and wanted.total is not None and len(found) == 1 and found[0].runs > 1:
-        return Meant(tuple(found), wanted.ordinal - 1)  # written for a loop in Python, which is a scan now
+    if wanted.total is not None:
+        return _of_runs(program, given, wanted, found)
     if wanted.ordinal is not None:
         if wanted.ordinal > len(found):
             how_many = "one value" if len(found) == 1 else f"{len(found)} values"
@@ -318,6 +386,30 @@ def _meant(program: Program, given: Address) -> Meant:
     elif len(found) > 1 and not wanted.takes_all:
         raise AddressError(_several(given, program, found))
     return Meant(tuple(found), given.iteration)
+
+
+def in_order(values: Iterable[AddressedValue]) -> list[tuple[AddressedValue, int]]:
+    """Values each time that they are computed, in that order, with the iterations."""
+    runs: list[tuple[AddressedValue, int]] = []
+    for _, together in groupby(values, lambda v: v.loops):
+        group = list(together)
+        runs += [(v, i) for i in range(group[0].runs) for v in group]
+    return runs
+
+
+def _of_runs(program: Program, given: Address, wanted: _Wanted, found: Sequence[AddressedValue]) -> Meant:
+    """What an address means that says how often its text is computed: some loops may have become others."""
+    runs = in_order(found)
+    if len(runs) != wanted.total:
+        raise AddressError(f"{program.name} computes {wanted.text!r} {len(runs)} times, not {wanted.total} as before.")
+    last = wanted.last or wanted.ordinal or len(runs)
+    chosen = runs[(wanted.ordinal or 1) - 1 : last : wanted.step or 1]
+    times = Counter(v for v, _ in chosen)
+    if all(n == v.runs for v, n in times.items()):
+        return Meant(tuple(times), given.iteration)
+    if len(chosen) == 1 and len(chosen[0][0].loops) == 1:
+        return Meant((chosen[0][0],), chosen[0][1])
+    raise AddressError(f"{program.name} computes {wanted.text!r} in other loops than before.")
 
 
 @dataclass(frozen=True)
@@ -330,6 +422,7 @@ class _Wanted:
       value: the expression or name; 'out' for what a module returns.
       lines: the end of the file's path, '' for that of the function, and the number, if it is a line.
       ordinal: from 1; None for the only one.
+      last, step: of several, the last, and from one to the next; None for one.
       takes_all: whether it means all that match.
       total: how often what matches has to be computed; None for any number.
     """
@@ -339,23 +432,18 @@ class _Wanted:
     value: str
     lines: tuple[str, int] | None
     ordinal: int | None
+    last: int | None
+    step: int | None
     takes_all: bool
     total: int | None
 
     def means(self, v: AddressedValue) -> bool:
         if self.container and self.value == "out" and any(map(self._contains, v.returned_by)):
             return True
-        if self.container and not (self._contains(v.module) or self._contains_function(v.function)):
+        is_named = bool(self.value) and self.value in (v.label, v.assigned)
+        if not is_named and not (v.text and _is_written(self.value, v.text)):
             return False
-        if self.value in (v.label, v.assigned):
-            return bool(self.value)
-        return self._expression is not None and bool(v.text) and _is_written(self.value, v.text)
-
-    @cached_property
-    def _expression(self) -> ast.AST | None:
-        parsed = _parsed(self.value)
-        # A variable alone is not what an equation computes.
-        return None if parsed is None or isinstance(parsed, ast.Name) else parsed
+        return not self.container or self._contains(v.module) or self._contains_function(v.function)
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -374,25 +462,32 @@ class _Wanted:
 
 @lru_cache(maxsize=4096)
 def _wanted(text: str) -> _Wanted:
-    body, ordinal, takes_all, total = text, None, False, None
-    if (which := re.fullmatch(r"(.+?)\s*#(\*|\d+)(?:/(\d+))?", text)) is not None:
+    body, ordinal, last, step, takes_all, total = text, None, None, None, False, None
+    if (which := re.fullmatch(r"(.+?)\s*#(?:(\*)|(\d+)(?::(\d+):(\d+))?)(?:/(\d+))?", text)) is not None:
         body, takes_all = which[1], which[2] == "*"
-        ordinal = None if takes_all else int(which[2])
-        total = None if which[3] is None else int(which[3])
+        ordinal, last, step, total = (None if x is None else int(x) for x in which.groups()[2:])
     line = re.fullmatch(r"(.*\.\w+|<[^>]*>|line):(\d+)", body)
     if line is not None:
         lines = "" if line[1] == "line" else line[1], int(line[2])
-        return _Wanted(body, "", "", lines, ordinal, ordinal is None, total)
+        return _Wanted(body, "", "", lines, ordinal, last, step, ordinal is None, total)
     container, value = "", body
     if "›" in body:
         container, _, value = (part.strip() for part in body.rpartition("›"))
     elif (inside := re.fullmatch(r"([\w.*/\-]+):(.+)", body)) is not None:
         container, value = inside[1], inside[2].strip()
-    return _Wanted(body, container, value, None, ordinal, takes_all or "*" in container, total)
+    return _Wanted(body, container, value, None, ordinal, last, step, takes_all or "*" in container, total)
 
 
 @lru_cache(maxsize=65536)
-def _parsed(text: str) -> ast.AST | None:
+def _is_written(short: str, text: str) -> bool:
+    """Whether an expression is the one that an address has, perhaps in short."""
+    pattern = parsed(short)
+    # A variable alone is not what an equation computes.
+    return pattern is not None and not isinstance(pattern, ast.Name) and _matches(pattern, parsed(text))
+
+
+@lru_cache(maxsize=65536)
+def parsed(text: str) -> ast.AST | None:
     """The expression; of a statement such as `x += y` that one."""
     try:
         statement = ast.parse(text).body
@@ -401,11 +496,6 @@ def _parsed(text: str) -> ast.AST | None:
     if len(statement) != 1:
         return None
     return statement[0].value if isinstance(statement[0], ast.Expr) else statement[0]
-
-
-@lru_cache(maxsize=65536)
-def _is_written(pattern: str, text: str) -> bool:
-    return _matches(_parsed(pattern), _parsed(text))
 
 
 def _matches(pattern: ast.AST | None, written: ast.AST | None) -> bool:
@@ -476,7 +566,7 @@ def _is_inside(part: Location, whole: Location) -> bool:
 
 
 def _several(given: Address, program: Program, found: Sequence[AddressedValue]) -> str:
-    listed = [f"  #{i}  {_described(v)}" for i, v in enumerate(found[:MOST_LISTED], 1)]
+    listed = [f"  #{i}  {described(v)}" for i, v in enumerate(found[:MOST_LISTED], 1)]
     more = [f"  and {len(found) - MOST_LISTED} more"] if len(found) > MOST_LISTED else []
     containers = list(dict.fromkeys(v.container for v in found if v.container))
     inside = f", name the function, as in '{containers[0]} › {given.text}'," if len(containers) > 1 else ""
@@ -487,7 +577,7 @@ def _several(given: Address, program: Program, found: Sequence[AddressedValue]) 
     return "\n".join([head, *listed, *more])
 
 
-def _described(v: AddressedValue) -> str:
+def described(v: AddressedValue) -> str:
     kind = v.aval.str_short(short_dtypes=True)
     inside = f" in {v.module}" if v.module else f" in {v.container}" if v.container else ""
     name = v.text or v.label or v.equation.primitive.name
@@ -503,14 +593,15 @@ def _nothing(given: Address, program: Program, values: Sequence[AddressedValue])
     else:
         names = {n: v for v in reversed(values) for n in (v.text, v.assigned, v.label) if n}
     near = get_close_matches(given.text if wanted.value == "out" else wanted.value, names, 3, 0.4) or list(names)[-3:]
-    listed = [f"  {n!r}, {_described(names[n])}" for n in near]
+    listed = [f"  {n!r}, {described(names[n])}" for n in near]
     hint = ["Near it are:", *listed] if near else ["None of its values has a name; is its source available?"]
     reason = (
         " What a function with a custom rule computes, and what the function differentiates itself, has no address."
         if not near
         else ""
     )
-    return "\n".join([f"{program.name} has no value at {given.text!r}.{reason} {hint[0]}", *hint[1:]])
+    was = f" It was {given.written.was}." if given.written is not None else ""
+    return "\n".join([f"{program.name} has no value at {given.text!r}.{was}{reason} {hint[0]}", *hint[1:]])
 
 
 def _nothing_at(program: Program, values: Sequence[AddressedValue], file: str, number: int) -> str:
@@ -523,45 +614,3 @@ def _nothing_at(program: Program, values: Sequence[AddressedValue], file: str, n
         f"{name} computes no value of {program.name} that has an address. {hint} Inside a function with a custom rule, "
         "or where the function differentiates, name the function that is called there."
     )
-
-
-def address_of(program: Program, value: AddressedValue) -> Address:
-    """The shortest address that means a value of a program and no other, with what else tells it apart, so that it
-    still means the value after most edits."""
-    names = dict.fromkeys(n for n in (value.label, value.assigned, value.text) if n)
-    inside = [value.container, *(value.module.split("/")[-1:] if value.module else []), value.module]
-    texts = [*names, *(f"{c} › {n}" for c in dict.fromkeys(inside) if c for n in names)]
-    texts += [f"{m}:out" for m in value.returned_by]
-    if (anonymous := _anonymous(value.text)) and anonymous != value.text:
-        texts += [anonymous, *([f"{value.container} › {anonymous}"] if value.container else [])]
-    found = {text: [v for v in addressed_values(program) if _wanted(text).means(v)] for text in texts}
-    held = {text: there for text, there in found.items() if value in there}
-    alone = next((text for text, there in held.items() if there == [value]), None)
-    counted = []
-    for text, there in held.items():
-        which = "*" if there == [value] else there.index(value) + 1
-        if which == "*" or all(v.runs == 1 for v in there):
-            counted.append(f"{text} #{which}/{sum(v.runs for v in there)}")
-    if alone is None:
-        text, there = min(held.items(), key=lambda f: len(f[1]))
-        alone = f"{text} #{there.index(value) + 1}"
-    return Address(alone, also=tuple(counted), operation=value.equation.primitive.name)
-
-
-class _Anonymous(ast.NodeTransformer):
-    """An expression with `_` in place of each variable."""
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return ast.Name("_", node.ctx)
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        arguments = [self.visit(a) for a in node.args]
-        keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
-        return ast.Call(node.func, arguments, keywords)
-
-
-@lru_cache(maxsize=65536)
-def _anonymous(text: str) -> str:
-    if not isinstance(_parsed(text), ast.expr):
-        return ""
-    return ast.unparse(_Anonymous().visit(ast.parse(text, mode="eval").body))

@@ -8,7 +8,9 @@ import pytest
 from jax import lax
 
 import jaxviz
-from jaxviz.analysis.addresses import AddressError, address_of, addressed_values, at, resolve
+from benchmarks.addresses import EDITS, MODELS, measure
+from jaxviz.analysis.addresses import AddressError, addressed_values, at, resolve
+from jaxviz.analysis.written import address_of
 
 X = jnp.ones((3, 4))
 SQUARE = jnp.ones((4, 4))
@@ -144,13 +146,75 @@ def one_more(x, w):
     return jnp.tanh(y) + jnp.tanh(z)
 
 
+def other_number(x, w):
+    y = jnp.sin(x) @ w
+    return jnp.tanh(y) + jnp.tanh(x @ w * 2.0)
+
+
 def test_an_address_that_was_written_down_survives_an_edit_or_says_that_it_does_not():
     old = jaxviz.trace(before)(X, SQUARE)
-    value = resolve(old, at("y")).values[0]
-    new = resolve(jaxviz.trace(renamed)(X, SQUARE), address_of(old, value)).values
-    assert [v.text for v in new] == ["x @ weights"]
-    with pytest.raises(AddressError, match="may mean one of"):
-        resolve(jaxviz.trace(one_more)(X, SQUARE), address_of(old, value))
+    written = address_of(old, resolve(old, at("y")).values[0])
+    assert [v.text for v in resolve(jaxviz.trace(renamed)(X, SQUARE), written).values] == ["x @ weights"]
+    assert [v.assigned for v in resolve(jaxviz.trace(one_more)(X, SQUARE), written).values] == ["z"]
+    with pytest.raises(AddressError, match=r"It was test_addresses.py:\d+  y = x @ w in before, f32\[3,4\]"):
+        resolve(jaxviz.trace(lambda x, w: jnp.tanh(x))(X, SQUARE), written)
+
+
+def exchanged(w, x):
+    y = x @ w
+    return jnp.tanh(y) + jnp.tanh(x)
+
+
+def test_arguments_that_may_have_been_exchanged_or_renamed_are_ambiguous():
+    old = jaxviz.trace(before)(SQUARE, SQUARE)
+    written = address_of(old, resolve(old, at("jnp.tanh(x)")).values[0])
+    both = lambda w, x: jnp.tanh(w) + jnp.tanh(x)
+    with pytest.raises(AddressError, match=r"may mean one of these(.|\n)*tanh\(x\)(.|\n)*tanh\(w\)"):
+        resolve(jaxviz.trace(both)(SQUARE, SQUARE), written)
+    assert resolve(jaxviz.trace(exchanged)(SQUARE, SQUARE), written).values[0].text == "jnp.tanh(x)"
+
+
+def two_rows(h, _):
+    h = jnp.tanh(h)
+    h = jnp.tanh(h)
+    return h, None
+
+
+def test_every_second_value_of_a_loop_in_python_is_one_of_a_scan():
+    def in_python(x):
+        for _ in range(3):
+            x, _ = two_rows(x, None)
+        return x
+
+    scanned = jaxviz.trace(lambda x: lax.scan(two_rows, x, None, length=3)[0])(X)
+    unrolled = jaxviz.trace(in_python)(X)
+    first, second = resolve(scanned, at("jnp.tanh(h) #*")).values
+    tanhs = resolve(unrolled, at("jnp.tanh(h) #*")).values
+    assert resolve(unrolled, address_of(scanned, second)).values == tanhs[1::2]
+    assert resolve(unrolled, at("jnp.tanh(h) #1:5:2/6")).values == tanhs[::2]
+    meant = resolve(scanned, address_of(unrolled, tanhs[4]))
+    assert (meant.values, meant.iteration) == ((first,), 2)
+
+
+SHORT = (
+    "rename all locals", "wrap functions in jax.jit", "exchange the names of two locals", "scan over a loop in Python",
+    "insert a look-alike before each expression", "delete a look-alike before each expression",
+    "compute the same for a log", "change constants, and call functions for other arguments before",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("models", "edits"),
+    [
+        (MODELS[:1], SHORT),
+        pytest.param(MODELS, tuple(EDITS), marks=pytest.mark.slow(sweep=True), id="all"),
+    ],
+)
+def test_addresses_mean_the_same_after_edits_and_nothing_else(models, edits):
+    counts = measure(models, edits)
+    assert counts.silent == []
+    assert counts.share_same >= 0.95
 
 
 def test_values_of_custom_rules_and_inner_gradients_have_no_address():

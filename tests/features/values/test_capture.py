@@ -15,7 +15,8 @@ from programs import CASES
 from short_runs import short
 
 import jaxviz
-from jaxviz.analysis.addresses import address_of, addressed_values, resolve
+from jaxviz.analysis.addresses import addressed_values, resolve
+from jaxviz.analysis.written import address_of
 
 RNG = np.random.default_rng(0)
 WS = jnp.asarray(0.3 * RNG.normal(size=(5, 4, 4)), jnp.float32)
