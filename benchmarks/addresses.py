@@ -193,9 +193,9 @@ def _equal(a: np.ndarray, b: np.ndarray) -> bool:
         return False
     if a.dtype.kind not in "fc":
         return bool(np.array_equal(a, b))
-    with np.errstate(invalid="ignore"):
-        size = np.nanmedian(np.abs(b)) if b.size else 0.0
-    return bool(np.allclose(a, b, rtol=1e-5, atol=1e-4 * (size if np.isfinite(size) else 1.0), equal_nan=True))
+    there = np.abs(b[np.isfinite(b) & (b != 0)])
+    size = float(np.median(there)) if there.size else 0.0
+    return bool(np.allclose(a, b, rtol=1e-5, atol=1e-4 * size, equal_nan=True))
 
 
 def _means_same(old: np.ndarray, meant: Meant, new: Ran) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import builtins
 import copy
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -176,13 +177,14 @@ def _expression(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body
 
 
+_STATEFUL = ("nn", "hk", "nnx", "self", "eqx", "super", "model", "layers", "embed", "DECODER")
 _COMPREHENSIONS = (ast.GeneratorExp, ast.ListComp, ast.DictComp, ast.SetComp)
 
 
 def _is_pure(e: ast.AST) -> bool:
     """Whether an expression may be evaluated twice: a library may create parameters."""
     for n in ast.walk(e):
-        if isinstance(n, ast.Call) and ast.unparse(n.func).split(".")[0] in ("nn", "hk", "nnx", "self", "eqx", "super"):
+        if isinstance(n, ast.Call) and re.split(r"\W", ast.unparse(n.func))[0] in _STATEFUL:
             return False
         if isinstance(
             n,
@@ -343,7 +345,8 @@ def rename_functions(tree: ast.Module, model: Model) -> None:
 
 @edit("rename classes")
 def rename_classes(tree: ast.Module, model: Model) -> None:
-    found = {c.name for c in ast.walk(tree) if isinstance(c, ast.ClassDef)}
+    # flax derives random numbers from the names of its modules.
+    found = {c.name for c in ast.walk(tree) if isinstance(c, ast.ClassDef) and "Dropout" not in ast.unparse(tree)}
     for c in ast.walk(tree):
         if isinstance(c, ast.ClassDef):
             c.name = f"{c.name}V2"
@@ -441,7 +444,7 @@ def unused_argument(tree: ast.Module, model: Model) -> None:
 def first_argument(tree: ast.Module, model: Model) -> None:
     for f in _functions(tree):
         if f.name == model.entry:
-            f.args.args.insert(1 if f in _methods(tree) else 0, ast.arg("state"))
+            f.args.args.insert(1 if f in _methods(tree) else 0, ast.arg("first_argument"))
 
 
 @edit("reverse the arguments of the function", arguments=lambda args: args[::-1])

@@ -50,7 +50,7 @@ class AddressError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class Evidence:
     """What was known of a value when its address was written down.
 
     Args:
@@ -88,7 +88,7 @@ class Address:
     text: str
     iteration: int | None = None
     phase: Phase = "forward"
-    written: Written | None = None
+    written: Evidence | None = None
 
     def __str__(self) -> str:
         parts = [self.text, *([f"in iteration {self.iteration}"] if self.iteration is not None else [])]
@@ -310,7 +310,7 @@ def resolve(program: Program, given: Address) -> Meant:
     return meant
 
 
-def _found_again(program: Program, given: Address, written: Written) -> Meant:
+def _found_again(program: Program, given: Address, written: Evidence) -> Meant:
     values = addressed_values(program)
     by_name, by_position = (
         [v for v in values if v.runs == written.runs and way.texts.get(v.place) == text]
@@ -340,16 +340,16 @@ def _found_again(program: Program, given: Address, written: Written) -> Meant:
     raise AddressError(_nothing(given, program, addressed_values(program)))
 
 
-def _uses_kept(program: Program, written: Written, v: AddressedValue) -> int:
+def _uses_kept(program: Program, written: Evidence, v: AddressedValue) -> int:
     return int((v.place in used(program)) == written.is_used)
 
 
-def _readers_kept(program: Program, written: Written, v: AddressedValue) -> int:
+def _readers_kept(program: Program, written: Evidence, v: AddressedValue) -> int:
     """How many of what was computed from a value then still is."""
     return len(written.readers & frozenset().union(*(way.readers.get(v.place, ()) for way in computed(program))))
 
 
-def _texts_kept(program: Program, written: Written, v: AddressedValue) -> int:
+def _texts_kept(program: Program, written: Evidence, v: AddressedValue) -> int:
     """How many texts of a value then still mean it, perhaps among others."""
     return sum(_wanted(text).means(v) for text in written.texts)
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from jaxviz.analysis.addresses import (
     Address,
     AddressedValue,
-    Written,
+    Evidence,
     described,
     in_order,
     matching,
@@ -33,7 +33,7 @@ def address_of(program: Program, value: AddressedValue) -> Address:
     ways = computed(program)
     by_name, by_position = (way.texts[value.place] for way in ways)
     readers = frozenset().union(*(way.readers.get(value.place, ()) for way in ways))
-    written = Written(
+    written = Evidence(
         described(value), tuple(texts), value.equation.primitive.name, (by_name, by_position), readers,
         value.place in used(program), value.runs,
     )  # fmt: skip
