@@ -64,7 +64,7 @@ def _program(name: str, made: str) -> Model:
 
 MODELS: tuple[Model, ...] = (
     _model("MLP", "mlp(3)", "mlp_loss"),
-    _model("transformer", "transformer(3)", "transformer_loss"),
+    _model("transformer, unrolled", "transformer(3)", "transformer_loss"),
     _model("transformer, scanned", "scan_transformer(3)", "scan_transformer_loss"),
     _model("LSTM", "lstm(2, 8, 6)", "lstm_loss"),
     _program("MoE transformer", "mixture_of_experts(2, False, 64, 64, length=16, words=20)"),

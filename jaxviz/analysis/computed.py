@@ -100,7 +100,7 @@ def _use(program: Program, path: Path, results: Sequence[bool], found: set[Place
 
 
 def _computed(program: Program, labels: Sequence[Any], any_constants: bool = False) -> Computed:
-    walk = _Walk(any_constants)
+    walk = _Texts(any_constants)
     inputs = zip(labels, program.invars, strict=True)
     walk.results(program, (), [_hash("argument", label, _type(v.aval)) for label, v in inputs])
     return Computed(walk.texts, {place: frozenset(texts) for place, texts in walk.readers.items()})
@@ -115,7 +115,7 @@ def _type(aval: Any) -> str:
 
 
 @dataclass
-class _Walk:
+class _Texts:
     """The texts found so far.
 
     Args:
@@ -171,7 +171,7 @@ class _Walk:
         taken = [operands[i] for i in body.operands]
         rows = [_hash("row", text) for text in taken[before + n :]]
         start = [_hash("start", i, text) for i, text in enumerate(taken[before : before + n])]
-        first = _Walk(self.any_constants, _operations=self._operations)
+        first = _Texts(self.any_constants, _operations=self._operations)
         step: list[Any] = [first.results(body.program, (), [*taken[:before], *start, *rows])[:n]]
         for b in bodies(e):
             if not b.has_results:
@@ -195,7 +195,7 @@ class _Walk:
     def _param(self, x: Any) -> str:
         if isinstance(x, Program):
             inputs = [_hash("input", i, _type(v.aval)) for i, v in enumerate(x.invars)]
-            return str(_Walk(self.any_constants).results(x, (), inputs))
+            return str(_Texts(self.any_constants).results(x, (), inputs))
         if isinstance(x, (tuple, list)):
             return str([self._param(part) for part in x])
         if isinstance(x, Mapping):
