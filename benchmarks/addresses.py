@@ -29,7 +29,8 @@ import jax
 import numpy as np
 
 from benchmarks.edits import EDITS, Edit, Model, rename_locals, sliced
-from jaxviz.analysis.addresses import AddressedValue, AddressError, Meant, addressed_values, resolve
+from jaxviz.analysis.addressed import AddressedValue, addressed_values
+from jaxviz.analysis.addresses import AddressError, Meant, resolve
 from jaxviz.analysis.written import address_of
 from jaxviz.higher_order.observing import Observer, observed_program
 from jaxviz.ir.syntax import Program

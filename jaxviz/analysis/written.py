@@ -6,9 +6,9 @@ import ast
 from collections.abc import Sequence
 from functools import lru_cache
 
+from jaxviz.analysis.addressed import AddressedValue
 from jaxviz.analysis.addresses import (
     Address,
-    AddressedValue,
     Evidence,
     described,
     in_order,

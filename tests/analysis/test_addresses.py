@@ -1,15 +1,17 @@
 """What an address means: expressions, names, modules, lines, and what is said where it means nothing."""
 
-import equinox as eqx
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
 
+eqx = pytest.importorskip("equinox", reason="its modules are among those that addresses name")
+nn = pytest.importorskip("flax.linen", reason="its modules are among those that addresses name")
+
 import jaxviz
 from benchmarks.addresses import EDITS, MODELS, measure
-from jaxviz.analysis.addresses import AddressError, addressed_values, at, resolve
+from jaxviz.analysis.addressed import addressed_values
+from jaxviz.analysis.addresses import AddressError, at, resolve
 from jaxviz.analysis.written import address_of
 
 X = jnp.ones((3, 4))

@@ -11,7 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxviz.analysis.addresses import Address, AddressedValue, AddressError, Meant, address
+from jaxviz.analysis.addressed import AddressedValue
+from jaxviz.analysis.addresses import Address, AddressError, Meant, address
 from jaxviz.features.values.tapped import Finder, Found, Taps, number_of, run_with_taps, with_taps
 from jaxviz.higher_order.observing import Place
 from jaxviz.ir.boundary import api_boundary

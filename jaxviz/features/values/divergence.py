@@ -174,7 +174,7 @@ def compare_records(a: RunRecord, b: RunRecord, names: tuple[str, str]) -> Diver
             pairs[e] = same[0]
             used.add(same[0])
     paired = {*pairs, *used}
-    alone.update((e.value.address.text, None) for run in (a, b) for e in run.events if e not in paired)
+    alone.update((e.value.address, None) for run in (a, b) for e in run.events if e not in paired)
     values = {o.value for o in paired}
     before = [_without_counterpart(run, values) for run in (a, b)]
     partings = [_parting(e, o, (*before[0](e.value), *before[1](o.value))) for e, o in pairs.items()]
@@ -195,7 +195,7 @@ def _without_counterpart(run: RunRecord, paired: Collection[RecordedValue]) -> C
 
 def _are_of_one_kind(a: RecordedValue, b: RecordedValue) -> bool:
     """Whether two values may be one: by their operation, and their number of elements."""
-    return a.address.operation == b.address.operation and a.size == b.size
+    return a.operation == b.operation and a.size == b.size
 
 
 def _parting(a: Occurrence, b: Occurrence, alone: tuple[str, ...]) -> Parting:
@@ -209,7 +209,7 @@ def _parting(a: Occurrence, b: Occurrence, alone: tuple[str, ...]) -> Parting:
     ratio = MOST if one[BAD] != other[BAD] or not ratio < MOST else ratio
     loops = tuple(zip(a.value.loops, a.lengths, strict=False))
     return Parting(
-        a.value.address.text, a.value.phase, a.value.expression, a.value.line, a.iterations, loops,
+        a.value.address, a.value.phase, a.value.expression, a.value.line, a.iterations, loops,
         float(apart / size) if size else 0.0, float(ratio), alone,
     )  # fmt: skip
 

@@ -17,7 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.analysis.addresses import Address, AddressedValue, address, address_of, addressed_values
+from jaxviz.analysis.addressed import AddressedValue, addressed_values
+from jaxviz.analysis.addresses import Address, address
+from jaxviz.analysis.written import address_of
 from jaxviz.features.values.summaries import BAD, MAX, NORM, SKETCH, WIDTH, columns, finished, moved
 from jaxviz.features.values.tapped import Finder, Taps, number_of, returns_number, run_with_taps
 from jaxviz.higher_order import is_scan, of
@@ -44,6 +46,8 @@ class RecordedValue:
 
     Args:
       address: what means it.
+      texts: that mean it, and which of how many; see `Evidence`.
+      operation: the primitive that computes it.
       phase: 'forward' or 'cotangent'.
       expression, line: what computes it, and where.
       type: of one array of it.
@@ -56,7 +60,9 @@ class RecordedValue:
       noise: float32[...]: the norm of what rounding may change of each.
     """
 
-    address: Address
+    address: str
+    texts: tuple[str, ...]
+    operation: str
     phase: Phase
     expression: str
     line: str
@@ -131,14 +137,13 @@ class Occurrence:
     @property
     def names(self) -> Iterator[str]:
         """What means this array alone: `h @ w #3/12`, be it the third of twelve in Python or iteration 2 of a scan."""
-        for text in self.value.address.also or (self.value.address.text,):
+        for text in self.value.texts:
             body, _, which = text.rpartition("#")
-            if not body:
-                yield f"{text} #{self.number + 1}/{self.value.n}"
-            elif which.startswith("*/"):
-                yield f"{body}#{self.number + 1}/{which[2:]}"
-            else:
-                yield text if self.value.n == 1 else f"{text} {self.number}"
+            first, _, total = which.partition("/")
+            start, step = 1, 1
+            if first != "*":
+                start, *_, step = map(int, f"{first}:1".split(":")[:3] if ":" in first else (first, "1"))
+            yield f"{body}#{start + self.number * step}/{total}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -197,7 +202,7 @@ class RunRecord(Report, schema="record"):
             bad = int(flat[:, BAD].sum())
             largest = f"{flat[:, MAX].max(initial=0):.4g}"
             norm = f"{flat[0, NORM]:.4g}" if len(flat) == 1 else f"{flat[0, NORM]:.4g} … {flat[-1, NORM]:.4g}"
-            rows.append((v.address.text, v.phase, v.line, v.type, str(v.n), norm, largest, str(bad or "")))
+            rows.append((v.address, v.phase, v.line, v.type, str(v.n), norm, largest, str(bad or "")))
         heads = ("address", "of", "line", "type", "arrays", "norm", "largest", "not finite")
         return [Table(heads, rows, "<<<<>>>>")]
 
@@ -228,13 +233,12 @@ class RunRecord(Report, schema="record"):
 
 
 def _written(v: RecordedValue) -> dict[str, Any]:
-    a = v.address
     data: dict[str, Any] = {name: getattr(v, name) for name in _PLAIN}
-    data |= {"address": [a.text, a.also, a.operation], "neighbours": v.neighbours, "shape": v.noise.shape}
+    data |= {"neighbours": v.neighbours, "shape": v.noise.shape}
     return data | {"summaries": _encoded(v.summaries), "noise": _encoded(v.noise)}
 
 
-_PLAIN = ("phase", "expression", "line", "type", "order", "loops")
+_PLAIN = ("address", "texts", "operation", "phase", "expression", "line", "type", "order", "loops")
 
 
 def _encoded(x: np.ndarray[Any, Any]) -> str:
@@ -242,12 +246,10 @@ def _encoded(x: np.ndarray[Any, Any]) -> str:
 
 
 def _read(line: dict[str, Any]) -> RecordedValue:
-    text, also, operation = line["address"]
     shape = tuple(line["shape"])
     decoded = lambda name: np.frombuffer(base64.b64decode(line[name]), np.float32)
     plain: dict[str, Any] = {name: tuple(x) if isinstance(x := line[name], list) else x for name in _PLAIN}
     return RecordedValue(
-        address=Address(text, also=tuple(also), operation=operation),
         neighbours=tuple((tuple(order), steps) for order, steps in line["neighbours"]),
         summaries=decoded("summaries").reshape(*shape, WIDTH),
         noise=decoded("noise").reshape(shape),
@@ -329,6 +331,7 @@ def recorded(
     itself, *others = (jax.device_get(call(*given)) for given in (inputs, *changed))
     orders = _orders(program, values)
     read = _neighbours(program, values, orders)
+    written = {v: _named(address_of(program, v)) for v in values}
     rows: list[RecordedValue] = []
     for i, phase in enumerate(("forward", "cotangent")):
         for j, (v, order) in enumerate(zip(values, orders, strict=True)):
@@ -338,9 +341,30 @@ def recorded(
             summaries, *moves = (finished(ran[i][j], size) for ran in (itself, *others))
             noise = np.sqrt(np.mean([squares(m[..., SKETCH], summaries[..., SKETCH]) for m in moves], 0))
             kind, loops = v.aval.str_short(short_dtypes=True), tuple(short_location(e.location) for e in v.loops)
-            meant = rows[j].address if i and j < len(rows) and rows[j].order == order else address_of(program, v)
-            rows.append(RecordedValue(meant, phase, v.name, v.line, kind, order, loops, read[i][j], summaries, noise))
+            address, texts = written[v]
+            rows.append(
+                RecordedValue(
+                    address,
+                    texts,
+                    v.equation.primitive.name,
+                    phase,
+                    v.name,
+                    v.line,
+                    kind,
+                    order,
+                    loops,
+                    read[i][j],
+                    summaries,
+                    noise,
+                )
+            )
     return RunRecord(program.name, tuple(rows), _environment())
+
+
+def _named(a: Address) -> tuple[str, tuple[str, ...]]:
+    """The text of an address, and those of its evidence that people read."""
+    texts = a.written.texts if a.written is not None else ()
+    return a.text, tuple(t for t in texts if not t.startswith("form "))
 
 
 def squares(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.analysis.addresses import Address, AddressedValue, AddressError, Meant, address
+from jaxviz.analysis.addressed import AddressedValue
+from jaxviz.analysis.addresses import Address, AddressError, Meant, address
 from jaxviz.features.values.tapped import (
     NO_STEP,
     At,

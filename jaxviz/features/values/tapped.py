@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.analysis.addresses import Address, AddressedValue, AddressError, Meant, resolve
+from jaxviz.analysis.addressed import AddressedValue
+from jaxviz.analysis.addresses import Address, AddressError, Meant, resolve
 from jaxviz.higher_order import is_loop, is_scan
 from jaxviz.higher_order.observing import Observer, PassedIn, Place, observed_program
 from jaxviz.higher_order.shard_map import inside

@@ -15,7 +15,8 @@ from programs import CASES
 from short_runs import short
 
 import jaxviz
-from jaxviz.analysis.addresses import addressed_values, resolve
+from jaxviz.analysis.addressed import addressed_values
+from jaxviz.analysis.addresses import resolve
 from jaxviz.analysis.written import address_of
 
 RNG = np.random.default_rng(0)
