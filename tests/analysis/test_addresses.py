@@ -5,14 +5,14 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-eqx = pytest.importorskip("equinox", reason="its modules are among those that addresses name")
-nn = pytest.importorskip("flax.linen", reason="its modules are among those that addresses name")
-
 import jaxviz
 from benchmarks.addresses import EDITS, MODELS, measure
 from jaxviz.analysis.addressed import addressed_values
 from jaxviz.analysis.addresses import AddressError, at, resolve
 from jaxviz.analysis.written import address_of
+
+eqx = pytest.importorskip("equinox", reason="its modules are among those that addresses name")
+nn = pytest.importorskip("flax.linen", reason="its modules are among those that addresses name")
 
 X = jnp.ones((3, 4))
 SQUARE = jnp.ones((4, 4))
