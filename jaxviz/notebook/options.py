@@ -315,7 +315,8 @@ _COMMANDS = (
             _JSON,
             replace(_SAVE, help="write a record of the run, for --against; of one call"),
             Option("--against",
-                "in place of a second call: op-by-op, float64, bfloat16, or a file that --save wrote", metavar="WHAT"),
+                "in place of a second call: op-by-op, float64, bfloat16, no-remat, unsharded, perturbed, or a file "
+                "that --save wrote", metavar="WHAT"),
         ),
         "where a run parts from another one: the first value that differs by more than rounding may change",
         """Show where two runs part, forward or backward: `%divergence loss(params, x), other(params, x)`.

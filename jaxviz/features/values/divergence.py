@@ -11,12 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.features.values.records import Occurrence, RecordedValue, RunRecord, recorded, squares
-from jaxviz.features.values.summaries import BAD, BITS, NORM, SKETCH
+from jaxviz.features.values.records import SEEDS, Occurrence, RecordedValue, RunRecord, recorded, squares
+from jaxviz.features.values.summaries import BAD, BITS, NORM, SKETCH, moved
 from jaxviz.features.values.tapped import Finder
+from jaxviz.higher_order.checkpoint import CHECKPOINT
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import counted, listed
+from jaxviz.runtime.flags import Flags, flags_text, under_flags
+from jaxviz.transforms.inline import inlined
 
 MOST_NOISE = 10.0
 """How many times what rounding may change two values differ before they are said to differ: of the pairs of equal
@@ -27,7 +30,7 @@ LEAST_NOISE = 2.0
 MOST = 1e9
 """What is written for more, and for a value that is not finite in one run only."""
 
-AGAINST = ("op-by-op", "float64", "bfloat16")
+AGAINST = ("op-by-op", "float64", "bfloat16", "no-remat", "unsharded", "perturbed")
 
 
 @dataclass(frozen=True)
@@ -223,8 +226,8 @@ def _epsilon(kind: str) -> float:
 
 @api_boundary
 def divergence(
-    first: Any, second: Any = None, *args: Any, against: str | None = None, has_aux: bool = False,
-    cotangents: bool | None = None, **kwargs: Any,
+    first: Any, second: Any = None, *args: Any, against: str | None = None, flags: Flags | None = None,
+    has_aux: bool = False, cotangents: bool | None = None, **kwargs: Any,
 ) -> Divergence:  # fmt: skip
     """Where two runs part: the first value, forward or backward, that differs though what it is computed from agrees.
 
@@ -241,8 +244,11 @@ def divergence(
     Args:
       first, second: two records, or paths of files that `RunRecord.save` has written; or two functions, with their
         arguments after them; or with `against` one function and its arguments.
-      against: in place of a second function: 'op-by-op' is the same outside of `jit`, 'float64' and 'bfloat16' are the
-        same with its floating-point arguments converted.
+      against: in place of a second function: 'op-by-op' is the same outside of `jit`; 'float64' and 'bfloat16' are the
+        same with its floating-point arguments converted; 'no-remat' without its checkpoints; 'unsharded' with its
+        arguments on one device; 'perturbed' with other last digits in its arguments, which nothing should notice.
+      flags: in place of a second function, values of `jax.config` under which the same runs again, such as
+        {'jax_default_matmul_precision': 'highest'}.
       has_aux, cotangents: as in `record`.
       **kwargs: arguments of the functions by name.
 
@@ -254,10 +260,14 @@ def divergence(
         names = (a.function, b.function) if a.function != b.function else (_name(first, a), _name(second, b))
         return compare_records(a, b, names)
 
-    def run(f: Any, given: tuple[Any, ...], compiled: bool = True) -> RunRecord:
-        return recorded(Finder(f, ()), given, kwargs, cotangents, has_aux, compiled=compiled)
+    def run(f: Any, given: tuple[Any, ...], compiled: bool = True, change: Any = None) -> RunRecord:
+        return recorded(Finder(f, (), change), given, kwargs, cotangents, has_aux, compiled=compiled)
 
     name, given = getattr(first, "__name__", "function"), (second, *args)
+    if flags is not None:
+        one = run(first, given)
+        with under_flags(flags):
+            return compare_records(one, run(first, given), (name, f"{name} under {flags_text(flags)}"))
     if against is None:
         if not callable(second):
             raise TypeError("divergence takes two records, two functions with their arguments, or one with against=…")
@@ -268,15 +278,22 @@ def divergence(
         raise ValueError(f"against={against!r}; it must be one of {', '.join(map(repr, AGAINST))}")
     if against == "op-by-op":
         return compare_records(run(first, given), run(first, given, False), (name, f"{name}, operation by operation"))
+    if against == "no-remat":
+        opened = run(first, given, change=lambda program: inlined(program, [CHECKPOINT.primitive]))
+        return compare_records(run(first, given), opened, (name, f"{name} without checkpoints"))
     with jax.enable_x64(against == "float64" or jax.config.jax_enable_x64):
-        converted = jax.tree.map(lambda x: _converted(x, against), given)
-        other_run = run(first, converted)
-    return compare_records(run(first, given), other_run, (name, f"{name} in {against}"))
+        other_run = run(first, jax.tree.map(lambda x: _changed(x, against), given))
+    how = {"unsharded": "on one device", "perturbed": "with other last digits"}.get(against, f"in {against}")
+    return compare_records(run(first, given), other_run, (name, f"{name} {how}"))
 
 
-def _converted(x: Any, dtype: str) -> Any:
-    is_real = hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
-    return jnp.asarray(x, dtype) if is_real or isinstance(x, float) else x
+def _changed(x: Any, against: str) -> Any:
+    is_real = isinstance(x, float) or (hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating))
+    if against == "unsharded":
+        return jax.device_put(x, jax.devices()[0]) if isinstance(x, jax.Array) else x
+    if against == "perturbed":
+        return moved(jnp.asarray(x), SEEDS[-1] + 1) if is_real else x
+    return jnp.asarray(x, against) if is_real else x
 
 
 def _name(given: Any, record: RunRecord) -> str:

@@ -43,10 +43,18 @@ class Found:
 
 
 class Finder:
-    """Traces a function, and finds values in it, once for each combination of argument types."""
+    """Traces a function, and finds values in it, once for each combination of argument types.
 
-    def __init__(self, fun: Callable[..., Any], addresses: Sequence[Address]):
-        self.fun = fun
+    Args:
+      fun: the function.
+      addresses: of the values.
+      change: what is done to its program first.
+    """
+
+    def __init__(
+        self, fun: Callable[..., Any], addresses: Sequence[Address], change: Callable[[Program], Program] | None = None
+    ):
+        self.fun, self._change = fun, change
         self.addresses = tuple(dict.fromkeys(addresses))
         self._found: dict[Any, Found] = {}
 
@@ -66,7 +74,8 @@ class Finder:
         except TypeError:  # an argument is not an array: tracing reports which
             key = None
         traced = trace_call(self.fun, args, kwargs)
-        found = Found(traced.program, traced.out_tree, {a: resolve(traced.program, a) for a in self.addresses})
+        program = traced.program if self._change is None else self._change(traced.program)
+        found = Found(program, traced.out_tree, {a: resolve(program, a) for a in self.addresses})
         if key is not None and not traced.program.is_path:  # a recorded path is valid only for these values
             self._found[key] = found
         return found

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from divergence_programs import FAULTS, HEALTHY, ON_DEVICES, WS, X, model, on_devices
+from divergence_programs import FAULTS, HEALTHY, ON_DEVICES, WS, X, in_checkpoints, model, on_devices
 from short_runs import short
 
 import jaxviz
@@ -22,11 +22,20 @@ def test_equal_programs_raise_no_alarm(other):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("against", short(["op-by-op", "float64", "bfloat16"], ["float64"]))
+@pytest.mark.parametrize(
+    "against", short(["op-by-op", "float64", "bfloat16", "no-remat", "unsharded", "perturbed"], ["float64", "no-remat"])
+)
 def test_the_same_program_otherwise_raises_no_alarm(against):
-    found = jaxviz.divergence(model, WS, X, against=against)
+    found = jaxviz.divergence(in_checkpoints, WS, X, against=against)
     assert found.parting is None, str(found)
     assert found.worst < MOST_NOISE / 3
+
+
+@pytest.mark.slow(sweep=True)
+def test_the_same_program_under_flags():
+    assert jaxviz.divergence(model, WS, X, flags={"jax_default_matmul_precision": "highest"}).parting is None
+    with pytest.raises(ValueError, match="no flag"):
+        jaxviz.divergence(model, WS, X, flags={"jax_no_such_flag": True})
 
 
 @pytest.mark.slow
