@@ -46,6 +46,7 @@ _EXAMPLES = """examples:
   jaxviz compare model:loss --args "params, x" --flags jax_remat3       what a flag of JAX changes, in bytes and work
   jaxviz divergence model:loss --args "params, x" --against float64     which value rounding changes more than it may
   jaxviz divergence model:loss --args "params, x" --save a.jaxviz       what its values are, in a file for a comparison
+  jaxviz divergence a.jaxviz --against b.jaxviz                         where two recorded runs part
   jaxviz growth model:loss --args "params, x"                           which line makes a gradient explode or vanish
   jaxviz upgrade model:loss --args "params, x" --from old-env           what a newer JAX changes, from types to values
   jaxviz flow model:loss --args "params, x"                             which parameters the gradient reaches
@@ -96,7 +97,8 @@ def _run(options: Any) -> int:
         command.check(options)
         function: Any
         namespace: dict[str, Any]
-        if command.elsewhere and not options.facts:
+        is_file = bool(command.reads) and options.target.endswith(command.reads)
+        if is_file or (command.elsewhere and not options.facts):
             function, namespace = _elsewhere, {}
             call = EvaluatedCall(f"{options.target}({options.args})", function, (), {})
         else:

@@ -180,3 +180,17 @@ def test_as_a_process(folder):
     check = "import sys, jaxviz.cli; print({'IPython', 'anywidget', 'matplotlib', 'graphviz'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_two_recorded_runs_are_compared(tmp_path, capsys, monkeypatch):
+    (tmp_path / "model.py").write_text(
+        "import jax.numpy as jnp\n\ndef loss(x, a):\n    h = jnp.tanh(x) * a\n    return jnp.sum(h * h)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    for name, a in (("a", 1.0), ("b", 1.01)):
+        assert main(["divergence", "model.py:loss", "--args", f"jnp.ones(3), {a}", "--save", f"{name}.jaxviz"]) == 0
+    capsys.readouterr()
+    assert main(["divergence", "b.jaxviz", "--against", "a.jaxviz"]) == 0
+    assert "part in the forward pass: `jnp.tanh(x) * a`" in " ".join(capsys.readouterr().out.split())
+    assert main(["divergence", "b.jaxviz", "--against", "float64"]) == 2
+    assert main(["divergence", "b.jaxviz", "--against", "c.jaxviz"]) == 2

@@ -167,7 +167,7 @@ BUDGETS = {
     "higher_order": 3_955,
     "ir": 3_840,
     "ir/compat": 4_365,
-    "notebook": 1_150,
+    "notebook": 1_170,
     "page": 1_155,
     "report": 2_480,
     "runtime": 1_730,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from jaxviz.features.values.records import RECORDS
 from jaxviz.notebook.calls import CallError
 from jaxviz.notebook.reports import STAGE_NAMES, Request
 
@@ -55,6 +56,7 @@ class Command:
       alone: options with each of which it takes one call instead, and without which it takes none on the command line.
       runs: whether it runs the call.
       elsewhere: whether other processes load the function; the request then has only the texts.
+      reads: the end of the name of a file that may be given in place of a function; '' for none.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Command:
     alone: str = ""
     runs: bool = False
     elsewhere: bool = False
+    reads: str = ""
 
     @property
     def magic(self) -> str:
@@ -329,6 +332,7 @@ _COMMANDS = (
         calls=2,
         alone="against save",
         runs=True,
+        reads=RECORDS,
     ),
     Command(
         "growth", "running", Request.growth, (_JSON,),

@@ -38,7 +38,7 @@ from jaxviz.features.remat.set_policy import AS_IT_IS, NO_CHECKPOINTS, Setting, 
 from jaxviz.features.residuals.residual_set import ResidualSet, residuals
 from jaxviz.features.values.divergence import AGAINST, Divergence, compare_records, divergence
 from jaxviz.features.values.growth import Growth, growth
-from jaxviz.features.values.records import RunRecord, record
+from jaxviz.features.values.records import RECORDS, RunRecord, record
 from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.ir.trace import trace
@@ -209,6 +209,8 @@ class Request:
             return self.recorded()
         if against is None:
             raise CallError(f"give what to compare with: --against {', '.join(AGAINST)}, or a file that --save wrote")
+        if against in AGAINST and self._recorded_in:
+            raise CallError(f"--against {against} runs the function; give it in place of {self._recorded_in}")
         if against in AGAINST:
             return divergence(call.fun, *call.args, against=against, **call.kwargs)
         try:
@@ -216,8 +218,16 @@ class Request:
         except (OSError, ValueError) as error:
             raise CallError(f"--against: {error}") from None
 
+    @property
+    def _recorded_in(self) -> str:
+        """The file that was given in place of a function; '' if none was."""
+        target: str = getattr(self.options, "target", "")
+        return target if target.endswith(RECORDS) else ""
+
     def recorded(self) -> RunRecord:
-        """A record of the call's run, and for a loss of its gradient."""
+        """A record of the call's run, and for a loss of its gradient; or the one in a file."""
+        if self._recorded_in:
+            return RunRecord.load(self._recorded_in)
         return record(self.call.fun, *self.call.args, **self.call.kwargs)
 
     def growth(self) -> Growth:

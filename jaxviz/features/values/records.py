@@ -30,6 +30,8 @@ from jaxviz.ir.syntax import Program
 from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import counted, short_location
 
+RECORDS = ".jaxviz"
+"""The end of the names of their files."""
 FORMAT = 1
 """The version of the files."""
 Phase = str
