@@ -41,6 +41,7 @@ class Parting:
       address: what means it.
       phase: 'forward' or 'cotangent'.
       expression, line: what computes it, and where.
+      type: of the array in the first run.
       iterations: of the loops around it, outermost first.
       loops: these loops' lines, and trip counts.
       relative: the norm of the difference, relative to that of the value.
@@ -52,11 +53,22 @@ class Parting:
     phase: str
     expression: str
     line: str
+    type: str
     iterations: tuple[int, ...]
     loops: tuple[tuple[str, int], ...]
     relative: float
     noise: float
     alone: tuple[str, ...] = ()
+
+    @property
+    def differs(self) -> bool:
+        """Whether it is further apart than rounding may change."""
+        return self.noise > MOST_NOISE
+
+    @property
+    def is_real(self) -> bool:
+        """Whether it is of numbers that are rounded, and no choice among some."""
+        return bool(_epsilon(self.type))
 
     @property
     def what(self) -> str:
@@ -96,8 +108,17 @@ class Divergence(Report, schema="divergence"):
 
     @cached_property
     def parting(self) -> Parting | None:
-        """The first array that differs by more than rounding may change; what it is computed from agrees."""
-        return next((p for p in self.partings if p.noise > MOST_NOISE), None)
+        """The first array that differs by more than rounding may change; all that was computed before agrees.
+
+        A comparison, an index or a count may differ where rounding decides. It counts if what comes right after it is
+        of real numbers and differs too.
+        """
+        first = next((i for i, p in enumerate(self.partings) if p.differs and p.is_real), None)
+        if first is None:
+            return None
+        while first and self.partings[first - 1].differs:
+            first -= 1
+        return self.partings[first]
 
     @property
     def n_compared(self) -> int:
@@ -105,8 +126,8 @@ class Divergence(Report, schema="divergence"):
 
     @property
     def worst(self) -> float:
-        """The largest difference, in units of what rounding may change."""
-        return max((p.noise for p in self.partings), default=0.0)
+        """The largest difference of real numbers, in units of what rounding may change."""
+        return max((p.noise for p in self.partings if p.is_real), default=0.0)
 
     @property
     def summary(self) -> str:
@@ -159,7 +180,7 @@ def _times(noise: float) -> str:
 
 def _row(p: Parting) -> tuple[str, ...]:
     at = ", ".join(map(str, p.iterations))
-    mark = "→" if p.noise > MOST_NOISE else ""
+    mark = "→" if p.differs else ""
     return mark, p.what.replace("`", ""), p.line, at, f"{p.relative:.2g}", f"{p.noise:,.2g}"
 
 
@@ -212,7 +233,7 @@ def _parting(a: Occurrence, b: Occurrence, alone: tuple[str, ...]) -> Parting:
     ratio = MOST if one[BAD] != other[BAD] or not ratio < MOST else ratio
     loops = tuple(zip(a.value.loops, a.lengths, strict=False))
     return Parting(
-        a.value.address, a.value.phase, a.value.expression, a.value.line, a.iterations, loops,
+        a.value.address, a.value.phase, a.value.expression, a.value.line, a.value.type, a.iterations, loops,
         float(apart / size) if size else 0.0, float(ratio), alone,
     )  # fmt: skip
 

@@ -31,6 +31,33 @@ def test_the_same_program_otherwise_raises_no_alarm(against):
     assert found.worst < MOST_NOISE / 3
 
 
+def decides(ws, x):
+    """Rounding may decide a comparison, and which is the largest."""
+    h = jnp.tanh(x @ ws[0, 0])
+    mask = h > jnp.mean(h)
+    best = jnp.argmax(h, -1)
+    picked = jnp.take_along_axis(h, best[:, None], -1)
+    return jnp.mean(jnp.where(mask, h, 0.5 * h)) + jnp.sum(picked)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("against", short(["op-by-op", "float64", "bfloat16", "perturbed"], ["bfloat16"]))
+def test_what_rounding_decides_raises_no_alarm(against):
+    assert jaxviz.divergence(decides, WS, X, against=against).parting is None
+
+
+def test_a_decision_is_named_where_it_makes_the_difference():
+    def other(ws, x):
+        h = jnp.tanh(x @ ws[0, 0])
+        mask = h > jnp.mean(h) + 0.2
+        best = jnp.argmax(h, -1)
+        picked = jnp.take_along_axis(h, best[:, None], -1)
+        return jnp.mean(jnp.where(mask, h, 0.5 * h)) + jnp.sum(picked)
+
+    found = jaxviz.divergence(decides, other, WS, X).parting
+    assert found.expression in ("h > jnp.mean(h)", "jnp.where(mask, h, 0.5 * h)")
+
+
 @pytest.mark.slow(sweep=True)
 def test_the_same_program_under_flags():
     assert jaxviz.divergence(model, WS, X, flags={"jax_default_matmul_precision": "highest"}).parting is None
