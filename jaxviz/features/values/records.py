@@ -25,6 +25,7 @@ from jaxviz.features.values.tapped import Finder, Taps, number_of, returns_numbe
 from jaxviz.higher_order import is_scan, of
 from jaxviz.higher_order.observing import walk_observed
 from jaxviz.higher_order.shard_map import axes_of_devices
+from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.syntax import Program
 from jaxviz.report.report import Report, Table
@@ -377,7 +378,7 @@ def squares(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any,
 
 
 def _environment() -> dict[str, str]:
-    return {"jax": jax.__version__, "platform": jax.default_backend(), "x64": str(jax.config.jax_enable_x64)}
+    return {"jax": compat.JAX, "platform": jax.default_backend(), "x64": str(jax.config.jax_enable_x64)}
 
 
 @api_boundary
