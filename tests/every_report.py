@@ -1,6 +1,7 @@
 """Every public function that takes a function, as one table: what holds of all of them is tested on all of them."""
 
 import jax
+import jax.numpy as jnp
 
 import jaxviz
 
@@ -31,6 +32,10 @@ CALLS = {
     "find_nan": jaxviz.find_nan,
     "gradient_flow": jaxviz.gradient_flow,
     "step": jaxviz.step,
+    "capture": lambda f, *args: jaxviz.capture(f, "h")(*args),
+    "replace": lambda f, *args: jaxviz.replace(f, {"h": jnp.zeros_like})(*args),
+    "record": jaxviz.record,
+    "growth": jaxviz.growth,
     "compare": lambda f, *args: jaxviz.compare(f, f, *args),
     "profile": jaxviz.profile,
     "donation": lambda f, *args: jaxviz.donation(jax.jit(f), *args),
@@ -44,4 +49,6 @@ CALLS = {
 
 NEVER_CALLS_IT = {"explain_recompile"}
 TAKES_JITTED = {"donation"}
-RETURN_FUNCTIONS = {"grad", "value_and_grad", "vmap", "jacfwd", "jacrev", "hessian", "jit", "trace"}
+RETURN_FUNCTIONS = {
+    "grad", "value_and_grad", "vmap", "jacfwd", "jacrev", "hessian", "jit", "trace", "capture", "replace",
+}  # fmt: skip

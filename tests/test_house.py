@@ -60,8 +60,15 @@ def test_every_entry_point_works_with_every_module_imported(all_imported, name):
     f.defjvp(lambda x, t: (f(*x), jnp.vdot(jnp.cos(x[0]), t[0])))
     if name == "linear_transpose":
         jaxviz.linear_transpose(lambda x: 2 * x, *args)(*args)
+    elif name in ("capture", "replace"):
+        CALLS[name](has_a_name, *args)
     else:
         CALLS[name](f, *args)
+
+
+def has_a_name(x):
+    h = jnp.sin(x)
+    return jnp.sum(h)
 
 
 def test_import_brings_nothing_with_it():

@@ -15,6 +15,7 @@ from jaxviz.analysis.addressed import AddressedValue
 from jaxviz.analysis.addresses import Address, AddressError, Meant, address
 from jaxviz.features.values.tapped import Finder, Found, Taps, number_of, run_with_taps, with_taps
 from jaxviz.higher_order.observing import Place
+from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import format_bytes
@@ -230,6 +231,7 @@ def capture(
     Raises:
       AddressError: when it is called, an address means no value, or several; the message lists candidates.
     """
+    compat.check_callable(fun)
     found = [address(a) for a in addresses]
     for a in found:
         if a.phase != "forward":

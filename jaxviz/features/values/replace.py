@@ -26,6 +26,7 @@ from jaxviz.features.values.tapped import (
 )
 from jaxviz.higher_order.observing import Observer, PassedIn, Place, observed_program
 from jaxviz.higher_order.shard_map import axes_of_devices
+from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.syntax import Atom, Equation, Program, Var
@@ -167,6 +168,7 @@ def replace(
       AddressError: when it is called, an address means no value, or several.
       TypeError: when it is called, a replacement has another type than the value.
     """
+    compat.check_callable(fun)
     changed = [{address(a): new for a, new in (given or {}).items()} for given in (values, cotangents)]
     for a in (*changed[0], *changed[1]):
         if a.phase != "forward":
