@@ -4,6 +4,7 @@ import sys
 
 from benchmarks import (
     addresses,
+    capture,
     compile_cost,
     compiled_memory,
     crossings,
@@ -36,3 +37,4 @@ compile_cost.main(quick=quick)
 memory.main(quick=quick)
 microbatches.main(quick=quick)
 addresses.main(quick=quick)
+capture.main(quick=quick)
