@@ -128,6 +128,19 @@ def _values(program: Program, naming: Naming) -> Iterator[AddressedValue]:
                 yield AddressedValue(path, nested, e, index, text, assigned, label, function, module, returned_by, line)
 
 
+def takes_gradient(program: Program) -> bool:
+    """Whether a function differentiates something itself, of which nothing has an address."""
+    return any(compat.is_differentiated(e.source) for _, e in program.walk())
+
+
+def gradient_left_out(function: str) -> str:
+    """That nothing of such a gradient has an address, for a report or an error."""
+    return (
+        f"`{function}` takes a gradient itself, and nothing in that gradient has an address; to see inside, give the "
+        "function that it differentiates."
+    )
+
+
 def is_array(v: Any) -> bool:
     """Whether a variable is read by somebody and holds an array, not a random key or a reference."""
     dtype = getattr(v.aval, "dtype", None)

@@ -19,7 +19,7 @@ from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import Any, Literal
 
-from jaxviz.analysis.addressed import AddressedValue, addressed_values
+from jaxviz.analysis.addressed import AddressedValue, addressed_values, gradient_left_out, takes_gradient
 from jaxviz.analysis.computed import computed, forms, used
 from jaxviz.ir.expressions import expression_at
 from jaxviz.ir.origin import Location, definition, own_line
@@ -437,11 +437,9 @@ def _nothing(given: Address, program: Program, values: Sequence[AddressedValue])
     near = get_close_matches(given.text if wanted.value == "out" else wanted.value, names, 3, 0.4) or list(names)[-3:]
     listed = [f"  {n!r}, {described(names[n])}" for n in near]
     hint = ["Near it are:", *listed] if near else ["None of its values has a name; is its source available?"]
-    reason = (
-        " What a function with a custom rule computes, and what the function differentiates itself, has no address."
-        if not near
-        else ""
-    )
+    reason = "" if near else " What a function with a custom rule computes has no address."
+    if takes_gradient(program):
+        reason = f" {gradient_left_out(program.name)}"
     was = f" It was {given.written.was}." if given.written is not None else ""
     return "\n".join([f"{program.name} has no value at {given.text!r}.{was}{reason} {hint[0]}", *hint[1:]])
 

@@ -97,14 +97,16 @@ class Divergence(Report, schema="divergence"):
       first, second: the names of the runs.
       partings: how far they are apart, array by array, in the order in which the first run computed them.
       alone: the addresses that only one of them has.
+      note: what was not looked at; '' if that is nothing.
     """
 
     first: str
     second: str
     partings: tuple[Parting, ...]
     alone: tuple[str, ...]
+    note: str = ""
 
-    _data = ("first", "second", "parting", "n_compared", "worst", "alone")
+    _data = ("first", "second", "parting", "n_compared", "worst", "alone", "note")
 
     @cached_property
     def parting(self) -> Parting | None:
@@ -150,7 +152,7 @@ class Divergence(Report, schema="divergence"):
         )
 
     def _parts(self) -> list[Any]:
-        parts: list[Any] = []
+        parts: list[Any] = [self.note] if self.note else []
         if self.parting is not None:
             start = self.partings.index(self.parting)
             rows = [_row(p) for p in self.partings[max(start - 3, 0) : start + 9]]
@@ -202,7 +204,7 @@ def compare_records(a: RunRecord, b: RunRecord, names: tuple[str, str]) -> Diver
     values = {o.value for o in paired}
     before = [_without_counterpart(run, values) for run in (a, b)]
     partings = [_parting(e, o, (*before[0](e.value), *before[1](o.value))) for e, o in pairs.items()]
-    return Divergence(*names, tuple(partings), tuple(alone))
+    return Divergence(*names, tuple(partings), tuple(alone), a.note or b.note)
 
 
 def _without_counterpart(run: RunRecord, paired: Collection[RecordedValue]) -> Callable[[RecordedValue], Iterator[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.features.values.records import ITERATION, REVERSED, Occurrence, RunRecord, record
+from jaxviz.features.values.records import ITERATION, REVERSED, Neighbour, Occurrence, Order, RunRecord, record
 from jaxviz.features.values.summaries import BAD, MAX, NORM
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.report.report import Report, Table
@@ -95,11 +95,13 @@ class Growth(Report, schema="growth"):
       function: the name of the function.
       series: what there is several times, what grows or shrinks most first.
       extremes: where values leave the range of their type, in the order of the run.
+      note: what was not looked at; '' if that is nothing.
     """
 
     function: str
     series: tuple[GrowthSeries, ...]
     extremes: tuple[Extreme, ...]
+    note: str = ""
 
     @cached_property
     def steepest(self) -> GrowthSeries | None:
@@ -111,7 +113,11 @@ class Growth(Report, schema="growth"):
     def summary(self) -> str:
         s = self.steepest
         if s is None:
-            what = "grows or shrinks by a tenth or more a step" if self.series else "is computed three times or more"
+            what = (
+                "grows or shrinks by a tenth or more a step"
+                if self.series
+                else "that has an address is computed in steps"
+            )
             return f"`{self.function}`: nothing {what}"
         step = "an iteration" if s.of_loop else "a layer"
         how = f"grows ×{s.factor:.3g}" if s.factor > 1 else f"shrinks ×{s.factor:.3g}"
@@ -132,7 +138,7 @@ class Growth(Report, schema="growth"):
         return f"; most by {by}`{most.expression}` ({most.line}), ×{most.factor:.3g}"
 
     def _parts(self) -> list[Any]:
-        parts: list[Any] = []
+        parts: list[Any] = [self.note] if self.note else []
         for e in self.extremes:
             what = f"the cotangent of `{e.expression}`" if e.phase == "cotangent" else f"`{e.expression}`"
             parts.append(f"{what} ({e.line}) {e.kind}, first in step {e.number}.")
@@ -153,23 +159,50 @@ def growth_of(run: RunRecord) -> Growth:
     for phase in ("cotangent", "forward"):
         events = [o for o in run.events if o.value.phase == phase]
         by_key = {(o.value.order, o.index): o for o in events}
+        reached = _Reached({o.value.order: o.value.neighbours for o in events})
         for key, group in _groups(events):
-            if len(group) >= FEWEST:
+            if len(group) >= FEWEST and reached.again(group):
                 value = group[0].value
                 norms = tuple(float(o.summary[NORM]) for o in group)
                 gain = _gain(group, by_key)
                 series.append(GrowthSeries(value.expression, value.line, phase, norms, gain, key[1] > 1))
     series.sort(key=lambda s: (-round(abs(math.log(s.factor)), 2), s.phase != "cotangent"))
-    return Growth(run.function, tuple(series), tuple(_extremes(run)))
+    return Growth(run.function, tuple(series), tuple(_extremes(run)), run.note)
 
 
 def _groups(events: Sequence[Occurrence]) -> Iterator[tuple[tuple[str, int], list[Occurrence]]]:
     """What is one value in several iterations, or one expression in several layers."""
     groups: dict[tuple[str, int], list[Occurrence]] = {}
     for o in events:
-        text = f"{o.value.expression} {o.value.line}"
+        text = f"{o.value.expression} {o.value.line} {o.value.type}"
         groups.setdefault((text, o.value.n), []).append(o)
     yield from groups.items()
+
+
+class _Reached:
+    """What values are computed from, at any distance.
+
+    Args:
+      neighbours: of each value, by its order, the nearest.
+    """
+
+    def __init__(self, neighbours: Mapping[Order, Sequence[Neighbour]]):
+        self._neighbours = neighbours
+
+    def again(self, group: Sequence[Occurrence]) -> bool:
+        """Whether one of them is computed from another one: otherwise they are side by side, and no steps."""
+        wanted = {o.value.order for o in group}
+        seen: set[Order] = set()
+        last = group[-1].value.order
+        ahead = [order for order, _ in self._neighbours[last]]
+        while ahead:
+            order = ahead.pop()
+            if order in wanted:
+                return True
+            if order not in seen:
+                seen.add(order)
+                ahead += [o for o, _ in self._neighbours.get(order, ())]
+        return False
 
 
 def _gain(group: Sequence[Occurrence], by_key: dict[Any, Occurrence]) -> Gain | None:

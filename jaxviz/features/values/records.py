@@ -17,17 +17,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.analysis.addressed import AddressedValue, addressed_values
+from jaxviz.analysis.addressed import AddressedValue, addressed_values, gradient_left_out, takes_gradient
 from jaxviz.analysis.addresses import Address, address
 from jaxviz.analysis.written import address_of
 from jaxviz.features.values.summaries import BAD, MAX, NORM, SKETCH, WIDTH, columns, finished, moved
 from jaxviz.features.values.tapped import Finder, Taps, number_of, returns_number, run_with_taps
-from jaxviz.higher_order import is_scan, of
-from jaxviz.higher_order.observing import walk_observed
+from jaxviz.higher_order import bodies, is_scan, of
+from jaxviz.higher_order.observing import Path as Around
+from jaxviz.higher_order.observing import observed_inside, walk_observed
 from jaxviz.higher_order.shard_map import axes_of_devices
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.syntax import Program
+from jaxviz.ir.usage import check_values
 from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import counted, short_location
 
@@ -161,11 +163,13 @@ class RunRecord(Report, schema="record"):
       function: the name of the function.
       values: its values and their cotangents.
       environment: the version of JAX, the platform, and what else may change values.
+      takes_gradient: whether the function takes a gradient itself, of which nothing is recorded.
     """
 
     function: str
     values: tuple[RecordedValue, ...]
     environment: dict[str, str]
+    takes_gradient: bool = False
 
     _data = ("function", "environment", "n_values", "n_arrays", "nbytes")
 
@@ -207,12 +211,18 @@ class RunRecord(Report, schema="record"):
             norm = f"{flat[0, NORM]:.4g}" if len(flat) == 1 else f"{flat[0, NORM]:.4g} … {flat[-1, NORM]:.4g}"
             rows.append((v.address, v.phase, v.line, v.type, str(v.n), norm, largest, str(bad or "")))
         heads = ("address", "of", "line", "type", "arrays", "norm", "largest", "not finite")
-        return [Table(heads, rows, "<<<<>>>>")]
+        return [*([self.note] if self.note else []), Table(heads, rows, "<<<<>>>>")]
+
+    @property
+    def note(self) -> str:
+        """That a gradient is left out, if one is."""
+        return gradient_left_out(self.function) if self.takes_gradient else ""
 
     def save(self, path: Any) -> Path:
         """Writes it to a file, of compressed JSON lines; no array, no argument and no source but expressions."""
         file_path = Path(path)
         head = {"format": FORMAT, "function": self.function, "environment": self.environment}
+        head["takes_gradient"] = self.takes_gradient
         with gzip.open(file_path, "wt", encoding="utf-8") as file:
             for line in (head, *map(_written, self.values)):
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
@@ -232,7 +242,7 @@ class RunRecord(Report, schema="record"):
             raise ValueError(f"{path} is not a record of jaxviz: {error}") from None
         if not is_known:
             raise ValueError(f"{path} is a record of version {head['format']}, and this jaxviz reads {FORMAT}")
-        return RunRecord(head["function"], tuple(map(_read, lines)), head["environment"])
+        return RunRecord(head["function"], tuple(map(_read, lines)), head["environment"], head["takes_gradient"])
 
 
 def _written(v: RecordedValue) -> dict[str, Any]:
@@ -279,26 +289,43 @@ def _orders(program: Program, values: Sequence[AddressedValue]) -> list[Order]:
     return orders
 
 
+Behind = dict[Any, dict[Neighbour, None]]
+"""For each variable the nearest values that it is computed from."""
+
+
 def _neighbours(
     program: Program, values: Sequence[AddressedValue], orders: Sequence[Order]
 ) -> tuple[list[tuple[Neighbour, ...]], list[tuple[Neighbour, ...]]]:
-    """For each value the nearest that it is computed from, and the nearest that are computed from it, in the same
-    program."""
+    """For each value the nearest that it is computed from, and the nearest that are computed from it."""
     order_of = {v.place: order for v, order in zip(values, orders, strict=True)}
     read: dict[Order, dict[Neighbour, None]] = {}
-    for path, nested in walk_observed(program):
-        behind: dict[Any, dict[Neighbour, None]] = {}  # for each variable the nearest values that it is computed from
-        n_before, n_carry = of(path[-1]).carry(path[-1].operation) if path and is_scan(path[-1]) else (0, 0)
+
+    def inside(path: Around, nested: Program, behind: Behind) -> None:
+        for e in nested.equations:
+            operands = {o: None for a in e.invars for o in behind.get(a, ())}
+            through = [dict(operands) for _ in e.outvars]
+            for body in bodies(e) if observed_inside(e) else ():
+                if body.has_results:
+                    of_results = called((*path, e), body.program, [behind.get(e.invars[i], {}) for i in body.operands])
+                    for result, found in zip(through, of_results, strict=False):
+                        result.update(found)
+            for v, found in zip(e.outvars, through, strict=True):
+                own = order_of.get((path, v))
+                behind[v] = found if own is None else {(own, 0): None}
+                if own is not None:
+                    read.setdefault(own, {}).update(found)
+
+    def called(path: Around, nested: Program, given: Sequence[dict[Neighbour, None]]) -> list[dict[Neighbour, None]]:
+        """What the results of a nested program are computed from."""
+        behind: Behind = dict(zip(nested.invars, given, strict=True))
+        n_before, n_carry = of(path[-1]).carry(path[-1].operation)
         for _ in range(2 if n_carry else 1):  # what a carry is computed from is known after a first time
             for v, after in zip(nested.invars[n_before : n_before + n_carry], nested.outvars, strict=False):
-                behind[v] = {(order, 1): None for order, steps in behind.get(after, ()) if not steps}
-            for e in nested.equations:
-                operands = {o: None for a in e.invars for o in behind.get(a, ())}
-                for v in e.outvars:
-                    own = order_of.get((path, v))
-                    behind[v] = operands if own is None else {(own, 0): None}
-                    if own is not None:
-                        read[own] = operands
+                behind[v] = {**behind[v], **{(order, 1): None for order, n in behind.get(after, ()) if not n}}
+            inside(path, nested, behind)
+        return [behind.get(a, {}) for a in nested.outvars]
+
+    inside((), program, {})
     readers: dict[Order, dict[Neighbour, None]] = {}
     for reader, operands in read.items():
         for operand, steps in operands:
@@ -315,6 +342,7 @@ def recorded(
     at: Sequence[Address] = (), compiled: bool = True,
 ) -> RunRecord:  # fmt: skip
     """A record of one call; `compiled` says whether it runs as one program, or operation by operation."""
+    check_values("record", (args, kwargs))
     found = finder(args, kwargs)
     program = found.program
     values = [v for m in found.meant.values() for v in m.values] if at else list(addressed_values(program))
@@ -361,7 +389,7 @@ def recorded(
                     noise,
                 )
             )
-    return RunRecord(program.name, tuple(rows), _environment())
+    return RunRecord(program.name, tuple(rows), _environment(), takes_gradient(program))
 
 
 def _named(a: Address) -> tuple[str, tuple[str, ...]]:

@@ -77,3 +77,29 @@ def test_nothing_grows():
     )
     assert jaxviz.growth(jnp.sin, X).steepest is None
     assert jax.tree.leaves(jaxviz.growth(jnp.sin, X).to_dict()["series"]) == []
+
+
+def test_parameters_side_by_side_are_no_steps_and_what_a_step_differentiates_is_said_to_be_left_out():
+    def step(ws, x):
+        gradient = jax.grad(lambda ws: jnp.sum(jnp.tanh(x @ ws[0] @ ws[1] @ ws[2])))(ws)
+        return [w - 0.1 * g for w, g in zip(ws, gradient, strict=True)]
+
+    found = jaxviz.growth(step, [W, W, W], X)
+    assert found.series == ()
+    assert "takes a gradient itself" in str(found)
+    assert "takes a gradient itself" in str(jaxviz.divergence(step, [W, W, W], X, against="perturbed"))
+    with pytest.raises(jaxviz.AddressError, match="takes a gradient itself"):
+        jaxviz.capture(step, "jnp.tanh(x @ ws[0] @ ws[1] @ ws[2])")([W, W, W], X)
+
+
+def test_steps_in_a_jitted_layer_and_types_instead_of_arrays():
+    layer = jax.jit(lambda h, w: 0.5 * jnp.sin(h @ w))
+
+    def f(w, x):
+        for _ in range(5):
+            x = layer(x, w)
+        return jnp.sum(x)
+
+    assert jaxviz.growth(f, W / 1.5, X).steepest.factor == pytest.approx(0.5, rel=0.1)
+    with pytest.raises(TypeError, match="needs arrays"):
+        jaxviz.growth(f, jax.ShapeDtypeStruct((4, 4), "float32"), X)
