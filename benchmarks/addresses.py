@@ -28,7 +28,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks.edits import EDITS, Edit, Model, rename_locals, sliced
+from benchmarks import look_alikes  # noqa: F401  enters its edits into the table
+from benchmarks.editing import EDITS, Edit, Model, sliced
+from benchmarks.edits import rename_locals
 from jaxviz.analysis.addressed import AddressedValue, addressed_values
 from jaxviz.analysis.addresses import AddressError, Meant, resolve
 from jaxviz.analysis.written import address_of

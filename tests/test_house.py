@@ -207,8 +207,9 @@ def test_every_room_keeps_to_its_budget_of_lines():
         n = len(file.read_text(encoding="utf-8").splitlines())
         assert n <= LONGEST, f"{file.name} has {n} lines"
         lines[room_of(file)] += n  # each room has a budget
-    page = (Path(__file__).parents[1] / "widgets" / "src").rglob("*.ts")
-    assert [file.name for file in page if len(file.read_text(encoding="utf-8").splitlines()) > LONGEST] == []
+    root = Path(__file__).parents[1]
+    others = [*(root / "widgets" / "src").rglob("*.ts"), *(root / "benchmarks").rglob("*.py")]
+    assert [file.name for file in others if len(file.read_text(encoding="utf-8").splitlines()) > LONGEST] == []
     assert {room: n for room, n in lines.items() if n > BUDGETS[room]} == {}
     assert {room: n for room, n in lines.items() if n < 0.9 * BUDGETS[room] - 50} == {}, "lower these budgets"
 
