@@ -6,10 +6,7 @@ Each is measured in a fresh process, with tables that a first derivation has fil
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +16,7 @@ import jax.numpy as jnp
 
 import jaxviz
 from benchmarks import models
+from benchmarks.fresh import in_new_process, run
 from jaxviz.features.flow.structure import Reach
 
 MOST_OF_DERIVATION, MOST_GRADIENTS = 0.05, 1.3
@@ -75,19 +73,16 @@ def measure(name: str, what: str) -> dict[str, float]:
     return seconds
 
 
-def in_new_process(*what: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.flow", "--measure", *what]
-    found: dict[str, float] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    return found
-
-
 def main(quick: bool = False) -> None:
     print(f"\ngradient_flow: the structure, of the time to derive the gradient (target {MOST_OF_DERIVATION:.0%});")
     print(f"with values, in times of compiling and running the gradient once (target {MOST_GRADIENTS})")
     print(f"{'':26} {'derive':>9} {'structure':>10} {'share':>7}   {'gradient':>9} {'values':>8} {'times':>6}")
     for name in PROGRAMS:
-        structure = in_new_process(name, "structure")
-        pairs = [(in_new_process(name, "gradient"), in_new_process(name, "values")) for _ in range(1 if quick else 3)]
+        structure = in_new_process("benchmarks.flow", name, "structure")
+        pairs = [
+            (in_new_process("benchmarks.flow", name, "gradient"), in_new_process("benchmarks.flow", name, "values"))
+            for _ in range(1 if quick else 3)
+        ]
         gradient, values = (
             statistics.median(s) for s in zip(*((a["gradient"], b["flow"]) for a, b in pairs), strict=True)
         )
@@ -100,7 +95,4 @@ def main(quick: bool = False) -> None:
 
 
 if __name__ == "__main__":
-    if "--measure" in sys.argv:
-        print(json.dumps(measure(*sys.argv[sys.argv.index("--measure") + 1 :])))
-    else:
-        main(quick="--quick" in sys.argv)
+    run(measure, main)

@@ -6,17 +6,15 @@ Each is measured in a fresh process, interleaved.
 
 from __future__ import annotations
 
-import json
 import resource
 import statistics
-import subprocess
-import sys
 import time
 from typing import Any
 
 import jax
 
 import jaxviz
+from benchmarks.fresh import in_new_process, run
 from benchmarks.nan_programs import PROGRAMS
 
 MOST_TIME, MOST_MEMORY = 2.0, 1.3
@@ -39,12 +37,6 @@ def measure(name: str, arguments: str, what: str) -> dict[str, Any]:
     return {"seconds": seconds, "cpu": cpu, "peak": peak, "found": found}
 
 
-def in_new_process(*what: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.nans", "--measure", *what]
-    found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    return found
-
-
 def main(quick: bool = False) -> None:
     print("\nfind_nan, compared with compiling and running the gradient once")
     print(f"target for each: at most {MOST_TIME:.0f}x the time and {MOST_MEMORY:.1f}x the memory")
@@ -52,7 +44,10 @@ def main(quick: bool = False) -> None:
     for name in PROGRAMS:
         for arguments in ("finite", "broken"):
             pairs = [
-                (in_new_process(name, arguments, "gradient"), in_new_process(name, arguments, "find_nan"))
+                (
+                    in_new_process("benchmarks.nans", name, arguments, "gradient"),
+                    in_new_process("benchmarks.nans", name, arguments, "find_nan"),
+                )
                 for _ in range(1 if quick else 3)
             ]
             ratio = lambda key, pairs=pairs: statistics.median(b[key] / a[key] for a, b in pairs)
@@ -66,7 +61,4 @@ def main(quick: bool = False) -> None:
 
 
 if __name__ == "__main__":
-    if "--measure" in sys.argv:
-        print(json.dumps(measure(*sys.argv[sys.argv.index("--measure") + 1 :])))
-    else:
-        main(quick="--quick" in sys.argv)
+    run(measure, main)

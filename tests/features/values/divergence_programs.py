@@ -1,5 +1,7 @@
 """Programs for `test_divergence.py`: one model, equal ones written otherwise, and ones with a fault planted."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,73 +19,51 @@ def softmax(q):
     return weights / weights.sum(-1, keepdims=True)
 
 
-def model(ws, x):
-    def layer(h, w):
-        q = h @ w[0]
-        a = softmax(q)
-        g = jnp.tanh(a * 8 - q)
-        h = h + g @ w[1]
-        return h, None
+def layer(h, w, softmax=softmax):
+    q = h @ w[0]
+    a = softmax(q)
+    g = jnp.tanh(a * 8 - q)
+    h = h + g @ w[1]
+    return h, None
 
-    h, _ = lax.scan(layer, x, ws)
+
+def end(h):
     y = jnp.sin(h)
     return jnp.mean(y * y)
+
+
+def model(ws, x):
+    return end(lax.scan(layer, x, ws)[0])
 
 
 # --- the same, otherwise ----------------------------------------------------------------------------------------------
 
 
 def unrolled(ws, x):
-    h = x
     for w in ws:
-        q = h @ w[0]
-        a = softmax(q)
-        g = jnp.tanh(a * 8 - q)
-        h = h + g @ w[1]
-    y = jnp.sin(h)
-    return jnp.mean(y * y)
+        x, _ = layer(x, w)
+    return end(x)
 
 
 def in_checkpoints(ws, x):
-    @jax.checkpoint
-    def layer(h, w):
-        q = h @ w[0]
-        a = softmax(q)
-        g = jnp.tanh(a * 8 - q)
-        h = h + g @ w[1]
-        return h, None
-
-    h, _ = lax.scan(layer, x, ws)
-    y = jnp.sin(h)
-    return jnp.mean(y * y)
+    return end(lax.scan(jax.checkpoint(layer), x, ws)[0])
 
 
 def jitted(ws, x):
-    @jax.jit
-    def layer(h, w):
-        q = h @ w[0]
-        a = softmax(q)
-        g = jnp.tanh(a * 8 - q)
-        h = h + g @ w[1]
-        return h, None
-
-    h, _ = lax.scan(layer, x, ws, unroll=2)
-    y = jnp.sin(h)
-    return jnp.mean(y * y)
+    return end(lax.scan(jax.jit(layer), x, ws, unroll=2)[0])
 
 
 def other_order(ws, x):
     """Sums in another order."""
 
-    def layer(h, w):
+    def backwards(h, w):
         q = (h[:, ::-1] @ w[0][::-1]) * 1.0
         a = softmax(q)
         g = jnp.tanh(a * 8 - q)
         h = g @ w[1] + h
         return h, None
 
-    h, _ = lax.scan(layer, x, ws)
-    y = jnp.sin(h)
+    y = jnp.sin(lax.scan(backwards, x, ws)[0])
     return jnp.mean((y * y)[::-1])
 
 
@@ -93,16 +73,7 @@ def by_rows(ws, x):
 
 
 def another_softmax(ws, x):
-    def layer(h, w):
-        q = h @ w[0]
-        a = jax.nn.softmax(q, axis=-1)
-        g = jnp.tanh(a * 8 - q)
-        h = h + g @ w[1]
-        return h, None
-
-    h, _ = lax.scan(layer, x, ws)
-    y = jnp.sin(h)
-    return jnp.mean(y * y)
+    return end(lax.scan(partial(layer, softmax=jax.nn.softmax), x, ws)[0])
 
 
 HEALTHY = [unrolled, in_checkpoints, jitted, other_order, by_rows, another_softmax]

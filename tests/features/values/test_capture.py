@@ -43,37 +43,25 @@ def plain(ws, x, of_a=0.0, of_b=0.0):
     return jnp.sum(b * jnp.sin(a)), (a, b)
 
 
-def loop(ws, x, of_a=ZEROS[5], of_b=ZEROS[5]):
-    def layer(h, inputs):
-        w, of_a, of_b = inputs
-        a = jnp.tanh(h @ w) + of_a
-        b = h + a + of_b
-        return b, (a, b)
+def layer(h, inputs):
+    w, of_a, of_b = inputs
+    a = jnp.tanh(h @ w) + of_a
+    b = h + a + of_b
+    return b, (a, b)
 
+
+def loop(ws, x, of_a=ZEROS[5], of_b=ZEROS[5]):
     h, values = lax.scan(layer, x, (ws, of_a, of_b))
     return jnp.sum(h**2), values
 
 
 def backwards(ws, x, of_a=ZEROS[5], of_b=ZEROS[5]):
-    def layer(h, inputs):
-        w, of_a, of_b = inputs
-        a = jnp.tanh(h @ w) + of_a
-        b = h + a + of_b
-        return b, (a, b)
-
     h, values = lax.scan(layer, x, (ws, of_a, of_b), reverse=True)
     return jnp.sum(h**2), values
 
 
 def in_checkpoints(ws, x, of_a=ZEROS[5], of_b=ZEROS[5]):
-    @jax.checkpoint
-    def layer(h, inputs):
-        w, of_a, of_b = inputs
-        a = jnp.tanh(h @ w) + of_a
-        b = h + a + of_b
-        return b, (a, b)
-
-    h, values = lax.scan(layer, x, (ws, of_a, of_b))
+    h, values = lax.scan(jax.checkpoint(layer), x, (ws, of_a, of_b))
     return jnp.sum(h**2), values
 
 
@@ -88,14 +76,7 @@ def in_a_branch(ws, x, of_a=0.0, of_b=0.0):
 
 
 def in_jit_and_loops(ws, x, of_a=ZEROS[2, 5], of_b=ZEROS[2, 5]):
-    @jax.jit
-    def layer(h, inputs):
-        w, of_a, of_b = inputs
-        a = jnp.tanh(h @ w) + of_a
-        b = h + a + of_b
-        return b, (a, b)
-
-    again = lambda h, added: lax.scan(layer, h, (ws, *added))
+    again = lambda h, added: lax.scan(jax.jit(layer), h, (ws, *added))
     h, values = lax.scan(again, x, (of_a, of_b))
     return jnp.sum(h**2), values
 
