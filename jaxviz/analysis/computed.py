@@ -130,7 +130,9 @@ class _Texts:
     def results(self, program: Program, path: Path, inputs: Sequence[str]) -> list[str]:
         """The texts of a program's results, given those of its inputs."""
         env: dict[Atom, str] = dict(zip(program.invars, inputs, strict=True))
-        env.update((v, self._constant(c)) for v, c in zip(program.constvars, program.consts, strict=True))
+        # Libraries keep programs in params whose constants are stored elsewhere.
+        env.update((v, _hash("constant", i, _type(v.aval))) for i, v in enumerate(program.constvars))
+        env.update((v, self._constant(c)) for v, c in zip(program.constvars, program.consts, strict=False))
         read = lambda a: self._constant(a.val) if isinstance(a, Literal) else env[a]
         for e in program.equations:
             operands = [read(a) for a in e.invars]
