@@ -183,7 +183,14 @@ def _times(noise: float) -> str:
 def _row(p: Parting) -> tuple[str, ...]:
     at = ", ".join(map(str, p.iterations))
     mark = "→" if p.differs else ""
-    return mark, p.what.replace("`", ""), p.line, at, f"{p.relative:.2g}", f"{p.noise:,.2g}"
+    return (
+        mark,
+        p.what.replace("`", ""),
+        p.line,
+        at,
+        f"{p.relative:.2g}",
+        _times(p.noise).removesuffix(" times") if p.noise else "0",
+    )
 
 
 def compare_records(a: RunRecord, b: RunRecord, names: tuple[str, str]) -> Divergence:

@@ -17,8 +17,8 @@ from jaxviz.features.values.summaries import BAD, MAX, NORM
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.report.report import Report, Table
 
-LEAST = 1.1
-"""By which factor a step something has to grow, or shrink, to be worth a sentence: twofold in eight steps."""
+LEAST = 10.0
+"""By which factor something has to grow, or shrink, in all steps together to be worth a sentence."""
 FEWEST = 3
 """Steps, of which fewer are no series."""
 
@@ -61,6 +61,11 @@ class GrowthSeries:
         """By which factor it grows in a step, on average; 1 if that cannot be said."""
         positive = [n for n in self.norms if n > 0 and math.isfinite(n)]
         return (positive[-1] / positive[0]) ** (1 / (len(positive) - 1)) if len(positive) > 1 else 1.0
+
+    @property
+    def in_all(self) -> float:
+        """How far it grows or shrinks in all steps, as a logarithm."""
+        return abs(math.log(self.factor)) * (len(self.norms) - 1)
 
     @property
     def what(self) -> str:
@@ -106,18 +111,14 @@ class Growth(Report, schema="growth"):
     @cached_property
     def steepest(self) -> GrowthSeries | None:
         """What grows or shrinks most, if that is worth a sentence; a cotangent before a value that does as much."""
-        found = [s for s in self.series if abs(math.log(s.factor)) > math.log(LEAST)]
+        found = [s for s in self.series if s.in_all > math.log(LEAST)]
         return found[0] if found else None
 
     @property
     def summary(self) -> str:
         s = self.steepest
         if s is None:
-            what = (
-                "grows or shrinks by a tenth or more a step"
-                if self.series
-                else "that has an address is computed in steps"
-            )
+            what = "grows or shrinks tenfold" if self.series else "that has an address is computed in steps"
             return f"`{self.function}`: nothing {what}"
         step = "an iteration" if s.of_loop else "a layer"
         how = f"grows ×{s.factor:.3g}" if s.factor > 1 else f"shrinks ×{s.factor:.3g}"
@@ -166,7 +167,7 @@ def growth_of(run: RunRecord) -> Growth:
                 norms = tuple(float(o.summary[NORM]) for o in group)
                 gain = _gain(group, by_key)
                 series.append(GrowthSeries(value.expression, value.line, phase, norms, gain, key[1] > 1))
-    series.sort(key=lambda s: (-round(abs(math.log(s.factor)), 2), s.phase != "cotangent"))
+    series.sort(key=lambda s: (-round(s.in_all, 1), s.phase != "cotangent"))
     return Growth(run.function, tuple(series), tuple(_extremes(run)), run.note)
 
 

@@ -103,3 +103,8 @@ def test_steps_in_a_jitted_layer_and_types_instead_of_arrays():
     assert jaxviz.growth(f, W / 1.5, X).steepest.factor == pytest.approx(0.5, rel=0.1)
     with pytest.raises(TypeError, match="needs arrays"):
         jaxviz.growth(f, jax.ShapeDtypeStruct((4, 4), "float32"), X)
+
+
+def test_a_little_in_each_of_many_steps_is_much_in_all():
+    f = lambda x: jnp.sum(lax.scan(lambda h, _: (1.05 * h, None), x, None, length=100)[0])
+    assert "grows ×1.05 an iteration" in str(jaxviz.growth(f, X))
