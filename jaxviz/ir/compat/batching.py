@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from jaxviz.ir.compat.private import _batching, _callback, _conditionals, _confi
 
 IF_MAPPED: Any = _batching.zero_if_mapped
 """As a mapped dimension: the front if the value is mapped, otherwise none."""
+# Since 0.11; before, it takes the rank.
+_SHARDING_TAKES_TYPE = "aval" in inspect.signature(pjit._pjit_batcher_for_sharding).parameters
 
 
 def has_batching_rule(primitive: Any) -> bool:
@@ -70,10 +73,12 @@ def match_axis(axis: Axis, source: int | None, to: int | None, x: Any) -> Any:
     return _batching.matchaxis(axis, source, to, x)
 
 
-def mapped_sharding(sharding: Any, dim: int | None, axis: Axis, context_mesh: Any, rank: int) -> Any:
-    """The sharding of an operand or result of jit, with its mapped dimension."""
-    return (
-        sharding if dim is None else pjit._pjit_batcher_for_sharding(sharding, dim, axis.spmd_name, context_mesh, rank)
+def mapped_sharding(sharding: Any, dim: int | None, axis: Axis, context_mesh: Any, aval: Any) -> Any:
+    """The sharding of an operand or result of jit, of a type that includes the mapped dimension."""
+    if dim is None:
+        return sharding
+    return pjit._pjit_batcher_for_sharding(
+        sharding, dim, axis.spmd_name, context_mesh, aval if _SHARDING_TAKES_TYPE else aval.ndim
     )
 
 
