@@ -52,14 +52,15 @@ from .features.remat.policy_comparison import compare_policies as compare_polici
 from .features.residuals.residual import Residual as Residual
 from .features.residuals.residual_set import ResidualSet as ResidualSet
 from .features.residuals.residual_set import residuals as residuals
+from .features.values.calls import Recorder as Recorder
 from .features.values.capture import Captured as Captured
 from .features.values.capture import capture as capture
 from .features.values.divergence import Divergence as Divergence
 from .features.values.divergence import divergence as divergence
 from .features.values.growth import Growth as Growth
 from .features.values.growth import growth as growth
+from .features.values.recording import record as record
 from .features.values.records import RunRecord as RunRecord
-from .features.values.records import record as record
 from .features.values.replace import replace as replace
 from .features.values.tapped import At as At
 from .functions.custom_rules import custom_gradient as custom_gradient

@@ -97,11 +97,13 @@ class OpenedStep:
       program: the step.
       forward, backward: the equations that call the passes of the gradient that it is about, with the results of the
         forward pass that are no residuals.
+      calls: of each operation that calls a pass, of which gradient, and whether it is the forward pass.
     """
 
     program: Program
     forward: Mapping[Equation, int]
     backward: frozenset[Equation]
+    calls: Mapping[Operation, tuple[int, bool]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,7 @@ class Opening:
         """For residuals of the new passes that are operands, these."""
         self.forward: dict[Equation, int] = {}
         self.backward: set[Equation] = set()
+        self.calls: dict[Operation, tuple[int, bool]] = {}
 
     def program(self, program: Program) -> Program:
         """A program whose backward passes read only residuals of its own."""
@@ -176,6 +179,7 @@ class Opening:
         passed = self.passes[mark].forward
         residuals = tuple([Var(a.aval) for a in passed.outvars[n_results:]])
         call = Equation(_call(passed), e.invars, (*e.outvars[:n_results], *residuals), e.source)
+        self.calls[call.operation] = mark, True
         if mark == self.mark:
             self.forward[call] = n_results
         operands = dict(zip(passed.invars, e.invars, strict=True))
@@ -192,6 +196,7 @@ class Opening:
         for axis, dims in e.params["maps"]:
             backward = vmap_program(backward, [None] * n + [*dims], axis, to=[0] * len(backward.outvars)).program
         call = Equation(_call(backward), operands, e.outvars, e.source)
+        self.calls[call.operation] = e.params["mark"], False
         if e.params["mark"] == self.mark:
             self.backward.add(call)
         return call

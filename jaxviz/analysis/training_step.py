@@ -104,6 +104,17 @@ class TrainingStep:
         """The types of its inputs, with their shardings."""
         return types_to_lower(self.traced, self.placed)
 
+    def inputs_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """The flat inputs of a call."""
+        leaves, _, _, is_input = flat_arguments(args, kwargs, self.called.chosen)
+        return tuple(select(is_input, leaves))
+
+    def cotangents_of(self, mark: int, backward: Equation) -> tuple[Atom, ...]:
+        """The cotangents that a call of a backward pass in the opened step is given; see `Passes`."""
+        d = self.gradients[mark]
+        n, start = sum(d.linearized.nonzeros_out), len(d.backward.invars)
+        return backward.invars[start - n : start]
+
     def opened(self, passes: Passes | None = None) -> OpenedStep:
         """The step with calls of its gradients' passes.
 
@@ -114,7 +125,7 @@ class TrainingStep:
         if passes is not None:
             all_passes[self.mark] = passes
         opening = Opening(all_passes, [len(d.primal.outvars) for d in self.gradients], self.mark)
-        return OpenedStep(opening.program(self.traced), opening.forward, frozenset(opening.backward))
+        return OpenedStep(opening.program(self.traced), opening.forward, frozenset(opening.backward), opening.calls)
 
 
 @deep_stack

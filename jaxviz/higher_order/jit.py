@@ -131,8 +131,7 @@ class Jit(CallPrimitive):
 
         def shardings(of: Sequence[Any], dims: Dims, avals: Sequence[Any]) -> tuple[Any, ...]:
             return tuple(
-                compat.mapped_sharding(s, d, axis, p["ctx_mesh"], a)
-                for s, d, a in zip(of, dims, avals, strict=True)
+                compat.mapped_sharding(s, d, axis, p["ctx_mesh"], a) for s, d, a in zip(of, dims, avals, strict=True)
             )
 
         params = {

@@ -38,7 +38,8 @@ from jaxviz.features.remat.set_policy import AS_IT_IS, NO_CHECKPOINTS, Setting, 
 from jaxviz.features.residuals.residual_set import ResidualSet, residuals
 from jaxviz.features.values.divergence import AGAINST, Divergence, compare_records, divergence
 from jaxviz.features.values.growth import Growth, growth
-from jaxviz.features.values.records import RECORDS, RunRecord, record
+from jaxviz.features.values.recording import record
+from jaxviz.features.values.records import RECORDS, RunRecord
 from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.ir.trace import trace

@@ -11,14 +11,15 @@ import jax
 import jax.numpy as jnp
 
 from jaxviz.analysis.on_values import without_references
+from jaxviz.analysis.step_run import StepRun, are_values
 from jaxviz.analysis.training_step import has_auxiliary, subject_of
 from jaxviz.arguments import Argnums, flat_arguments, positions
 from jaxviz.derivation import Derivation, DerivedCall
 from jaxviz.features.flow.reasons import Ending, Reasons, distinct
 from jaxviz.features.flow.report import FlowPaths, GradientFlow, LeafFlow
-from jaxviz.features.flow.run import GradientRun, are_values
+from jaxviz.features.flow.run import GradientRun
 from jaxviz.features.flow.structure import Reach, StructuralStop
-from jaxviz.features.flow.updates import StepRun
+from jaxviz.features.flow.updates import StepUpdates
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.stack import deep_stack
@@ -65,7 +66,7 @@ def gradient_flow(f: Any, *args: Any, argnums: Argnums = 0, values: bool = True,
     return report_of(d, _values(f, d, args, kwargs, argnums) if values else None)
 
 
-def report_of(d: Derivation, inputs: tuple[Any, ...] | StepRun | None = None) -> GradientFlow:
+def report_of(d: Derivation, inputs: tuple[Any, ...] | StepUpdates | None = None) -> GradientFlow:
     """The report on a derivation.
 
     Args:
@@ -84,7 +85,7 @@ def not_reached(d: Derivation) -> str:
 @dataclass(frozen=True, eq=False)
 class _Flow:
     derivation: Derivation
-    given: tuple[Any, ...] | StepRun | None
+    given: tuple[Any, ...] | StepUpdates | None
 
     @cached_property
     def reach(self) -> Reach:
@@ -115,7 +116,7 @@ class _Flow:
         d, given = self.derivation, self.given
         if given is None:
             return None
-        inputs = given.inputs_of_gradient if isinstance(given, StepRun) else given
+        inputs = given.inputs_of_gradient if isinstance(given, StepUpdates) else given
         if isinstance(inputs, str):
             return inputs
         if not are_values(inputs):
@@ -134,7 +135,7 @@ class _Flow:
         d, run = self.derivation, self.run
         leaves = [self.leaf(k) for k in self.places] + [*self.constants()]
         notes = [run] if isinstance(run, str) else []
-        if isinstance(self.given, StepRun) and self.given.note:
+        if isinstance(self.given, StepUpdates) and self.given.note:
             notes.append(self.given.note)
         paths = FlowPaths([self.names[k] for k in self.places], self.places, self.reach)
         notes += unopened_note(d.unopened)
@@ -163,7 +164,9 @@ class _Flow:
                 status="zero",
                 endings=distinct(self.reasons_of_run.of_death(run, death) for death in run.search.deaths(result)),
             )
-        return replace(leaf, update=self.given.update(k, run.gradients[k]) if isinstance(self.given, StepRun) else None)
+        return replace(
+            leaf, update=self.given.update(k, run.gradients[k]) if isinstance(self.given, StepUpdates) else None
+        )
 
     def _endings(self, stops: Sequence[StructuralStop]) -> tuple[Ending, ...]:
         return distinct(map(self.reasons.of_stop, stops))
@@ -218,10 +221,10 @@ def _hidden_arrays(called: DerivedCall) -> Iterator[tuple[str, Any, str]]:
 
 def _values(
     f: Any, d: Derivation, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums
-) -> tuple[Any, ...] | StepRun | None:
+) -> tuple[Any, ...] | StepUpdates | None:
     """The flat inputs of a derivation, or the run of the step that takes the gradient."""
     if d.step is not None:
-        return StepRun(d)
+        return StepUpdates(StepRun(d.step))
     if d.called is None or isinstance(f, (Derivation, Program)) or not callable(f):
         return tuple(d.values) if d.values is not None else None
     leaves, _, _, is_input = flat_arguments(args, kwargs, positions(f, args, argnums))

@@ -16,7 +16,6 @@ from jaxviz.derivation import Derivation
 from jaxviz.features.flow.zeros import ZeroSearch
 from jaxviz.features.nans.capture import CompiledRun, RecordedRun
 from jaxviz.higher_order import is_call, of
-from jaxviz.ir import compat
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.transforms.driver import partition, with_results
@@ -141,11 +140,6 @@ def _counted(gradient: Any) -> tuple[Any, Any]:
 
 def _is_plain_call(equation: Equation) -> bool:
     return is_call(equation) and not of(equation).is_checkpoint
-
-
-def are_values(inputs: Sequence[Any]) -> bool:
-    """Whether these are arrays, and not only types of some."""
-    return not any(isinstance(x, jax.ShapeDtypeStruct) or compat.is_tracer(x) for x in inputs)
 
 
 def as_float64(x: Any) -> np.ndarray[Any, Any]:

@@ -10,87 +10,46 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxviz.analysis.training_step import TrainingStep, is_backward
-from jaxviz.analysis.walk import location_of, with_holders
+from jaxviz.analysis.step_run import StepRun
+from jaxviz.analysis.training_step import is_backward
+from jaxviz.analysis.walk import location_of
 from jaxviz.arguments import flat_arguments
-from jaxviz.derivation import Derivation
 from jaxviz.features.flow.report import Update
-from jaxviz.features.flow.run import are_values, as_float64
+from jaxviz.features.flow.run import as_float64
 from jaxviz.features.nans.capture import RecordedRun
 from jaxviz.higher_order import is_call
-from jaxviz.ir import compat
-from jaxviz.ir.emit import as_function
 from jaxviz.ir.origin import Location
 from jaxviz.ir.primitives import keeps_numbers, plain
-from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+from jaxviz.ir.syntax import Atom, Equation, Program, Var
 from jaxviz.transforms.dce import live_equations
-from jaxviz.transforms.driver import partition, select, with_results
 from jaxviz.transforms.inline import inlined_where
 
 
 @dataclass(frozen=True, eq=False)
-class StepRun:
-    """A training step, run once on its arguments.
+class StepUpdates:
+    """What a training step does to each parameter.
 
     Args:
-      gradient: the one that it takes.
+      run: of the step.
     """
 
-    gradient: Derivation
-
-    @property
-    def step(self) -> TrainingStep:
-        return self.gradient.step  # type: ignore[no-any-return]
-
-    @cached_property
-    def inputs(self) -> tuple[Any, ...]:
-        call = self.step.called
-        leaves, _, _, is_input = flat_arguments(call.args, call.kwargs, call.chosen)
-        return tuple(select(is_input, leaves))
-
-    @cached_property
-    def _opened(self) -> tuple[Program, Equation | None]:
-        """The step with calls of its passes, and the forward pass; None if that is in a loop or a branch."""
-        opened = self.step.opened()
-        program, around = opened.program, [(e, w) for e, w in with_holders(opened.program) if e in opened.forward]
-        if len(around) != 1 or not all(map(is_call, around[0][1])):
-            return program, None
-        (forward, within), *_ = around
-        program = inlined_where(program, lambda e: e in within)
-        return program, next((e for e in program.equations if e.operation is forward.operation), None)
-
-    @cached_property
-    def _ran(self) -> tuple[list[Any], list[Any]] | str:
-        """The results of the step, and the inputs of the gradient; otherwise why there are none."""
-        program, forward = self._opened
-        if forward is None:
-            return "No values were looked at, since the step takes the gradient in a loop or a branch."
-        if not are_values(self.inputs):
-            return "The arguments are types, so only what holds for any values was found."
-        if any(compat.is_mutable(a) for a in program.in_avals):
-            return "No values were looked at, since the step reads or writes mutable references."
-        variables = [a for a in forward.invars if isinstance(a, Var)]
-        outs = jax.jit(as_function(with_results(program, (*program.outvars, *variables))))(*self.inputs)
-        results, known = partition(outs, len(program.outvars))
-        values = dict(zip(variables, known, strict=True))
-        return list(results), [a.val if isinstance(a, Literal) else values[a] for a in forward.invars]
+    run: StepRun
 
     @property
     def inputs_of_gradient(self) -> tuple[Any, ...] | str:
-        """The flat arguments of the function whose gradient it takes; otherwise why they are not known."""
-        return self._ran if isinstance(self._ran, str) else tuple(self._ran[1])
+        return self.run.inputs_of_gradient
 
     @property
     def note(self) -> str:
         """What was not compared."""
-        return "" if isinstance(self._ran, str) or self._places else (
+        return "" if isinstance(self.run.ran, str) or self._places else (
             "Updates were not compared, since the step returns nothing with the structure of one of its arguments."
         )  # fmt: skip
 
     @cached_property
     def _places(self) -> dict[int, int]:
         """From an input of the step to the result that has its place in a pytree of the same structure."""
-        call, places = self.step.called, dict[int, int]()
+        call, places = self.run.step.called, dict[int, int]()
         groups = [*call.args, *(x for _, x in sorted(call.kwargs.items()))]
         *_, is_input = flat_arguments(call.args, call.kwargs, call.chosen)
         number = iter(range(len(is_input)))
@@ -100,22 +59,22 @@ class StepRun:
             tree = jax.tree.structure(group)
             of_group = range(start, start + tree.num_leaves)
             start += tree.num_leaves
-            at = _place_of(self.step.out_tree, tree)
+            at = _place_of(self.run.step.out_tree, tree)
             if at is not None and tree.num_leaves:
                 places |= {index[k]: at + i for i, k in enumerate(of_group) if k in index}
         return places
 
     def update(self, k: int, gradient: Any) -> Update | None:
         """What the step does to an input of the gradient."""
-        program, forward = self._opened
-        if isinstance(self._ran, str) or forward is None:
+        program, forward = self.run.program, self.run.forward()
+        if isinstance(self.run.ran, str) or forward is None:
             return None
         parameter = _unconverted(program, forward.invars[k])
         place = program.invars.index(parameter) if parameter in program.invars else None  # type: ignore[arg-type]
         result = self._places.get(place) if place is not None else None
         if place is None or result is None or program.out_avals[result] != program.in_avals[place]:
             return None
-        old, new = np.asarray(self.inputs[place]), np.asarray(self._ran[0][result])
+        old, new = np.asarray(self.run.inputs[place]), np.asarray(self.run.ran[0][result])
         same, has_gradient = old == new, np.asarray(gradient != 0)
         changed, lost = int(np.sum(~same)), int(np.sum(same & has_gradient))
         if changed or not lost:
@@ -125,7 +84,7 @@ class StepRun:
 
     @cached_property
     def _flat(self) -> Program:
-        return inlined_where(self._opened[0], is_call)
+        return inlined_where(self.run.program, is_call)
 
     def _why(self, result: int, parameter: Var, size: int) -> tuple[str, bool, Location | None]:
         """Why a parameter is the same afterwards: in words, whether its update does not depend on a gradient, where."""
@@ -144,7 +103,7 @@ class StepRun:
         update = updates[0]
         if not any(map(is_backward, live_equations(program.equations, {update}, effects=False))):
             return "its update does not depend on the gradient", True, location
-        (values,) = RecordedRun(program, self.inputs).values([((), (), [update])])
+        (values,) = RecordedRun(program, self.run.inputs).values([((), (), [update])])
         step = as_float64(values[0])
         if not np.any(step):
             return "its update is zero in all elements", False, location

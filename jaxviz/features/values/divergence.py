@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.features.values.records import SEEDS, Occurrence, RecordedValue, RunRecord, recorded, squares
+from jaxviz.features.values.recording import SEEDS, recorded, squares
+from jaxviz.features.values.records import Occurrence, RecordedValue, RunRecord, load_records
 from jaxviz.features.values.summaries import BAD, BITS, NORM, SKETCH, moved
-from jaxviz.features.values.tapped import Finder
 from jaxviz.higher_order.checkpoint import CHECKPOINT
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.report.report import Report, Table
@@ -29,6 +29,10 @@ LEAST_NOISE = 2.0
 
 MOST = 1e9
 """What is written for more, and for a value that is not finite in one run only."""
+
+_PHASES = {
+    "forward": "the forward pass", "cotangent": "the backward pass", "step": "the step, outside of its gradient",
+}  # fmt: skip
 
 AGAINST = ("op-by-op", "float64", "bfloat16", "no-remat", "unsharded", "perturbed")
 
@@ -83,7 +87,7 @@ class Parting:
             for i, (line, n) in zip(self.iterations, self.loops, strict=True)
         ]
         which = f", in {' in '.join(reversed(each))}" if each else ""
-        return f"the {'backward' if self.phase == 'cotangent' else 'forward'} pass{which}"
+        return f"{_PHASES[self.phase]}{which}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,6 +102,7 @@ class Divergence(Report, schema="divergence"):
       partings: how far they are apart, array by array, in the order in which the first run computed them.
       alone: the addresses that only one of them has.
       note: what was not looked at; '' if that is nothing.
+      call: of two recordings the number of the calls that these are, and how many were compared.
     """
 
     first: str
@@ -105,8 +110,9 @@ class Divergence(Report, schema="divergence"):
     partings: tuple[Parting, ...]
     alone: tuple[str, ...]
     note: str = ""
+    call: tuple[int, int] | None = None
 
-    _data = ("first", "second", "parting", "n_compared", "worst", "alone", "note")
+    _data = ("first", "second", "call", "parting", "n_compared", "worst", "alone", "note")
 
     @cached_property
     def parting(self) -> Parting | None:
@@ -139,15 +145,18 @@ class Divergence(Report, schema="divergence"):
         if p is None:
             differs = f"none differs by more than {self.worst:.2g} times what rounding may change"
             most = differs if self.worst else "all are equal bit by bit"
-            return f"`{self.first}` and `{self.second}` agree: of {counted(self.n_compared, 'array')} {most}"
+            calls = "" if self.call is None else f" in {counted(self.call[1], 'call')}"
+            of = f"of {counted(self.n_compared, 'array')}{' of the last one' if calls else ''}"
+            return f"`{self.first}` and `{self.second}` agree{calls}: {of} {most}"
         what = "the gradients of " if p.phase == "cotangent" else ""
+        called = "" if self.call is None else f"call {self.call[0]}, in "
         agrees = (
             "while all that both computed before agrees" if p is not self.partings[0] else "and is the first of all"
         )
         if p.alone:
             agrees += f"; it is computed from {listed(p.alone)}, which only one of them has"
         return (
-            f"{what}`{self.first}` and `{self.second}` part in {p.where}: {p.what} ({p.line}) differs by "
+            f"{what}`{self.first}` and `{self.second}` part in {called}{p.where}: {p.what} ({p.line}) differs by "
             f"{p.relative:.2g} of its norm, {_times(p.noise)} what rounding may change, {agrees}"
         )
 
@@ -214,6 +223,23 @@ def compare_records(a: RunRecord, b: RunRecord, names: tuple[str, str]) -> Diver
     return Divergence(*names, tuple(partings), tuple(alone), a.note or b.note)
 
 
+def _first_call(a: Sequence[RunRecord], b: Sequence[RunRecord], names: tuple[str, str]) -> Divergence:
+    """The first calls of one number that part; otherwise the last ones.
+
+    Raises:
+      ValueError: no number of a call is in both.
+    """
+    others = {record.number: record for record in b}
+    pairs = [(record, others[record.number]) for record in a if record.number in others]
+    if not pairs:
+        raise ValueError("the two recordings have no call of the same number")
+    for i, (one, other) in enumerate(pairs, 1):
+        found = compare_records(one, other, names)
+        if found.parting is not None or i == len(pairs):
+            break
+    return replace(found, call=(one.number, i))
+
+
 def _without_counterpart(run: RunRecord, paired: Collection[RecordedValue]) -> Callable[[RecordedValue], Iterator[str]]:
     """What a value is computed from that is in no pair, in words."""
     alone = {(v.phase, v.order): v for v in run.values if v not in paired}
@@ -272,8 +298,8 @@ def divergence(
     changed at random, so bfloat16 may be compared with float32. A value that only one run has is listed.
 
     Args:
-      first, second: two records, or paths of files that `RunRecord.save` has written; or two functions, with their
-        arguments after them; or with `against` one function and its arguments.
+      first, second: two records, or paths of files that `RunRecord.save` or a `Recorder` has written; or two
+        functions, with their arguments after them; or with `against` one function and its arguments.
       against: in place of a second function: 'op-by-op' is the same outside of `jit`; 'float64' and 'bfloat16' are the
         same with its floating-point arguments converted; 'no-remat' without its checkpoints; 'unsharded' with its
         arguments on one device; 'perturbed' with other last digits in its arguments, which nothing should notice.
@@ -286,12 +312,14 @@ def divergence(
       a report: `str()` begins with the sentence, `.parting` is the place.
     """
     if isinstance(first, (RunRecord, str)) or hasattr(first, "__fspath__"):
-        a, b = (x if isinstance(x, RunRecord) else RunRecord.load(x) for x in (first, second))
+        ours, theirs = ([x] if isinstance(x, RunRecord) else load_records(x) for x in (first, second))
+        a, b = ours[0], theirs[0]
         names = (a.function, b.function) if a.function != b.function else (_name(first, a), _name(second, b))
-        return compare_records(a, b, names)
+        is_call = len(ours) == len(theirs) == 1
+        return compare_records(a, b, names) if is_call else _first_call(ours, theirs, names)
 
     def run(f: Any, given: tuple[Any, ...], compiled: bool = True, change: Any = None) -> RunRecord:
-        return recorded(Finder(f, (), change), given, kwargs, cotangents, has_aux, compiled=compiled)
+        return recorded(f, given, kwargs, cotangents, has_aux, compiled=compiled, change=change)
 
     name, given = getattr(first, "__name__", "function"), (second, *args)
     if flags is not None:

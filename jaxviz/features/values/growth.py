@@ -12,7 +12,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.features.values.records import ITERATION, REVERSED, Neighbour, Occurrence, Order, RunRecord, record
+from jaxviz.features.values.recording import record
+from jaxviz.features.values.records import ITERATION, REVERSED, Neighbour, Occurrence, Order, RunRecord
 from jaxviz.features.values.summaries import BAD, MAX, NORM
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.report.report import Report, Table

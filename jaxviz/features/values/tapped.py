@@ -248,12 +248,14 @@ def _linked(reduce: Callable[[Any], Any] | None) -> Callable[[Any, Any], Any]:
 
 
 def run_with_taps(
-    program: Program, inputs: Sequence[Any], taps: Taps, number: Callable[[Sequence[Any]], Any] | None
-) -> TappedRun:
+    program: Program, inputs: Sequence[Any], taps: Taps, number: Callable[[Sequence[Any]], Any] | None,
+    cotangents: Sequence[Any] | None = None,
+) -> TappedRun:  # fmt: skip
     """Runs a program, forward and with `number` also backward.
 
     Args:
-      number: from the results to the number that is differentiated.
+      number: from the results to the number that is differentiated; with `cotangents`, to a list of arrays.
+      cotangents: of that; by default one.
     """
     n = len(program.outvars)
     tapped, places = with_taps(program, taps)
@@ -270,8 +272,8 @@ def run_with_taps(
 
     zeros = [jnp.zeros(v.aval.shape, v.aval.dtype) for v in own.values()]
     differentiated, pull, outs = jax.vjp(run, zeros, has_aux=True)
-    (cotangents,) = pull(jnp.ones_like(differentiated))
-    found = {p: ct.astype(returned[p].dtype) for p, ct in zip(own, cotangents, strict=True)}
+    (pulled,) = pull(jnp.ones_like(differentiated) if cotangents is None else list(cotangents))
+    found = {p: ct.astype(returned[p].dtype) for p, ct in zip(own, pulled, strict=True)}
     return TappedRun(outs[:n], dict(zip(places, outs[n:], strict=True)), found)
 
 

@@ -79,15 +79,12 @@ def test_nothing_grows():
     assert jax.tree.leaves(jaxviz.growth(jnp.sin, X).to_dict()["series"]) == []
 
 
-def test_parameters_side_by_side_are_no_steps_and_what_a_step_differentiates_is_said_to_be_left_out():
+def test_parameters_side_by_side_are_no_steps():
     def step(ws, x):
         gradient = jax.grad(lambda ws: jnp.sum(jnp.tanh(x @ ws[0] @ ws[1] @ ws[2])))(ws)
         return [w - 0.1 * g for w, g in zip(ws, gradient, strict=True)]
 
-    found = jaxviz.growth(step, [W, W, W], X)
-    assert found.series == ()
-    assert "takes a gradient itself" in str(found)
-    assert "takes a gradient itself" in str(jaxviz.divergence(step, [W, W, W], X, against="perturbed"))
+    assert jaxviz.growth(step, [W, W, W], X).series == ()
     with pytest.raises(jaxviz.AddressError, match="takes a gradient itself"):
         jaxviz.capture(step, "jnp.tanh(x @ ws[0] @ ws[1] @ ws[2])")([W, W, W], X)
 

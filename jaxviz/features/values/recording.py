@@ -1,0 +1,352 @@
+"""Recording: what is run, and what of it becomes a record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import compress
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxviz.analysis.addressed import AddressedValue, addressed_values, gradient_left_out, takes_gradient
+from jaxviz.analysis.addresses import Address, AddressError, address, resolve
+from jaxviz.analysis.step_run import StepRun
+from jaxviz.analysis.training_step import TrainingStep, is_loss, trace_training_step
+from jaxviz.analysis.written import address_of
+from jaxviz.features.values.records import ITERATION, OTHER, REVERSED, Neighbour, Order, RecordedValue, RunRecord
+from jaxviz.features.values.summaries import SKETCH, columns, finished, moved
+from jaxviz.features.values.tapped import Found, Taps, number_of, returns_number, run_with_taps
+from jaxviz.higher_order import bodies, is_scan, of
+from jaxviz.higher_order.observing import Path as Around
+from jaxviz.higher_order.observing import observed_inside, walk_observed
+from jaxviz.higher_order.shard_map import axes_of_devices
+from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.syntax import Atom, Program, Var
+from jaxviz.ir.trace import trace_call
+from jaxviz.ir.usage import check_values
+from jaxviz.report.tables import short_location
+from jaxviz.transforms.driver import with_results
+
+# --- recording --------------------------------------------------------------------------------------------------------
+
+
+def _orders(program: Program, values: Sequence[AddressedValue]) -> list[Order]:
+    """Where each value is in a run; see `RecordedValue`."""
+    number = {e: i for _, nested in walk_observed(program) for i, e in enumerate(nested.equations)}
+    orders = []
+    for v in values:
+        order: list[Any] = []
+        for e, devices in zip(v.path, axes_of_devices(v.path, v.aval), strict=True):
+            order.append(number[e])
+            if is_scan(e):
+                order.append(REVERSED if e.params.get("reverse") else ITERATION)
+            elif devices:
+                order.append(OTHER)
+        orders.append((*order, number[v.equation]))
+    return orders
+
+
+Behind = dict[Any, dict[Neighbour, None]]
+"""For each variable the nearest values that it is computed from."""
+
+
+def _neighbours(
+    program: Program, values: Sequence[AddressedValue], orders: Sequence[Order]
+) -> tuple[list[tuple[Neighbour, ...]], list[tuple[Neighbour, ...]]]:
+    """For each value the nearest that it is computed from, and the nearest that are computed from it."""
+    order_of = {v.place: order for v, order in zip(values, orders, strict=True)}
+    read: dict[Order, dict[Neighbour, None]] = {}
+
+    def inside(path: Around, nested: Program, behind: Behind) -> None:
+        for e in nested.equations:
+            operands = {o: None for a in e.invars for o in behind.get(a, ())}
+            through = [dict(operands) for _ in e.outvars]
+            for body in bodies(e) if observed_inside(e) else ():
+                if body.has_results:
+                    of_results = called((*path, e), body.program, [behind.get(e.invars[i], {}) for i in body.operands])
+                    for result, found in zip(through, of_results, strict=False):
+                        result.update(found)
+            for v, found in zip(e.outvars, through, strict=True):
+                own = order_of.get((path, v))
+                behind[v] = found if own is None else {(own, 0): None}
+                if own is not None:
+                    read.setdefault(own, {}).update(found)
+
+    def called(path: Around, nested: Program, given: Sequence[dict[Neighbour, None]]) -> list[dict[Neighbour, None]]:
+        """What the results of a nested program are computed from."""
+        behind: Behind = dict(zip(nested.invars, given, strict=True))
+        n_before, n_carry = of(path[-1]).carry(path[-1].operation)
+        own = {order for (around, _), order in order_of.items() if n_carry and around[: len(path)] == path}
+        for _ in range(2 if n_carry else 1):  # what a carry is computed from is known after a first time
+            for v, after in zip(nested.invars[n_before : n_before + n_carry], nested.outvars, strict=False):
+                before = {(o, 1): None for o, n in behind.get(after, ()) if not n and o in own}
+                behind[v] = {**behind[v], **before}
+            inside(path, nested, behind)
+        return [behind.get(a, {}) for a in nested.outvars]
+
+    inside((), program, {})
+    readers: dict[Order, dict[Neighbour, None]] = {}
+    for reader, operands in read.items():
+        for operand, steps in operands:
+            readers.setdefault(operand, {})[reader, -steps] = None
+    return [tuple(read.get(o, ())) for o in orders], [tuple(readers.get(o, ())) for o in orders]
+
+
+SEEDS = (1, 2)
+"""Of the runs with other last digits in the arguments, which tell what rounding may change."""
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedPart:
+    """A program whose values are recorded: a function, or in a training step one that it differentiates, or the rest.
+
+    Args:
+      program: the program.
+      values: those that are recorded.
+      number: from its results to what is differentiated; None if that is nothing.
+      before: in a step, the number of the equation that calls it.
+      parts: the numbers of its forward and its backward pass in the run; None for the rest of a step, each equation of
+        which has its own.
+    """
+
+    program: Program
+    values: Sequence[AddressedValue]
+    number: Callable[[Sequence[Any]], Any] | None = None
+    before: Order = ()
+    parts: tuple[int, int] | None = (0, 1)
+
+    def run(self, inputs: Sequence[Any], cotangents: Sequence[Any] | None = None) -> tuple[list[Any], list[list[Any]]]:
+        """Its results, and the summaries of its values and of their cotangents."""
+        taps = Taps([v.place for v in self.values], columns)
+        ran = run_with_taps(self.program, inputs, taps, self.number, cotangents)
+        return ran.results, [[of.get(v.place) for v in self.values] for of in (ran.values, ran.cotangents)]
+
+    def rows(self, ran: Sequence[Sequence[Sequence[Any]]]) -> Iterator[RecordedValue]:
+        """What was recorded.
+
+        Args:
+          ran: what `run` gave for the arguments, and for others in which the last digits differ.
+        """
+        itself, *others = ran
+        orders = [(*self.before, *order) for order in _orders(self.program, self.values)]
+        read = _neighbours(self.program, self.values, orders)
+        for i, phase in enumerate(("forward", "cotangent")):
+            for j, (v, order) in enumerate(zip(self.values, orders, strict=True)):
+                if itself[i][j] is None:
+                    continue
+                size = math.prod(v.aval.shape) * (2 if jnp.issubdtype(v.aval.dtype, jnp.complexfloating) else 1)
+                summaries, *moves = (finished(other[i][j], size) for other in (itself, *others))
+                noise = np.sqrt(np.mean([squares(m[..., SKETCH], summaries[..., SKETCH]) for m in moves], 0))
+                address, texts = _named(address_of(self.program, v))
+                yield RecordedValue(
+                    address,
+                    texts,
+                    v.equation.primitive.name,
+                    "step" if self.parts is None else phase,
+                    order[0] if self.parts is None else self.parts[i],
+                    v.name,
+                    v.line,
+                    v.aval.str_short(short_dtypes=True),
+                    order,
+                    tuple(short_location(e.location) for e in v.loops),
+                    read[i][j],
+                    summaries,
+                    noise,
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedRecord:
+    """A traced function, whose calls can be recorded.
+
+    Args:
+      name: of the function.
+      parts: what is recorded of it.
+      call: from flat inputs to what `RecordedPart.run` has of each part.
+      inputs: the flat inputs of a call.
+      note: what is not recorded.
+    """
+
+    name: str
+    parts: Sequence[RecordedPart]
+    call: Callable[..., list[Any]]
+    inputs: Callable[[tuple[Any, ...], dict[str, Any]], Sequence[Any]]
+    note: str
+
+    @property
+    def is_path(self) -> bool:
+        """Whether it holds for these values alone, since Python looks at them."""
+        return any(p.program.is_path for p in self.parts)
+
+    def record(self, args: tuple[Any, ...], kwargs: dict[str, Any], number: int = 0) -> RunRecord:
+        inputs = self.inputs(args, kwargs)
+        changed = ([moved(x, seed) for x in inputs] for seed in SEEDS)
+        ran = [jax.device_get(self.call(*given)) for given in (inputs, *changed)]
+        rows = (row for p, of_part in zip(self.parts, zip(*ran, strict=True), strict=True) for row in p.rows(of_part))
+        return RunRecord(self.name, tuple(rows), _environment(), self.note, number)
+
+
+def prepared(
+    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], cotangents: bool | None, has_aux: bool,
+    at: Sequence[Address] = (), compiled: bool = True, change: Callable[[Program], Program] | None = None,
+) -> PreparedRecord:  # fmt: skip
+    """Traces a call, to record it and others of the same types; see `record`.
+
+    Args:
+      compiled: whether it runs as one program, or operation by operation.
+      change: what is done first to the program that is differentiated.
+    """
+    check_values("record", (args, kwargs))
+    traced = trace_call(fun, args, kwargs)
+    program, note = traced.program, ""
+    if not has_aux and not is_loss(program) and takes_gradient(program):
+        step = trace_training_step(fun, args, kwargs)
+        if isinstance(step, TrainingStep):
+            return _of_step(StepRun(step), cotangents is not False, at, compiled, change)
+        note = gradient_left_out(program.name)
+    program = program if change is None else change(program)
+    found = Found(program, traced.out_tree, {a: resolve(program, a) for a in at})
+    if cotangents is None:
+        cotangents = returns_number(found, has_aux)
+    number = number_of(found, has_aux, "record with cotangents=True") if cotangents else None
+    part = RecordedPart(program, _meant(program, at), number)
+    call = lambda *inputs: [part.run(inputs)[1]]
+    inputs = lambda args, kwargs: jax.tree.leaves((args, kwargs))
+    return PreparedRecord(program.name, [part], jax.jit(call) if compiled else call, inputs, note)
+
+
+def recorded(
+    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *how: Any, **more: Any
+) -> RunRecord:
+    """A record of one call; see `prepared`."""
+    return prepared(fun, args, kwargs, *how, **more).record(args, kwargs)
+
+
+def _meant(program: Program, at: Sequence[Address]) -> list[AddressedValue]:
+    """The values that addresses mean, or all."""
+    if not at:
+        return list(addressed_values(program))
+    return list({v.place: v for a in at for v in resolve(program, a).values}.values())
+
+
+def _of_step(
+    run: StepRun, cotangents: bool, at: Sequence[Address], compiled: bool, change: Callable[[Program], Program] | None
+) -> PreparedRecord:  # fmt: skip
+    """A training step, recorded as the functions that it differentiates, on what it gives them, and the rest."""
+    step, program = run.step, run.program
+    number = {e: i for i, e in enumerate(program.equations)}
+    notes = [f"Not recorded: {gradient}." for gradient in step.not_followed]
+    parts: list[RecordedPart] = []
+    given: list[tuple[Sequence[Atom], Sequence[Atom]]] = []
+    for mark, d in enumerate(step.gradients):
+        forward, backward = run.forward(mark), run.backward(mark)
+        if forward is None:
+            notes.append(f"The {d.gradient} was not recorded, since the step takes it in a loop or a branch.")
+            continue
+        if cotangents and backward is None:
+            notes.append(f"No cotangents of the {d.gradient} were recorded, since its backward pass does not run once.")
+        primal = d.primal if change is None else change(d.primal)
+        differentiated = partial(_selected, d.linearized.nonzeros_out) if cotangents and backward else None
+        last = number[backward] if backward else 0
+        part = RecordedPart(
+            primal, list(addressed_values(primal)), differentiated, (number[forward],), (number[forward], last)
+        )
+        parts.append(part)
+        given.append((forward.invars, step.cotangents_of(mark, backward) if backward else ()))
+    around = [v for v in addressed_values(program) if not any(map(run.is_pass, (*v.path, v.equation)))]
+    parts.append(RecordedPart(program, around, None, (), None))
+    parts = _parts_at(parts, at) if at else parts
+    read = list(dict.fromkeys(a for atoms in given for a in (*atoms[0], *atoms[1]) if isinstance(a, Var)))
+    *of_gradients, rest = parts
+    rest = replace(rest, program=with_results(program, (*program.outvars, *read)))
+
+    def call(*inputs: Any) -> list[Any]:
+        results, summaries = rest.run(inputs)
+        values = dict(zip(read, results[len(program.outvars) :], strict=True))
+        known = lambda atoms: [values[a] if isinstance(a, Var) else a.val for a in atoms]
+        return [*(p.run(known(i), known(cts))[1] for p, (i, cts) in zip(of_gradients, given, strict=True)), summaries]
+
+    return PreparedRecord(step.name, parts, jax.jit(call) if compiled else call, step.inputs_of, " ".join(notes))
+
+
+def _selected(nonzeros: Sequence[bool], results: Sequence[Any]) -> list[Any]:
+    return list(compress(results, nonzeros))  # more than these results are given
+
+
+def _parts_at(parts: Sequence[RecordedPart], at: Sequence[Address]) -> list[RecordedPart]:
+    """The parts of a step with only what addresses mean, each in the first in which it means something.
+
+    Raises:
+      AddressError: that of the first part, if one means nothing in all of them.
+    """
+    chosen: dict[int, dict[Any, None]] = {i: {} for i in range(len(parts))}
+    for a in at:
+        errors = []
+        for i, part in enumerate(parts):
+            try:
+                meant = resolve(part.program, a).values
+            except AddressError as error:
+                errors.append(error)
+                continue
+            if found := [v for v in meant if v in part.values]:
+                chosen[i].update(dict.fromkeys(found))
+                break
+        else:
+            raise errors[0]
+    return [replace(part, values=list(chosen[i])) for i, part in enumerate(parts)]
+
+
+def _named(a: Address) -> tuple[str, tuple[str, ...]]:
+    """The text of an address, and those of its evidence that people read."""
+    texts = a.written.texts if a.written is not None else ()
+    return a.text, tuple(t for t in texts if not t.startswith("form "))
+
+
+def squares(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The squared distance of projections; infinite where a sum has overflowed."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart: np.ndarray[Any, Any] = np.nan_to_num(np.sum((a.astype(float) - b) ** 2, -1), nan=np.inf)
+    return apart
+
+
+def _environment() -> dict[str, str]:
+    return {"jax": compat.JAX, "platform": jax.default_backend(), "x64": str(jax.config.jax_enable_x64)}
+
+
+@api_boundary
+def record(
+    fun: Callable[..., Any], *args: Any, cotangents: bool | None = None, has_aux: bool = False, at: Sequence[Any] = (),
+    **kwargs: Any,
+) -> RunRecord:  # fmt: skip
+    """Runs a function, and for a loss its gradient, and keeps what its values were, in 23 numbers each.
+
+    >>> before = jaxviz.record(loss, params, x)
+    >>> before.save("before.jaxviz")
+    >>> print(jaxviz.divergence("before.jaxviz", jaxviz.record(faster_loss, params, x)))
+
+    For each value that has an address, for its cotangent and for each iteration: the norm, the largest magnitude, the
+    mean, how many elements are zero and how many not finite, a hash, and a random projection to 16 numbers, which tells
+    how far two arrays are apart. `divergence` compares two records, also of other processes, machines and versions;
+    `growth` reads the norms.
+
+    Args:
+      fun: takes and returns arrays, or pytrees of them.
+      *args, **kwargs: its arguments.
+      cotangents: whether to record cotangents too; by default if `fun` returns one number.
+      has_aux: whether it returns a pair, whose first part is that number.
+      at: the addresses of what to record; by default every value that has one.
+
+    Returns:
+      a `RunRecord`: `str()` lists the values, `save(path)` writes it.
+
+    Raises:
+      TypeError: `cotangents` are asked for, and the function returns something else than one number.
+      AddressError: an address means nothing, or several values.
+    """
+    return recorded(fun, args, kwargs, cotangents, has_aux, [address(a) for a in at])

@@ -1,0 +1,241 @@
+"""Records of training steps: of the gradient that a step takes, on what it is given, and of what else it computes."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jaxviz
+from jaxviz.features.values.recording import recorded
+from jaxviz.features.values.records import load_records
+
+WS = jax.random.normal(jax.random.key(0), (4, 3, 3))
+X = jnp.linspace(-1.0, 1.0, 6).reshape(2, 3)
+
+
+def loss(ws, x):
+    y, _ = lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, ws)
+    return jnp.sum(y**2)
+
+
+def train_step(ws, x):
+    x = x * 2.0 + 1.0
+    gradient = jax.grad(loss)(ws, x)
+    return ws - 0.1 * gradient
+
+
+def summaries(record, *phases):
+    return {(v.address, v.phase): v.summaries for v in record.values if v.phase in phases}
+
+
+def phases(record):
+    return [phase for phase, _ in itertools.groupby(record.events, lambda o: o.value.phase)]
+
+
+@pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["as it is", "jit"])
+def test_the_gradient_of_a_step_is_recorded_as_that_of_its_loss(jit):
+    of_step, alone = jaxviz.record(jit(train_step), WS, X), jaxviz.record(loss, WS, X * 2.0 + 1.0)
+    got, want = (summaries(r, "forward", "cotangent") for r in (of_step, alone))
+    assert got.keys() == want.keys()
+    for name, of in want.items():
+        np.testing.assert_allclose(got[name], of, rtol=1e-5, atol=1e-6, err_msg=str(name))
+    assert phases(of_step) == ["step", "forward", "cotangent", "step"]
+    assert {v.expression for v in of_step.values if v.phase == "step"} >= {"x * 2.0 + 1.0", "ws - 0.1 * gradient"}
+    assert not of_step.note
+    assert jaxviz.divergence(of_step, alone).parting is None
+
+
+def test_a_step_without_cotangents():
+    assert phases(jaxviz.record(train_step, WS, X, cotangents=False)) == ["step", "forward", "step"]
+
+
+def test_cotangents_are_those_that_the_step_gives():
+    def scaled(ws, x):
+        value, pull = jax.vjp(lambda ws: loss(ws, x), ws)
+        return ws - pull(8.0 * value)[0]
+
+    of_step, alone = (summaries(jaxviz.record(f, WS, X), "cotangent") for f in (scaled, loss))
+    scale = 8.0 * float(loss(WS, X))
+    norm = lambda of: of[..., 0]
+    assert of_step.keys() == alone.keys()
+    for name, of in alone.items():
+        np.testing.assert_allclose(norm(of_step[name]), scale * norm(of), rtol=1e-4)
+
+
+def test_two_gradients_of_a_step_are_recorded_in_the_order_of_the_run():
+    def adversary(w, ws):
+        return jnp.sum(jnp.sin(w @ ws[0]))
+
+    def step(ws, w, x):
+        ws = ws - 0.1 * jax.grad(loss)(ws, x)
+        return ws, w + jax.grad(adversary)(w, ws)
+
+    record = jaxviz.record(step, WS, X, X)
+    assert phases(record) == ["forward", "cotangent", "step"] * 2
+    expressions = [o.value.expression for o in record.events if o.value.phase == "forward"]
+    assert expressions[-1] == "jnp.sum(jnp.sin(w @ ws[0]))"
+    where = [o.value.expression for o in record.events].index
+    assert where("ws - 0.1 * jax.grad(loss)(ws, x)") < where("w @ ws[0]")
+
+
+def with_another_update(ws, x):
+    x = x * 2.0 + 1.0
+    gradient = jax.grad(loss)(ws, x) * 2.0
+    return ws - 0.1 * gradient
+
+
+def with_another_gradient(ws, x):
+    x = x * 2.0 + 1.0
+    gradient = jax.grad(lambda ws, x: loss(2.0 * ws, x))(ws, x)
+    return ws - 0.1 * gradient
+
+
+@pytest.mark.parametrize(("changed", "where"), [
+    (with_another_update, "the step, outside of its gradient"), (with_another_gradient, "the forward pass"),
+])  # fmt: skip
+def test_two_steps_part_where_they_differ(changed, where):
+    found = jaxviz.divergence(train_step, changed, WS, X)
+    assert found.parting.where.startswith(where)
+
+
+@pytest.mark.parametrize("against", ["op-by-op", "perturbed", "no-remat"])
+def test_a_step_agrees_with_itself(against):
+    checkpointed = lambda ws, x: ws - 0.1 * jax.grad(jax.checkpoint(loss))(ws, x)
+    found = jaxviz.divergence(checkpointed, WS, X, against=against)
+    assert found.parting is None
+    assert found.n_compared > 10
+
+
+def test_addresses_mean_what_is_in_the_gradient_or_around_it():
+    record = jaxviz.record(train_step, WS, X, at=("h @ w", "ws - 0.1 * gradient"))
+    assert {(v.expression, v.phase) for v in record.values} == {
+        ("h @ w", "forward"), ("h @ w", "cotangent"), ("ws - 0.1 * gradient", "step"),
+    }  # fmt: skip
+    with pytest.raises(jaxviz.AddressError, match="nothing"):
+        jaxviz.record(train_step, WS, X, at=("nothing",))
+
+
+def test_a_gradient_in_a_loop_is_said_to_be_left_out():
+    def accumulating(ws, xs):
+        gradient, _ = lax.scan(lambda g, x: (g + jax.grad(loss)(ws, x), None), jnp.zeros_like(ws), xs)
+        return ws - 0.1 * gradient
+
+    record = jaxviz.record(accumulating, WS, jnp.stack([X, X]))
+    assert "was not recorded, since the step takes it in a loop or a branch" in str(record)
+    assert {v.phase for v in record.values} == {"step"}
+    assert {v.expression for v in record.values} >= {"g + jax.grad(loss)(ws, x)", "ws - 0.1 * gradient"}
+    assert not any("tanh" in v.expression for v in record.values)
+
+
+def test_a_step_survives_its_file(tmp_path):
+    record = jaxviz.record(train_step, WS, X)
+    again = jaxviz.RunRecord.load(record.save(tmp_path / "step.jaxviz"))
+    assert phases(again) == phases(record)
+    assert jaxviz.divergence(record, again).worst == 0
+
+
+def test_growth_of_a_step_is_that_of_its_gradient():
+    of_step, alone = jaxviz.growth(train_step, WS, X), jaxviz.growth(loss, WS, X * 2.0 + 1.0)
+    assert [(s.expression, s.phase) for s in of_step.series] == [(s.expression, s.phase) for s in alone.series]
+
+
+def test_a_loss_with_a_gradient_in_it_is_a_loss():
+    penalized = lambda ws, x: loss(ws, x) + jnp.sum(jax.grad(loss)(ws, x) ** 2)
+    record = recorded(penalized, (WS, X), {}, None, False)
+    assert phases(record) == ["forward", "cotangent"]
+
+
+# --- files of calls ---------------------------------------------------------------------------------------------------
+
+
+def train(path, rate, steps=4, **how):
+    """A few steps, of which the third has another rate."""
+    recorder, ws = jaxviz.Recorder(path, **how), WS
+
+    @jax.jit
+    def step(ws, x, rate):
+        gradient = jax.grad(loss)(ws, x)
+        return ws - rate * gradient
+
+    for i in range(steps):
+        ws = recorder(step, ws, X, rate if i == 2 else jnp.asarray(0.1))
+    return ws
+
+
+def test_two_files_of_calls_part_in_the_call_that_differs_first(tmp_path):
+    a, b = tmp_path / "a.jaxviz", tmp_path / "b.jaxviz"
+    train(a, jnp.asarray(0.1))
+    train(b, jnp.asarray(0.2))
+    found = jaxviz.divergence(a, b)
+    assert found.call == (2, 3)
+    assert "part in call 2, in the step, outside of its gradient: `" in found.summary
+    assert jaxviz.divergence(a, a).summary.endswith(
+        "agree in 4 calls: of 24 arrays of the last one all are equal bit by bit"
+    )
+
+
+def test_a_recorded_call_returns_what_the_function_returns(tmp_path):
+    plain = WS
+    for _ in range(3):
+        plain = jax.jit(lambda ws, x: ws - 0.1 * jax.grad(loss)(ws, x))(plain, X)
+    np.testing.assert_array_equal(train(tmp_path / "a.jaxviz", jnp.asarray(0.1), 3), plain)
+
+
+def test_calls_of_the_same_types_are_traced_once(tmp_path):
+    traced = []
+
+    def step(ws, x, scale):
+        traced.append(1)
+        return ws - scale * jax.grad(loss)(ws, x)
+
+    recorder = jaxviz.Recorder(tmp_path / "a.jaxviz")
+    step = jax.jit(step)
+    for i in range(3):
+        recorder(step, WS + i, X, jnp.asarray(0.1))
+    once = len(traced)
+    recorder(step, WS, X[:1], jnp.asarray(0.1))
+    assert len(traced) == 2 * once
+
+
+def test_a_number_of_python_is_recorded_as_it_is(tmp_path):
+    recorder = jaxviz.Recorder(tmp_path / "a.jaxviz")
+    for scale in (0.1, 0.2):
+        recorder(lambda ws, x, scale: ws - scale * jax.grad(loss)(ws, x), WS, X, scale)
+    first, second = load_records(recorder.path)
+    found = jaxviz.divergence(first, second)
+    assert found.parting.phase == "step"
+
+
+def test_one_of_some_calls_is_recorded_and_donated_arguments_are_read_first(tmp_path):
+    recorder, ws = jaxviz.Recorder(tmp_path / "a.jaxviz", every=3), WS + 0.0
+    step = jax.jit(lambda ws, x: ws - 0.1 * jax.grad(loss)(ws, x), donate_argnums=0)
+    for _ in range(7):
+        ws = recorder(step, ws, X)
+    assert [r.number for r in load_records(recorder.path)] == [0, 3, 6]
+    with pytest.raises(ValueError, match="records of 3 calls"):
+        jaxviz.RunRecord.load(recorder.path)
+    with pytest.raises(ValueError, match="records no call"):
+        jaxviz.Recorder("a.jaxviz", every=0)
+
+
+@pytest.mark.parametrize("kept", [0.3, 0.5, 0.8, 0.99])
+def test_a_file_whose_process_was_stopped_has_the_calls_before(kept, tmp_path):
+    path = tmp_path / "a.jaxviz"
+    train(path, jnp.asarray(0.1))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * kept)])
+    assert [r.number for r in load_records(path)] == list(range(int(4 * kept)))
+
+
+def test_a_file_that_is_no_record(tmp_path):
+    path = tmp_path / "a.jaxviz"
+    path.write_bytes(b"no gzip")
+    with pytest.raises(ValueError, match="is not a record of jaxviz"):
+        jaxviz.divergence(path, path)
+    jaxviz.record(loss, WS, X).save(path)
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(ValueError, match="no record that was written to its end"):
+        load_records(path)
