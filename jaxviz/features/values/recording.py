@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import compress
 from typing import Any
 
@@ -127,6 +127,13 @@ class RecordedPart:
         ran = run_with_taps(self.program, inputs, taps, self.number, cotangents)
         return ran.results, [[of.get(v.place) for v in self.values] for of in (ran.values, ran.cotangents)]
 
+    @cached_property
+    def _found(self) -> tuple[list[Order], tuple[list[tuple[Neighbour, ...]], ...], list[tuple[str, tuple[str, ...]]]]:
+        """Of each value where it is, what its values and its cotangents are computed from, and what it is called."""
+        orders = [(*self.before, *order) for order in _orders(self.program, self.values)]
+        names = [_named(address_of(self.program, v)) for v in self.values]
+        return orders, _neighbours(self.program, self.values, orders), names
+
     def rows(self, ran: Sequence[Sequence[Sequence[Any]]]) -> Iterator[RecordedValue]:
         """What was recorded.
 
@@ -134,8 +141,7 @@ class RecordedPart:
           ran: what `run` gave for the arguments, and for others in which the last digits differ.
         """
         itself, *others = ran
-        orders = [(*self.before, *order) for order in _orders(self.program, self.values)]
-        read = _neighbours(self.program, self.values, orders)
+        orders, read, names = self._found
         for i, phase in enumerate(("forward", "cotangent")):
             for j, (v, order) in enumerate(zip(self.values, orders, strict=True)):
                 if itself[i][j] is None:
@@ -143,10 +149,8 @@ class RecordedPart:
                 size = math.prod(v.aval.shape) * (2 if jnp.issubdtype(v.aval.dtype, jnp.complexfloating) else 1)
                 summaries, *moves = (finished(other[i][j], size) for other in (itself, *others))
                 noise = np.sqrt(np.mean([squares(m[..., SKETCH], summaries[..., SKETCH]) for m in moves], 0))
-                address, texts = _named(address_of(self.program, v))
                 yield RecordedValue(
-                    address,
-                    texts,
+                    *names[j],
                     v.equation.primitive.name,
                     "step" if self.parts is None else phase,
                     order[0] if self.parts is None else self.parts[i],
