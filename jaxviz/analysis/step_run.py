@@ -50,17 +50,17 @@ class StepRun:
         """Whether an equation calls a pass of one of its gradients."""
         return e.operation in self._calls.calls
 
-    def forward(self, mark: int | None = None) -> Equation | None:
-        """The call of the forward pass of one of its gradients; None if that is in a loop or a branch."""
-        return self._call(self.step.mark if mark is None else mark, True)
+    def calls(self, mark: int, is_forward: bool) -> list[tuple[Equation, tuple[Equation, ...]]]:
+        """The calls of a pass of one of its gradients, and the equations around each, outermost first."""
+        of_pass = mark, is_forward
+        return [
+            (e, within) for e, within in with_holders(self.program) if self._calls.calls.get(e.operation) == of_pass
+        ]
 
-    def backward(self, mark: int) -> Equation | None:
-        """The call of its backward pass; None if that is not called once, or in a loop or a branch."""
-        return self._call(mark, False)
-
-    def _call(self, mark: int, is_forward: bool) -> Equation | None:
-        calls = [e for e in self.program.equations if self._calls.calls.get(e.operation) == (mark, is_forward)]
-        return calls[0] if len(calls) == 1 else None
+    def forward(self) -> Equation | None:
+        """The call of the forward pass of its gradient; None if that is in a loop or a branch."""
+        calls = self.calls(self.step.mark, True)
+        return calls[0][0] if len(calls) == 1 and not calls[0][1] else None
 
     @cached_property
     def ran(self) -> tuple[list[Any], list[Any]] | str:

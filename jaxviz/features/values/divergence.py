@@ -204,13 +204,10 @@ def _row(p: Parting) -> tuple[str, ...]:
 
 def compare_records(a: RunRecord, b: RunRecord, names: tuple[str, str]) -> Divergence:
     """Two records, array by array: paired by what means them."""
-    there: dict[tuple[str, str], list[Occurrence]] = {}
-    for e in b.events:
-        for name in e.names:
-            there.setdefault((e.value.phase, name), []).append(e)
+    here, there = _by_name(a), _by_name(b)
     alone, pairs, used = dict[str, None](), dict[Occurrence, Occurrence](), set[Occurrence]()
     for e in a.events:
-        found = {id(o): o for name in e.names for o in there.get((e.value.phase, name), ())}
+        found = {id(o): o for name in e.names for o in _counterparts(e, name, here, there)}
         same = [o for o in found.values() if _are_of_one_kind(e.value, o.value)]
         if len(same) == 1 and same[0] not in used:
             pairs[e] = same[0]
@@ -221,6 +218,26 @@ def compare_records(a: RunRecord, b: RunRecord, names: tuple[str, str]) -> Diver
     before = [_without_counterpart(run, values) for run in (a, b)]
     partings = [_parting(e, o, (*before[0](e.value), *before[1](o.value))) for e, o in pairs.items()]
     return Divergence(*names, tuple(partings), tuple(alone), a.note or b.note)
+
+
+ByName = dict[tuple[str, str], list[Occurrence]]
+"""The arrays of a run by phase and name."""
+
+
+def _by_name(run: RunRecord) -> ByName:
+    found: ByName = {}
+    for e in run.events:
+        for name in e.names:
+            found.setdefault((e.value.phase, name), []).append(e)
+    return found
+
+
+def _counterparts(e: Occurrence, name: str, here: ByName, there: ByName) -> list[Occurrence]:
+    """The arrays of one name; of a step that takes the same gradient several times, that of the same time."""
+    ours, theirs = here[e.value.phase, name], there.get((e.value.phase, name), [])
+    if e.value.around and len(ours) == len(theirs):
+        return [theirs[ours.index(e)]]
+    return theirs
 
 
 def _first_call(a: Sequence[RunRecord], b: Sequence[RunRecord], names: tuple[str, str]) -> Divergence:

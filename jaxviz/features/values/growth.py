@@ -159,7 +159,8 @@ def growth_of(run: RunRecord) -> Growth:
     """The growth in a record."""
     series: list[GrowthSeries] = []
     for phase in ("cotangent", "forward"):
-        events = [o for o in run.events if o.value.phase == phase]
+        # Of a step that takes its gradient in a loop, the first time.
+        events = [o for o in run.events if o.value.phase == phase and not any(o.index[: o.value.n_outer])]
         by_key = {(o.value.order, o.index): o for o in events}
         reached = _Reached({o.value.order: o.value.neighbours for o in events})
         for key, group in _groups(events):

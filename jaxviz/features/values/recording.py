@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import compress
 from typing import Any
@@ -20,35 +20,34 @@ from jaxviz.analysis.training_step import TrainingStep, is_loss, trace_training_
 from jaxviz.analysis.written import address_of
 from jaxviz.features.values.records import ITERATION, OTHER, REVERSED, Neighbour, Order, RecordedValue, RunRecord
 from jaxviz.features.values.summaries import SKETCH, columns, finished, moved
-from jaxviz.features.values.tapped import Found, Taps, number_of, returns_number, run_with_taps
-from jaxviz.higher_order import bodies, is_scan, of
+from jaxviz.features.values.tapped import Found, TappedRun, Taps, number_of, returns_number, run_with_taps
+from jaxviz.higher_order import bodies, is_loop, is_scan, of
 from jaxviz.higher_order.observing import Path as Around
-from jaxviz.higher_order.observing import observed_inside, walk_observed
+from jaxviz.higher_order.observing import Place, observed_inside, walk_observed
 from jaxviz.higher_order.shard_map import axes_of_devices
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
-from jaxviz.ir.syntax import Atom, Program, Var
+from jaxviz.ir.syntax import Atom, Equation, Program
 from jaxviz.ir.trace import trace_call
 from jaxviz.ir.usage import check_values
-from jaxviz.report.tables import short_location
-from jaxviz.transforms.driver import with_results
+from jaxviz.report.tables import listed, short_location
 
 # --- recording --------------------------------------------------------------------------------------------------------
 
 
-def _orders(program: Program, values: Sequence[AddressedValue]) -> list[Order]:
-    """Where each value is in a run; see `RecordedValue`."""
+def _orders(program: Program, places: Sequence[tuple[Around, Equation, Any]]) -> list[Order]:
+    """Where equations are in a run, given those around each, and the type of what leaves; see `RecordedValue`."""
     number = {e: i for _, nested in walk_observed(program) for i, e in enumerate(nested.equations)}
     orders = []
-    for v in values:
+    for path, equation, aval in places:
         order: list[Any] = []
-        for e, devices in zip(v.path, axes_of_devices(v.path, v.aval), strict=True):
+        for e, devices in zip(path, axes_of_devices(path, aval), strict=True):
             order.append(number[e])
             if is_scan(e):
                 order.append(REVERSED if e.params.get("reverse") else ITERATION)
             elif devices:
                 order.append(OTHER)
-        orders.append((*order, number[v.equation]))
+        orders.append((*order, number[equation]))
     return orders
 
 
@@ -102,7 +101,7 @@ SEEDS = (1, 2)
 """Of the runs with other last digits in the arguments, which tell what rounding may change."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class RecordedPart:
     """A program whose values are recorded: a function, or in a training step one that it differentiates, or the rest.
 
@@ -110,27 +109,33 @@ class RecordedPart:
       program: the program.
       values: those that are recorded.
       number: from its results to what is differentiated; None if that is nothing.
-      before: in a step, the number of the equation that calls it.
-      parts: the numbers of its forward and its backward pass in the run; None for the rest of a step, each equation of
-        which has its own.
+      is_rest: whether it is what a step computes besides its gradients.
     """
 
     program: Program
     values: Sequence[AddressedValue]
     number: Callable[[Sequence[Any]], Any] | None = None
-    before: Order = ()
-    parts: tuple[int, int] | None = (0, 1)
+    is_rest: bool = False
 
-    def run(self, inputs: Sequence[Any], cotangents: Sequence[Any] | None = None) -> tuple[list[Any], list[list[Any]]]:
-        """Its results, and the summaries of its values and of their cotangents."""
-        taps = Taps([v.place for v in self.values], columns)
-        ran = run_with_taps(self.program, inputs, taps, self.number, cotangents)
-        return ran.results, [[of.get(v.place) for v in self.values] for of in (ran.values, ran.cotangents)]
+    @property
+    def taps(self) -> Taps:
+        return Taps([v.place for v in self.values], columns)
+
+    def of_run(self, ran: TappedRun) -> list[list[Any]]:
+        """The summaries of its values, and of their cotangents."""
+        return [[of.get(v.place) for v in self.values] for of in (ran.values, ran.cotangents)]
+
+    def run(self, inputs: Sequence[Any], cotangents: Sequence[Any] | None = None) -> list[list[Any]]:
+        return self.of_run(run_with_taps(self.program, inputs, self.taps, self.number, cotangents))
+
+    def around(self) -> tuple[tuple[Order, Order], tuple[Equation, ...]]:
+        """Where its forward and its backward pass are in a step; the loops around them."""
+        return ((), ()), ()
 
     @cached_property
     def _found(self) -> tuple[list[Order], tuple[list[tuple[Neighbour, ...]], ...], list[tuple[str, tuple[str, ...]]]]:
         """Of each value where it is, what its values and its cotangents are computed from, and what it is called."""
-        orders = [(*self.before, *order) for order in _orders(self.program, self.values)]
+        orders = _orders(self.program, [(v.path, v.equation, v.aval) for v in self.values])
         names = [_named(address_of(self.program, v)) for v in self.values]
         return orders, _neighbours(self.program, self.values, orders), names
 
@@ -142,7 +147,9 @@ class RecordedPart:
         """
         itself, *others = ran
         orders, read, names = self._found
+        around, outer = self.around()
         for i, phase in enumerate(("forward", "cotangent")):
+            before = around[i]
             for j, (v, order) in enumerate(zip(self.values, orders, strict=True)):
                 if itself[i][j] is None:
                     continue
@@ -152,17 +159,73 @@ class RecordedPart:
                 yield RecordedValue(
                     *names[j],
                     v.equation.primitive.name,
-                    "step" if self.parts is None else phase,
-                    order[0] if self.parts is None else self.parts[i],
+                    "step" if self.is_rest else phase,
+                    len(order) if self.is_rest else len(before),
                     v.name,
                     v.line,
                     v.aval.str_short(short_dtypes=True),
-                    order,
-                    tuple(short_location(e.location) for e in v.loops),
-                    read[i][j],
+                    (*before, *order),
+                    tuple(short_location(e.location) for e in (*outer, *v.loops)),
+                    tuple([((*before, *of), steps) for of, steps in read[i][j]]),
                     summaries,
                     noise,
                 )
+
+
+@dataclass(eq=False)
+class GradientPart(RecordedPart):
+    """A function that a step differentiates; it runs again beside its passes, and its summaries leave in one array.
+
+    Args:
+      step: the program of the step.
+      path: the equations around the passes.
+      forward, backward: their calls; None if there is none in the same program.
+      cotangents: what the backward pass is given.
+    """
+
+    step: Program = field(kw_only=True)
+    path: Around = field(kw_only=True)
+    forward: Equation = field(kw_only=True)
+    backward: Equation | None = None
+    cotangents: Sequence[Atom] = ()
+    _shapes: list[list[Any]] = field(default_factory=list, init=False)
+    _aval: Any = field(default=None, init=False)
+
+    @property
+    def place(self) -> Place:
+        """Where it runs: after the passes."""
+        return self.path, (self.backward or self.forward).outvars[0]
+
+    @property
+    def leaving(self) -> tuple[Callable[..., Any], Sequence[Atom]]:
+        """What leaves there, and what that is computed from."""
+        n = len(self.forward.invars)
+
+        def summaries(*atoms: Any) -> Any:
+            ran = self.run(atoms[:n], atoms[n:])
+            self._shapes = [[None if x is None else x.shape for x in of] for of in ran]
+            joined = jnp.concatenate([jnp.zeros(0), *(x.reshape(-1) for of in ran for x in of if x is not None)])
+            self._aval = compat.aval_of(joined)
+            return joined
+
+        return summaries, (*self.forward.invars, *self.cotangents)
+
+    def split(self, joined: np.ndarray[Any, Any]) -> list[list[Any]]:
+        """The summaries, from what has left."""
+        start, outer = 0, joined.shape[:-1]
+        parts: list[list[Any]] = []
+        for shapes in self._shapes:
+            parts.append([])
+            for shape in shapes:
+                end = start + (0 if shape is None else math.prod(shape))
+                parts[-1].append(None if shape is None else joined[..., start:end].reshape(*outer, *shape))
+                start = end
+        return parts
+
+    def around(self) -> tuple[tuple[Order, Order], tuple[Equation, ...]]:
+        of_passes = [(self.path, e, self._aval) for e in (self.forward, self.backward or self.forward)]
+        before, back = _orders(self.step, of_passes)
+        return (before, back), tuple(e for e in self.path if is_loop(e))
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,6 +238,7 @@ class PreparedRecord:
       call: from flat inputs to what `RecordedPart.run` has of each part.
       inputs: the flat inputs of a call.
       note: what is not recorded.
+      parts_of: from what `call` returns to what each part has.
     """
 
     name: str
@@ -182,6 +246,7 @@ class PreparedRecord:
     call: Callable[..., list[Any]]
     inputs: Callable[[tuple[Any, ...], dict[str, Any]], Sequence[Any]]
     note: str
+    parts_of: Callable[[list[Any]], list[Any]] = list
 
     @property
     def is_path(self) -> bool:
@@ -191,7 +256,7 @@ class PreparedRecord:
     def record(self, args: tuple[Any, ...], kwargs: dict[str, Any], number: int = 0) -> RunRecord:
         inputs = self.inputs(args, kwargs)
         changed = ([moved(x, seed) for x in inputs] for seed in SEEDS)
-        ran = [jax.device_get(self.call(*given)) for given in (inputs, *changed)]
+        ran = [self.parts_of(jax.device_get(self.call(*given))) for given in (inputs, *changed)]
         rows = (row for p, of_part in zip(self.parts, zip(*ran, strict=True), strict=True) for row in p.rows(of_part))
         return RunRecord(self.name, tuple(rows), _environment(), self.note, number)
 
@@ -213,14 +278,14 @@ def prepared(
         step = trace_training_step(fun, args, kwargs)
         if isinstance(step, TrainingStep):
             return _of_step(StepRun(step), cotangents is not False, at, compiled, change)
-        note = gradient_left_out(program.name)
+        note = _not_recorded(step) if step else gradient_left_out(program.name)
     program = program if change is None else change(program)
     found = Found(program, traced.out_tree, {a: resolve(program, a) for a in at})
     if cotangents is None:
         cotangents = returns_number(found, has_aux)
     number = number_of(found, has_aux, "record with cotangents=True") if cotangents else None
     part = RecordedPart(program, _meant(program, at), number)
-    call = lambda *inputs: [part.run(inputs)[1]]
+    call = lambda *inputs: [part.run(inputs)]
     inputs = lambda args, kwargs: jax.tree.leaves((args, kwargs))
     return PreparedRecord(program.name, [part], jax.jit(call) if compiled else call, inputs, note)
 
@@ -244,66 +309,74 @@ def _of_step(
 ) -> PreparedRecord:  # fmt: skip
     """A training step, recorded as the functions that it differentiates, on what it gives them, and the rest."""
     step, program = run.step, run.program
-    number = {e: i for i, e in enumerate(program.equations)}
-    notes = [f"Not recorded: {gradient}." for gradient in step.not_followed]
-    parts: list[RecordedPart] = []
-    given: list[tuple[Sequence[Atom], Sequence[Atom]]] = []
+    notes = [_not_recorded(step.not_followed)] if step.not_followed else []
+    gradients: list[GradientPart] = []
+    programs = dict(walk_observed(program))
     for mark, d in enumerate(step.gradients):
-        forward, backward = run.forward(mark), run.backward(mark)
-        if forward is None:
-            notes.append(f"The {d.gradient} was not recorded, since the step takes it in a loop or a branch.")
+        calls = run.calls(mark, True)
+        if len(calls) != 1 or calls[0][1] not in programs:
+            notes.append(f"The {d.gradient} was not recorded, since values do not leave the place where it is taken.")
             continue
-        if cotangents and backward is None:
+        beside = set(programs[calls[0][1]].equations)
+        backward = [e for e, _ in run.calls(mark, False)] if cotangents else []
+        if cotangents and not (len(backward) == 1 and backward[0] in beside and backward[0].outvars):
             notes.append(f"No cotangents of the {d.gradient} were recorded, since its backward pass does not run once.")
+            backward = []
         primal = d.primal if change is None else change(d.primal)
-        differentiated = partial(_selected, d.linearized.nonzeros_out) if cotangents and backward else None
-        last = number[backward] if backward else 0
-        part = RecordedPart(
-            primal, list(addressed_values(primal)), differentiated, (number[forward],), (number[forward], last)
-        )
-        parts.append(part)
-        given.append((forward.invars, step.cotangents_of(mark, backward) if backward else ()))
+        number = partial(_selected, d.linearized.nonzeros_out) if backward else None
+        values, ((forward, path),) = list(addressed_values(primal)), calls
+        part = GradientPart(primal, values, number, step=program, path=path, forward=forward)
+        if backward:
+            part.backward, part.cotangents = backward[0], step.cotangents_of(mark, backward[0])
+        gradients.append(part)
     around = [v for v in addressed_values(program) if not any(map(run.is_pass, (*v.path, v.equation)))]
-    parts.append(RecordedPart(program, around, None, (), None))
-    parts = _parts_at(parts, at) if at else parts
-    read = list(dict.fromkeys(a for atoms in given for a in (*atoms[0], *atoms[1]) if isinstance(a, Var)))
-    *of_gradients, rest = parts
-    rest = replace(rest, program=with_results(program, (*program.outvars, *read)))
+    rest = RecordedPart(program, around, is_rest=True)
+    _keep(at, [*gradients, rest])
+    taps = replace(rest.taps, beside={p.place: p.leaving for p in gradients})
 
     def call(*inputs: Any) -> list[Any]:
-        results, summaries = rest.run(inputs)
-        values = dict(zip(read, results[len(program.outvars) :], strict=True))
-        known = lambda atoms: [values[a] if isinstance(a, Var) else a.val for a in atoms]
-        return [*(p.run(known(i), known(cts))[1] for p, (i, cts) in zip(of_gradients, given, strict=True)), summaries]
+        ran = run_with_taps(program, inputs, taps, None)
+        return [*(ran.values[p.place] for p in gradients), rest.of_run(ran)]
 
-    return PreparedRecord(step.name, parts, jax.jit(call) if compiled else call, step.inputs_of, " ".join(notes))
+    def parts_of(ran: Any) -> list[Any]:
+        *joined, of_rest = ran
+        return [*(p.split(x) for p, x in zip(gradients, joined, strict=True)), of_rest]
+
+    parts = [*gradients, rest]
+    call = jax.jit(call) if compiled else call
+    return PreparedRecord(step.name, parts, call, step.inputs_of, " ".join(notes), parts_of)
+
+
+def _not_recorded(gradients: Sequence[str]) -> str:
+    return f"Not recorded: {listed(gradients)}."
 
 
 def _selected(nonzeros: Sequence[bool], results: Sequence[Any]) -> list[Any]:
     return list(compress(results, nonzeros))  # more than these results are given
 
 
-def _parts_at(parts: Sequence[RecordedPart], at: Sequence[Address]) -> list[RecordedPart]:
-    """The parts of a step with only what addresses mean, each in the first in which it means something.
+def _keep(at: Sequence[Address], parts: Sequence[RecordedPart]) -> None:
+    """Keeps of the parts of a step only what addresses mean, each in the first part in which it means something.
 
     Raises:
       AddressError: that of the first part, if one means nothing in all of them.
     """
-    chosen: dict[int, dict[Any, None]] = {i: {} for i in range(len(parts))}
+    chosen: dict[RecordedPart, dict[Any, None]] = {part: {} for part in parts}
     for a in at:
         errors = []
-        for i, part in enumerate(parts):
+        for part in parts:
             try:
                 meant = resolve(part.program, a).values
             except AddressError as error:
                 errors.append(error)
                 continue
             if found := [v for v in meant if v in part.values]:
-                chosen[i].update(dict.fromkeys(found))
+                chosen[part].update(dict.fromkeys(found))
                 break
         else:
             raise errors[0]
-    return [replace(part, values=list(chosen[i])) for i, part in enumerate(parts)]
+    for part in parts if at else ():
+        part.values = list(chosen[part])
 
 
 def _named(a: Address) -> tuple[str, tuple[str, ...]]:

@@ -42,7 +42,7 @@ class RecordedValue:
       texts: that mean it, and which of how many; see `Evidence`.
       operation: the primitive that computes it.
       phase: 'forward', 'cotangent', or 'step' for what a training step computes besides its gradient.
-      part: a number that orders the passes of the run, and what a step computes between them.
+      around: how many parts of its order are of the training step that takes the gradient.
       expression, line: what computes it, and where.
       type: of one array of it.
       order: where it is in the run: the numbers of equations from the outermost program inwards, with a sign for each
@@ -58,7 +58,7 @@ class RecordedValue:
     texts: tuple[str, ...]
     operation: str
     phase: Phase
-    part: int
+    around: int
     expression: str
     line: str
     type: str
@@ -78,18 +78,31 @@ class RecordedValue:
         """How many arrays it was."""
         return int(np.prod(self.summaries.shape[:-1], dtype=int))
 
+    @property
+    def n_outer(self) -> int:
+        """How many axes of `summaries` are those of loops of the step around a function that it differentiates."""
+        return 0 if self.phase == "step" else sum(isinstance(part, str) for part in self.order[: self.around])
+
+    @property
+    def n_inner(self) -> int:
+        """How many of them are in one run of that function."""
+        return int(np.prod(self.summaries.shape[self.n_outer : -1], dtype=int))
+
     def events(self) -> Iterator[Occurrence]:
         """Its arrays in the order of axes."""
         lengths = self.summaries.shape[:-1]
         for i, index in enumerate(np.ndindex(*lengths)):
-            signs, key = iter(zip(index, lengths, strict=True)), []
+            signs, key = iter(zip(index, lengths, strict=True)), list[float]()
             for part in self.order:
                 if not isinstance(part, str):
                     key.append(part)
                     continue
                 at, length = next(signs)
                 key.append(length - 1 - at if part == REVERSED else at if part == ITERATION else 0)
-            yield Occurrence(self, index, i, (*key, math.inf))  # after what is inside of the equation
+            key.append(math.inf)  # after what is inside of the equation
+            if self.phase == "cotangent":  # the same way back, after the forward pass
+                key[self.around :] = [math.inf, *(-k for k in key[self.around :])]
+            yield Occurrence(self, index, i, tuple(key))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -100,7 +113,7 @@ class Occurrence:
       value: what it is one of.
       index: its iterations, and devices.
       number: its number among the value's.
-      key: orders the arrays of the forward pass as they were computed.
+      key: orders the arrays as they were computed.
     """
 
     value: RecordedValue
@@ -132,13 +145,14 @@ class Occurrence:
     @property
     def names(self) -> Iterator[str]:
         """What means this array alone: `h @ w #3/12`, be it the third of twelve in Python or iteration 2 of a scan."""
+        number, inner = self.number, self.value.n_inner
         for text in self.value.texts:
             body, _, which = text.rpartition("#")
             first, _, total = which.partition("/")
             start, step = 1, 1
             if first != "*":
                 start, *_, step = map(int, f"{first}:1".split(":")[:3] if ":" in first else (first, "1"))
-            yield f"{body}#{start + self.number * step}/{total}"
+            yield f"{body}#{start + number % inner * step}/{total}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -182,14 +196,7 @@ class RunRecord(Report, schema="record"):
     @cached_property
     def events(self) -> tuple[Occurrence, ...]:
         """All arrays in the order in which they were computed; a backward pass goes the same way back."""
-        parts: dict[int, list[Occurrence]] = {}
-        for v in self.values:
-            parts.setdefault(v.part, []).extend(v.events())
-        ordered: list[Occurrence] = []
-        for _, events in sorted(parts.items()):
-            forward = sorted(events, key=lambda e: e.key)
-            ordered += reversed(forward) if events and events[0].value.phase == "cotangent" else forward
-        return tuple(ordered)
+        return tuple(sorted((o for v in self.values for o in v.events()), key=lambda o: o.key))
 
     @property
     def summary(self) -> str:
@@ -266,7 +273,7 @@ def _written(v: RecordedValue) -> dict[str, Any]:
     return data | {"summaries": _encoded(v.summaries), "noise": _encoded(v.noise)}
 
 
-_PLAIN = ("address", "texts", "operation", "phase", "part", "expression", "line", "type", "order", "loops")
+_PLAIN = ("address", "texts", "operation", "phase", "around", "expression", "line", "type", "order", "loops")
 
 
 def _encoded(x: np.ndarray[Any, Any]) -> str:

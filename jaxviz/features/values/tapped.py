@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ import numpy as np
 from jaxviz.analysis.addressed import AddressedValue
 from jaxviz.analysis.addresses import Address, AddressError, Meant, resolve
 from jaxviz.higher_order import is_loop, is_scan
-from jaxviz.higher_order.observing import Observer, PassedIn, Place, observed_program
+from jaxviz.higher_order.observing import Observer, PassedIn, Path, Place, observed_program
 from jaxviz.higher_order.shard_map import inside
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_traced, trace_rule
@@ -134,14 +134,21 @@ def _row(stack: Any, i: Any) -> Any:
 def traced_inside(value: AddressedValue, fun: Callable[..., Any], *avals: Any) -> tuple[Program, list[Any]]:
     """A function of arrays as a program that can stand beside a value, and the arrays it closes over, which are its
     first inputs."""
-    with ExitStack() as stack:
-        for e in value.path:
-            stack.enter_context(inside(e))
+    with inside_all(value.path):
         info = compat.unknown_debug_info(len(avals), 1)
         program = read_traced(compat.trace_to_jaxpr(lambda *xs: [fun(*xs)], avals, info))
     n = len(program.constvars)
     unnamed = compat.unknown_debug_info(n + len(avals), 1)
     return with_constants_as_inputs(program, debug_info=unnamed), list(program.consts)
+
+
+@contextmanager
+def inside_all(path: Path) -> Iterator[None]:
+    """JAX's state while it traces a program inside of these equations."""
+    with ExitStack() as stack:
+        for e in path:
+            stack.enter_context(inside(e))
+        yield
 
 
 def iterations_type(value: AddressedValue) -> Any:
@@ -186,11 +193,13 @@ class Taps:
       places: the values.
       reduce: from a value, or a cotangent, to what leaves in its place; None for itself.
       barrier: whether XLA may not fuse across them.
+      beside: for other places a function of values there, whose result leaves.
     """
 
     places: Collection[Place]
     reduce: Callable[[Any], Any] | None = None
     barrier: bool = False
+    beside: Mapping[Place, tuple[Callable[..., Any], Sequence[Atom]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,18 +221,22 @@ def with_taps(
 ) -> tuple[Program, tuple[Place, ...]]:
     """The program with the vector of iterations as another input, and what leaves it as other results, with the places
     of these; `own` has an input for each place that has a cotangent."""
-    chosen = frozenset(taps.places)
+    chosen = frozenset((*taps.places, *taps.beside))
     traced: dict[Any, Program] = {}
 
     def observe(builder: Builder, place: Place, e: Equation, passed: PassedIn) -> tuple[Atom, Atom]:
         value: Atom = place[1]
 
-        def add(what: str, fun: Callable[..., Any], *operands: Atom) -> Atom:
+        def add(what: Any, fun: Callable[..., Any], *operands: Atom) -> Atom:
             key = what, compat.trace_key(), *(a.aval for a in operands)
             if key not in traced:
                 traced[key] = trace_rule(lambda *xs: [fun(*xs)], [a.aval for a in operands])
             return builder.inline(traced[key], operands)[0]
 
+        if place in taps.beside:
+            fun, operands = taps.beside[place]
+            with inside_all(place[0]):
+                return value, add(place, fun, *operands)
         if taps.barrier:
             value = add("barrier", jax.lax.optimization_barrier, value)
         tap = value if taps.reduce is None else add("reduce", taps.reduce, value)
@@ -270,7 +283,7 @@ def run_with_taps(
         outs = evaluate(tapped, [*inputs, NO_STEP, *zeros])
         return number(outs), outs
 
-    zeros = [jnp.zeros(v.aval.shape, v.aval.dtype) for v in own.values()]
+    zeros = [compat.zeros(v.aval) for v in own.values()]  # which may vary over devices
     differentiated, pull, outs = jax.vjp(run, zeros, has_aux=True)
     (pulled,) = pull(jnp.ones_like(differentiated) if cotangents is None else list(cotangents))
     found = {p: ct.astype(returned[p].dtype) for p, ct in zip(own, pulled, strict=True)}

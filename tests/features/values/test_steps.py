@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import PartitionSpec as P
 
 import jaxviz
 from jaxviz.features.values.recording import recorded
@@ -118,16 +119,98 @@ def test_addresses_mean_what_is_in_the_gradient_or_around_it():
         jaxviz.record(train_step, WS, X, at=("nothing",))
 
 
-def test_a_gradient_in_a_loop_is_said_to_be_left_out():
-    def accumulating(ws, xs):
-        gradient, _ = lax.scan(lambda g, x: (g + jax.grad(loss)(ws, x), None), jnp.zeros_like(ws), xs)
+def accumulating(ws, xs):
+    gradient, _ = lax.scan(lambda g, x: (g + jax.grad(loss)(ws, x), None), jnp.zeros_like(ws), xs)
+    return ws - 0.1 * gradient
+
+
+def test_a_gradient_in_a_loop_has_an_axis_for_it():
+    xs = jnp.stack([X, X + 1.0])
+    record = jaxviz.record(accumulating, WS, xs)
+    of_step = summaries(record, "forward", "cotangent")
+    for i, x in enumerate(xs):
+        alone = summaries(jaxviz.record(loss, WS, x), "forward", "cotangent")
+        assert of_step.keys() == alone.keys()
+        for name, of in alone.items():
+            np.testing.assert_allclose(of_step[name][i], of, rtol=1e-5, atol=1e-6, err_msg=str(name))
+    assert phases(record) == ["step", *["forward", "cotangent", "step"] * 2]
+    assert not record.note
+    series = jaxviz.growth(accumulating, WS, xs).series
+    assert [len(s.norms) for s in series] == [len(WS)] * len(series)
+
+
+def test_a_gradient_in_a_loop_is_paired_with_one_in_python():
+    def unrolled(ws, xs):
+        gradient = jnp.zeros_like(ws)
+        for i in range(3):
+            gradient = gradient + jax.grad(loss)(ws, xs[i])
         return ws - 0.1 * gradient
 
-    record = jaxviz.record(accumulating, WS, jnp.stack([X, X]))
-    assert "was not recorded, since the step takes it in a loop or a branch" in str(record)
-    assert {v.phase for v in record.values} == {"step"}
-    assert {v.expression for v in record.values} >= {"g + jax.grad(loss)(ws, x)", "ws - 0.1 * gradient"}
-    assert not any("tanh" in v.expression for v in record.values)
+    xs = jnp.stack([X, X + 1.0, X - 1.0])
+    found = jaxviz.divergence(accumulating, unrolled, WS, xs)
+    n = jaxviz.record(loss, WS, X).n_arrays
+    assert found.parting is None
+    assert sum(p.phase != "step" for p in found.partings) == 3 * n
+
+
+def trained(rate_of):
+    """Steps in a scan; in one of them the rate is another."""
+
+    def steps(ws, xs):
+        def step(ws, pair):
+            i, x = pair
+            gradient = jax.grad(loss)(ws, x)
+            return ws - rate_of(i) * gradient, None
+
+        return lax.scan(step, ws, (jnp.arange(len(xs)), xs))[0]
+
+    return steps
+
+
+def test_steps_in_a_scan_part_where_the_first_of_them_does():
+    xs = jnp.stack([X + 0.1 * i for i in range(5)])
+    a, b = trained(lambda i: jnp.where(i == 9, 0.2, 0.1)), trained(lambda i: jnp.where(i == 3, 0.2, 0.1))
+    found = jaxviz.divergence(a, b, WS, xs)
+    # All of the fourth step's gradient agrees.
+    assert found.parting.phase == "step"
+    assert found.parting.iterations == (3,)
+    n_cotangents = sum(v.n for v in jaxviz.record(loss, WS, X).values if v.phase == "cotangent")
+    before = found.partings[: found.partings.index(found.parting)]
+    assert sum(p.phase == "cotangent" and p.iterations[0] == 3 for p in before) == n_cotangents
+    assert not any(p.differs for p in before)
+
+
+def test_a_gradient_in_a_branch_and_of_devices():
+    branch = lambda ws, x: lax.cond(x[0, 0] < 0, lambda: ws - jax.grad(loss)(ws, x), lambda: ws)
+    got, want = (summaries(jaxviz.record(f, WS, X), "forward", "cotangent") for f in (branch, loss))
+    assert got.keys() == want.keys()
+    for name, of in want.items():
+        np.testing.assert_allclose(got[name], of, rtol=1e-5, atol=1e-6, err_msg=str(name))
+
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    @jax.shard_map(mesh=mesh, in_specs=(P(), P("d")), out_specs=P())
+    def parallel(ws, x):
+        return ws - lax.psum(jax.grad(lambda ws: loss(ws, x))(lax.pcast(ws, "d", to="varying")), "d")
+
+    xs = jnp.concatenate([X, X + 1.0])
+    of_devices = summaries(jaxviz.record(parallel, WS, xs), "forward", "cotangent")
+    for i, x in enumerate((X, X + 1.0)):
+        for name, of in summaries(jaxviz.record(loss, WS, x), "forward", "cotangent").items():
+            np.testing.assert_allclose(of_devices[name][i], of, rtol=1e-5, atol=1e-6, err_msg=str(name))
+
+
+def test_what_is_not_recorded_of_a_step_is_said():
+    per_example = lambda ws, xs: jax.vmap(jax.grad(loss), (None, 0))(ws, xs)
+    assert "under jax.vmap" in jaxviz.record(per_example, WS, jnp.stack([X, X])).note
+
+    def twice(ws, x):
+        _, pull = jax.vjp(lambda ws: loss(ws, x), ws)
+        return pull(1.0)[0] + pull(2.0)[0]
+
+    record = jaxviz.record(twice, WS, X)
+    assert "its backward pass does not run once" in record.note
+    assert "cotangent" not in phases(record)
 
 
 def test_a_step_survives_its_file(tmp_path):
