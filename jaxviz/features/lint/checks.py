@@ -19,7 +19,9 @@ from jaxviz.analysis.walk import defined_at, location_of
 from jaxviz.derivation import Derivation
 from jaxviz.features.flow.find import report_of
 from jaxviz.features.lint.microbatches import accumulations, nbytes_beside
+from jaxviz.features.lint.narrow_sums import find_narrow_sums
 from jaxviz.features.lint.recompute import Candidate, SavedValues, candidates, spots_of
+from jaxviz.features.lint.widened import OfTypes, find_widened
 from jaxviz.features.remat.checkpointing import checkpointed
 from jaxviz.features.remat.diff import Wrapped, wrapped_at
 from jaxviz.features.remat.forms import Trade
@@ -101,6 +103,11 @@ class LintSubject:
         return self.derivation.residuals  # type: ignore[no-any-return]
 
     @cached_property
+    def flat(self) -> Derivation:
+        """The derivation with calls of jitted functions inlined."""
+        return replace(self.derivation, primal=inlined(self.derivation.primal, (JIT.primitive,)))
+
+    @cached_property
     def search(self) -> Search:
         return Search(self.derivation, False)
 
@@ -139,7 +146,7 @@ _MEASURED = 60_000
 
 def _cheap(subject: LintSubject) -> Iterator[Advice]:
     d = subject.derivation
-    flat = replace(d, primal=inlined(d.primal, (JIT.primitive,)))
+    flat = subject.flat
     saved = SavedValues(flat, d.primal)
     matching = _Matching(subject.residuals)
     written = [c for c in candidates(saved) if _can_be_written(c)]
@@ -505,6 +512,14 @@ _FIX_DEAD = {
 }
 
 
+def _of_types(found: Callable[[LintSubject], Iterable[OfTypes]]) -> Callable[[LintSubject], Iterator[Advice]]:
+    def find(subject: LintSubject) -> Iterator[Advice]:
+        for a in found(subject):
+            yield Advice("", a.text, a.fix, a.location, a.nbytes, a.count, a.residuals)
+
+    return find
+
+
 FIND: dict[str, Callable[[LintSubject], Iterator[Advice]]] = {
     "dead-gradient": _dead,
     "layer-checkpoint": _layers,
@@ -520,6 +535,8 @@ FIND: dict[str, Callable[[LintSubject], Iterator[Advice]]] = {
         "Saved in a wider type than the values had: {}.",
         "put jax.checkpoint around the conversion together with what reads its result, or convert later.",
     ),
+    "type-widened": _of_types(lambda subject: find_widened(subject.flat)),
+    "narrow-sum": _of_types(lambda subject: find_narrow_sums(subject.flat)),
     "one-hot-kept": _of_findings(
         lambda subject: find_one_hots(subject.residuals.items),
         "Saved as one-hot rows, where the integers would do: {}.",

@@ -134,8 +134,8 @@ def lint(f: Any, *args: Any, argnums: Argnums = 0, min_nbytes: int | None = None
       *args, **kwargs: the arguments to call it with, as for `derive`.
       argnums: the positional argument or arguments to differentiate with respect to.
       min_nbytes: leaves out advice with fewer bytes at stake; by default one percent of the bytes that the gradient
-        saves, but at least 1 KiB. For captured constants the default is 1 MiB. Advice on names and on checkpoints
-        without effect is never left out.
+        saves, but at least 1 KiB. For captured constants the default is 1 MiB. Advice on names, on types and on
+        checkpoints without effect is never left out.
 
     Raises:
       the errors of `derive`.
@@ -163,4 +163,7 @@ def lint(f: Any, *args: Any, argnums: Argnums = 0, min_nbytes: int | None = None
     return LintReport(derivation.primal.name, derivation.about, tuple(shown), saved, least, few, notes)
 
 
-_OF_NO_BYTES = ("dead-gradient", "checkpoint-without-effect", "unknown-name", "unused-name", "policy-without-effect")
+_OF_NO_BYTES = (
+    "dead-gradient", "checkpoint-without-effect", "unknown-name", "unused-name", "policy-without-effect",
+    "type-widened", "narrow-sum",
+)  # fmt: skip

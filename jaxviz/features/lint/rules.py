@@ -189,6 +189,46 @@ _RULES = (
         """,
     ),
     LintRule(
+        "type-widened",
+        "values of 16 bits become float32 on the way and stay so",
+        """
+        An operation on a bfloat16 and a float32 array returns float32, and so does everything that reads its result: a
+        scale, a mask or a position encoding in float32 is enough, or a number of NumPy, as in `x / np.sqrt(64)`. A
+        number of Python changes no type. Products then read operands of twice the size, and so do those of their
+        derivatives. On a GPU they run at half the speed or less: by default JAX lets it compute them in TF32. A TPU by
+        default rounds the operands to bfloat16 again.
+
+        There is advice where a product reads what was widened, together with other values of 16 bits or after another
+        product, or where a parameter or a constant widens what is then added to results of products, as in a residual
+        stream; from a hundredth of the FLOPs or of the written bytes on. There is none on normalizations, a softmax or
+        a loss in float32, on products that add in float32, on arguments that are converted on purpose, or on data.
+
+        Convert back, `(x * scale).astype(x.dtype)`: XLA computes both in one pass. The FLOPs are those of the products
+        that read less then, in the forward and the backward pass. The bytes are those of the results of operations up
+        to the last such product, in float32 less in 16 bits, without conversions; those at stake are saved. They are
+        fewer if something asks for float32 anew on the way.
+        """,
+    ),
+    LintRule(
+        "narrow-sum",
+        "sums of many terms run in bfloat16, float16 or a narrower type",
+        """
+        A bfloat16 has 8 binary digits. A sum that is 256 times as large as a term does not change when that term is
+        added, so that 4,096 times 0.1 comes to 32 if they are added one by one. In float16 the same happens from 2,048
+        terms on. There is advice on sums of at least so many terms, by their types; it does not know the numbers.
+
+        jnp.sum and jnp.mean add in float32, and so do matrix products. These do not: sums of `jax.lax` and
+        those with `dtype=jnp.bfloat16`, `jnp.cumsum`, `jnp.einsum` over one array, scatters such as
+        `jax.ops.segment_sum`, and the carry of a loop that starts in bfloat16. The backward pass adds up the gradient
+        of a value that was broadcast, indexed or read in each iteration of a loop in the type of that value: of a bias
+        over all rows, of an embedding over all tokens, of weights over all steps.
+
+        Loops and, on a CPU, scatters add one by one. Other sums XLA adds in an order of its own, in the type that the
+        program says or a wider one: on a CPU, 4,096 equal terms came out two to five percent wrong. Let the value be
+        float32 where it is broadcast, indexed or added up, and convert the result.
+        """,
+    ),
+    LintRule(
         "one-hot-kept",
         "one-hot rows are saved where their integers would do",
         """
