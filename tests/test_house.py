@@ -163,7 +163,7 @@ BUDGETS = {
     "features/draw": 1_520,
     "features/explorer": 4_305,
     "features/flow": 1_660,
-    "features/lint": 2_260,
+    "features/lint": 2_270,
     "features/memory": 1_185,
     "features/nans": 2_730,
     "features/probes": 1_240,

@@ -62,9 +62,15 @@ def find_narrow_sums(d: Derivation) -> Iterator[OfTypes]:
             f"{2 ** int(bits + 1):,} times as large as one of them"
         )
         if _kind(s) not in ("loop", "scattered arithmetic"):
-            error += f"; added in pairs, the sum may be wrong by {100 * math.ceil(math.log2(s.terms)) * 2**-bits:.1f} %"
+            share = 100 * math.ceil(math.log2(s.terms)) * 2**-bits
+            error += f"; added in pairs, the sum may be wrong by {share:.1f} % of the sum of their magnitudes"
         text = f"The {'backward' if s.is_backward else 'forward'} pass sums {many} in {dtype.name} for {of}. {error}."
-        yield OfTypes(text, _fix(s, written, dtype.name), where, 0, len(same))
+        library = naming.library(s.term, s.within)
+        in_library = (
+            f"it is on a line of a library ({library}): where this matters, compute that part on a line of yours, in "
+            "float32, and convert the result."
+        )
+        yield OfTypes(text, in_library if library else _fix(s, dtype.name), where, 0, len(same))
 
 
 def _kind(s: _Sum) -> str:
@@ -136,7 +142,7 @@ def _added(scan: Equation) -> Iterator[tuple[Equation, Equation]]:
             yield add, made.get(term, add)
 
 
-def _fix(s: _Sum, written: str, narrow: str) -> str:
+def _fix(s: _Sum, narrow: str) -> str:
     kind, back = _kind(s), f".astype(jnp.{narrow})"
     if kind == "loop":
         if s.is_backward:

@@ -146,7 +146,7 @@ def passes(d: Derivation) -> list[Program]:
     return [d.forward] if d.no_reverse_mode is not None else [d.forward, d.backward]
 
 
-class _Walk:
+class _Spread:
     def __init__(self, d: Derivation):
         self.d, self.naming, self.found = d, naming_of(d), dict[Equation, Wide]()
         self.made: dict[Atom, tuple[Equation, tuple[Equation, ...]]] = {}
@@ -303,8 +303,8 @@ def find_widened(d: Derivation) -> Iterator[OfTypes]:
     """What becomes float32 on the way and stays so, in a derivation with jitted functions inlined."""
     if not has_narrow(d):
         return
-    walk = _Walk(d)
-    roots = [w for w in walk.found.values() if w.merged is None and not w.is_stored]
+    spread = _Spread(d)
+    roots = [w for w in spread.found.values() if w.merged is None and not w.is_stored]
     roots = [w for w in roots if w.is_multiplied or (w.is_joined and w.is_by_parameter and not w.is_asked)]
     if not roots:
         return
@@ -324,7 +324,7 @@ def find_widened(d: Derivation) -> Iterator[OfTypes]:
         where = location_of(first.seed, first.within)
         is_much = sum(flops) > _SHARE * total.flops or sum(more) > _SHARE * total.bytes_written
         if where is not None and is_much:
-            yield _advice(first, walk, where, flops, more, size, saved, len(same))
+            yield _advice(first, spread, where, flops, more, size, saved, len(same))
 
 
 def _is_narrow_then(r: Residual, counted: set[Equation]) -> bool:
@@ -344,18 +344,18 @@ def _wide_nbytes(p: CostPart) -> int:
 
 
 def _advice(
-    w: Wide, walk: _Walk, where: Location, flops: Sequence[int], more: Sequence[int], size: int,
+    w: Wide, spread: _Spread, where: Location, flops: Sequence[int], more: Sequence[int], size: int,
     saved: tuple[Residual, ...], count: int,
 ) -> OfTypes:  # fmt: skip
     narrow, reads = jnp.dtype(w.narrow).name, w.promoting if w.partner_is else None
-    made = walk.named(reads or w.seed)
+    made = spread.named(reads or w.seed)
     if w.is_asked or not w.partner_is:
         text = f"`{made}` is float32, computed from {narrow}"
     else:
         text = f"`{made}` is float32, since {w.partner_is} is, although the other operand is {narrow}"
-    last = next((e for e in reversed(w.computed) if e in w.counted and walk.location(e) is not None), None)
-    if last is not None and (end := walk.location(last)) is not None:
-        text += f"; so is what follows, as far as `{walk.named(last)}` ({short_location(end)})"
+    last = next((e for e in reversed(w.computed) if e in w.counted and spread.location(e) is not None), None)
+    if last is not None and (end := spread.location(last)) is not None:
+        text += f"; so is what follows, as far as `{spread.named(last)}` ({short_location(end)})"
     text += "."
     if sum(flops):
         text += f" Products of {format_flops(flops[0])} forward and {format_flops(flops[1])} backward read float32."
@@ -364,10 +364,10 @@ def _advice(
         f"forward and {format_bytes(more[1])} less backward in {narrow}"
         f"{f', {format_bytes(size)} of it saved' if size else ''}."
     )
-    return OfTypes(text, _fix(w, walk, made, f"jnp.{narrow}"), where, size, count, saved)
+    return OfTypes(text, _fix(w, spread, made, f"jnp.{narrow}"), where, size, count, saved)
 
 
-def _fix(w: Wide, walk: _Walk, made: str, narrow: str) -> str:
+def _fix(w: Wide, spread: _Spread, made: str, narrow: str) -> str:
     if not w.is_asked and w.promoting is not None and is_product(w.promoting):
         operand = w.partner_is or "the operand in float32"
         if operand == CARRIED:
@@ -376,7 +376,7 @@ def _fix(w: Wide, walk: _Walk, made: str, narrow: str) -> str:
     if not w.is_asked:
         return f"convert it back there: `({made}).astype({narrow})`."
     assert w.first is not None
-    product, at = walk.named(w.first), walk.location(w.first)
+    product, at = spread.named(w.first), spread.location(w.first)
     there = f"`{product}`{f' ({short_location(at)})' if at is not None else ''}"
     if w.converts_operands:
         return f"in {there}, multiply the values in {narrow}, and convert the product."
