@@ -15,6 +15,7 @@ from jaxviz.features.values.recording import SEEDS, recorded, squares
 from jaxviz.features.values.records import Occurrence, RecordedValue, RunRecord, load_records
 from jaxviz.features.values.summaries import BAD, BITS, NORM, SKETCH, moved
 from jaxviz.higher_order.checkpoint import CHECKPOINT
+from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import counted, listed
@@ -364,6 +365,8 @@ def divergence(
 
 def _changed(x: Any, against: str) -> Any:
     is_real = isinstance(x, float) or (hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating))
+    if not compat.is_array_like(x):
+        return x
     if against == "unsharded":
         return jax.device_put(x, jax.devices()[0]) if isinstance(x, jax.Array) else x
     if against == "perturbed":

@@ -28,9 +28,10 @@ from jaxviz.higher_order.shard_map import axes_of_devices
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.syntax import Atom, Equation, Program
-from jaxviz.ir.trace import trace_call
+from jaxviz.ir.trace import trace_call, with_fixed
 from jaxviz.ir.usage import check_values
 from jaxviz.report.tables import listed, short_location
+from jaxviz.transforms.driver import select
 
 # --- recording --------------------------------------------------------------------------------------------------------
 
@@ -272,7 +273,12 @@ def prepared(
       change: what is done first to the program that is differentiated.
     """
     check_values("record", (args, kwargs))
-    traced = trace_call(fun, args, kwargs)
+    is_input = [compat.is_array_like(x) for x in jax.tree.leaves((args, kwargs))]
+    if all(is_input):
+        traced = trace_call(fun, args, kwargs)
+    else:  # a model of Equinox holds functions
+        call_of_arrays, arrays, info = with_fixed(fun, args, kwargs, is_input)
+        traced = trace_call(call_of_arrays, arrays, debug_info=info)
     program, note = traced.program, ""
     if not has_aux and not is_loss(program) and takes_gradient(program):
         step = trace_training_step(fun, args, kwargs)
@@ -286,7 +292,7 @@ def prepared(
     number = number_of(found, has_aux, "record with cotangents=True") if cotangents else None
     part = RecordedPart(program, _meant(program, at), number)
     call = lambda *inputs: [part.run(inputs)]
-    inputs = lambda args, kwargs: jax.tree.leaves((args, kwargs))
+    inputs = lambda args, kwargs: select(is_input, jax.tree.leaves((args, kwargs)))
     return PreparedRecord(program.name, [part], jax.jit(call) if compiled else call, inputs, note)
 
 

@@ -231,6 +231,29 @@ def test_a_loss_with_a_gradient_in_it_is_a_loss():
     assert phases(record) == ["forward", "cotangent"]
 
 
+def test_a_model_that_holds_functions(tmp_path):
+    eqx = pytest.importorskip("equinox")  # the newest JAX is tested without libraries
+    model = eqx.nn.MLP(3, 1, 4, 1, key=jax.random.key(0))
+    of_model = lambda m, x: jnp.sum(jax.vmap(m)(x) ** 2)
+
+    @eqx.filter_jit
+    def step(m, x):
+        gradient = eqx.filter_grad(of_model)(m, x)
+        return eqx.apply_updates(m, jax.tree.map(lambda g: -0.1 * g, gradient))
+
+    record = jaxviz.record(step, model, X)
+    assert phases(record) == ["forward", "cotangent", "step"]
+    got, want = (summaries(r, "forward", "cotangent") for r in (record, jaxviz.record(of_model, model, X)))
+    assert got.keys() == want.keys()
+    for name, of in want.items():
+        np.testing.assert_allclose(got[name], of, rtol=1e-5, atol=1e-6, err_msg=str(name))
+    for against in ("perturbed", "op-by-op"):
+        assert jaxviz.divergence(step, model, X, against=against).parting is None
+    recorder = jaxviz.Recorder(tmp_path / "a.jaxviz")
+    assert isinstance(recorder(step, recorder(step, model, X), X), eqx.nn.MLP)
+    assert len(load_records(recorder.path)) == 2
+
+
 # --- files of calls ---------------------------------------------------------------------------------------------------
 
 
