@@ -31,7 +31,7 @@ from .features.explorer.explore import explore as explore
 from .features.explorer.widget import Explorer as Explorer
 from .features.flow.find import gradient_flow as gradient_flow
 from .features.flow.report import GradientFlow as GradientFlow
-from .features.lint.checks import Advice as Advice
+from .features.lint.advice import Advice as Advice
 from .features.lint.report import LintReport as LintReport
 from .features.lint.report import lint as lint
 from .features.lint.rules import LINT_RULES as LINT_RULES

@@ -18,10 +18,11 @@ from jaxviz.analysis.naming import ROOM_IN_SENTENCE
 from jaxviz.analysis.walk import defined_at, location_of
 from jaxviz.derivation import Derivation
 from jaxviz.features.flow.find import report_of
+from jaxviz.features.lint.advice import Advice
 from jaxviz.features.lint.microbatches import accumulations, nbytes_beside
 from jaxviz.features.lint.narrow_sums import find_narrow_sums
 from jaxviz.features.lint.recompute import Candidate, SavedValues, candidates, spots_of
-from jaxviz.features.lint.widened import OfTypes, find_widened
+from jaxviz.features.lint.widened import find_widened
 from jaxviz.features.remat.checkpointing import checkpointed
 from jaxviz.features.remat.diff import Wrapped, wrapped_at
 from jaxviz.features.remat.forms import Trade
@@ -41,55 +42,8 @@ from jaxviz.ir.expressions import expression_at
 from jaxviz.ir.origin import Location, library_line, own_line
 from jaxviz.ir.own_code import is_own
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program
-from jaxviz.report.data import Data
-from jaxviz.report.tables import counted, format_bytes, listed, nbytes, repeated, short_location, wrapped
+from jaxviz.report.tables import counted, format_bytes, listed, nbytes, repeated, short_location
 from jaxviz.transforms.inline import inlined
-
-
-@dataclass(frozen=True, eq=False)
-class Advice(Data):
-    """One piece of advice.
-
-    >>> for advice in jaxviz.lint(loss, params, x):
-    ...     print(advice.rule, advice.location, advice.nbytes, advice.fix)
-
-    Args:
-      rule: the id of the rule in `LINT_RULES`.
-      text: what the rule found, in a sentence or two.
-      fix: what to write instead.
-      location: the user's line.
-      nbytes: the bytes at stake, summed over all times that the line runs; 0 for advice that is not about bytes.
-      count: how often the rule applies on that line.
-      residuals: the residuals concerned.
-      unread_nbytes: further bytes of values that the backward pass does not read, so that XLA drops them anyway.
-    """
-
-    rule: str
-    text: str
-    fix: str
-    location: Location
-    nbytes: int = 0
-    count: int = 1
-    residuals: tuple[Residual, ...] = ()
-    unread_nbytes: int = 0
-
-    @property
-    def head(self) -> str:
-        """`cheap-recompute at model.py:12 in layer, 12 ×: 96.0 KiB`."""
-        where = f"{short_location(self.location)} in {self.location.function}"
-        size = f": {format_bytes(self.nbytes)}" if self.nbytes else ""
-        return f"{self.rule} at {where}{f', {self.count:,} ×' if self.count > 1 else ''}{size}"
-
-    def __str__(self) -> str:
-        return "\n".join([self.head, *(wrapped(part) for part in (self.text, f"Instead: {self.fix}"))])
-
-    __repr__ = __str__
-
-    _data = ("rule", "text", "fix", "location", "nbytes", "count", "unread_nbytes", "residuals=_names")
-
-    @property
-    def _names(self) -> list[str]:
-        return [r.name for r in self.residuals]
 
 
 @dataclass(frozen=True, eq=False)
@@ -512,14 +466,6 @@ _FIX_DEAD = {
 }
 
 
-def _of_types(found: Callable[[LintSubject], Iterable[OfTypes]]) -> Callable[[LintSubject], Iterator[Advice]]:
-    def find(subject: LintSubject) -> Iterator[Advice]:
-        for a in found(subject):
-            yield Advice("", a.text, a.fix, a.location, a.nbytes, a.count, a.residuals)
-
-    return find
-
-
 FIND: dict[str, Callable[[LintSubject], Iterator[Advice]]] = {
     "dead-gradient": _dead,
     "layer-checkpoint": _layers,
@@ -535,8 +481,8 @@ FIND: dict[str, Callable[[LintSubject], Iterator[Advice]]] = {
         "Saved in a wider type than the values had: {}.",
         "put jax.checkpoint around the conversion together with what reads its result, or convert later.",
     ),
-    "type-widened": _of_types(lambda subject: find_widened(subject.flat)),
-    "narrow-sum": _of_types(lambda subject: find_narrow_sums(subject.flat)),
+    "type-widened": lambda subject: find_widened(subject.flat),
+    "narrow-sum": lambda subject: find_narrow_sums(subject.flat),
     "one-hot-kept": _of_findings(
         lambda subject: find_one_hots(subject.residuals.items),
         "Saved as one-hot rows, where the integers would do: {}.",

@@ -19,7 +19,8 @@ from jaxviz.analysis.grouping import grouped
 from jaxviz.analysis.naming import IN_DERIVATIVE, ROOM_IN_SENTENCE, naming_of
 from jaxviz.analysis.walk import location_of, primal_equation, with_holders
 from jaxviz.derivation import Derivation
-from jaxviz.features.lint.widened import OfTypes, has_narrow, passes
+from jaxviz.features.lint.advice import Advice
+from jaxviz.features.lint.widened import has_narrow, passes
 from jaxviz.higher_order import carried, is_scan, scan_length
 from jaxviz.ir.primitives import keeps_numbers, plain
 from jaxviz.ir.syntax import Atom, Equation, Program
@@ -36,7 +37,7 @@ class _Sum:
     is_backward: bool
 
 
-def find_narrow_sums(d: Derivation) -> Iterator[OfTypes]:
+def find_narrow_sums(d: Derivation) -> Iterator[Advice]:
     """The sums of a gradient that run in a narrow type over many terms.
 
     Args:
@@ -70,7 +71,7 @@ def find_narrow_sums(d: Derivation) -> Iterator[OfTypes]:
             f"it is on a line of a library ({library}): where this matters, compute that part on a line of yours, in "
             "float32, and convert the result."
         )
-        yield OfTypes(text, in_library if library else _fix(s, dtype.name), where, 0, len(same))
+        yield Advice("", text, in_library if library else _fix(s, dtype.name), where, 0, len(same))
 
 
 def _kind(s: _Sum) -> str:

@@ -9,7 +9,8 @@ from typing import Any, overload
 from jaxviz.analysis.budgets import read_size
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.arguments import Argnums
-from jaxviz.features.lint.checks import FIND, Advice, LintSubject
+from jaxviz.features.lint.advice import Advice
+from jaxviz.features.lint.checks import FIND, LintSubject
 from jaxviz.features.lint.rules import LINT_RULES
 from jaxviz.features.residuals.saved_bytes import SavedBytes
 from jaxviz.ir.boundary import api_boundary

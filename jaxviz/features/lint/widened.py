@@ -20,6 +20,7 @@ from jaxviz.analysis.naming import ROOM_IN_SENTENCE, naming_of
 from jaxviz.analysis.walk import location_of, primal_equation
 from jaxviz.derivation import Derivation
 from jaxviz.features.cost.parts import CostPart, parts, total_of
+from jaxviz.features.lint.advice import Advice
 from jaxviz.features.residuals.residual import Residual
 from jaxviz.higher_order import bodies, carried, is_loop
 from jaxviz.ir.origin import Location
@@ -29,18 +30,6 @@ from jaxviz.report.tables import format_bytes, format_flops, nbytes, short_locat
 
 _SHARE = 0.01
 """There is advice if products of this share of all FLOPs are wide, or as much of all bytes is written in excess."""
-
-
-@dataclass(frozen=True)
-class OfTypes:
-    """What was found about types on a line; the fields are those of `Advice`."""
-
-    text: str
-    fix: str
-    location: Location
-    nbytes: int = 0
-    count: int = 1
-    residuals: tuple[Residual, ...] = ()
 
 
 @dataclass(eq=False)
@@ -299,7 +288,7 @@ class _Spread:
         return f"`{name}`" if name and " in " not in name else ""
 
 
-def find_widened(d: Derivation) -> Iterator[OfTypes]:
+def find_widened(d: Derivation) -> Iterator[Advice]:
     """What becomes float32 on the way and stays so, in a derivation with jitted functions inlined."""
     if not has_narrow(d):
         return
@@ -346,7 +335,7 @@ def _wide_nbytes(p: CostPart) -> int:
 def _advice(
     w: Wide, spread: _Spread, where: Location, flops: Sequence[int], more: Sequence[int], size: int,
     saved: tuple[Residual, ...], count: int,
-) -> OfTypes:  # fmt: skip
+) -> Advice:  # fmt: skip
     narrow, reads = jnp.dtype(w.narrow).name, w.promoting if w.partner_is else None
     made = spread.named(reads or w.seed)
     if w.is_asked or not w.partner_is:
@@ -364,7 +353,7 @@ def _advice(
         f"forward and {format_bytes(more[1])} less backward in {narrow}"
         f"{f', {format_bytes(size)} of it saved' if size else ''}."
     )
-    return OfTypes(text, _fix(w, spread, made, f"jnp.{narrow}"), where, size, count, saved)
+    return Advice("", text, _fix(w, spread, made, f"jnp.{narrow}"), where, size, count, saved)
 
 
 def _fix(w: Wide, spread: _Spread, made: str, narrow: str) -> str:
