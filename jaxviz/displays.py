@@ -16,6 +16,7 @@ _PLACES = {
     "one block of the compiled stage": "jaxviz.xla.explorer_stage.one_block:one_block_of",
     "report of a jitted function": "jaxviz.xla.compilations.compiled:report_compiled",
     "stepper at the origin of a NaN": "jaxviz.features.debugger.start:step_to",
+    "stepper where runs part": "jaxviz.features.debugger.start:step_to_parting",
     "output of a NaN's report": "jaxviz.features.debugger.widget:show_report",
     "plot of a watch": "jaxviz.features.probes.widget:LivePlot",
     "widget of a stepper": "jaxviz.features.debugger.widget:StepperWidget",

@@ -21,6 +21,7 @@ Units = tuple[tuple[str, float], ...]
 BYTES: Units = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 FLOPS: Units = (("PFLOP", 1e15), ("TFLOP", 1e12), ("GFLOP", 1e9), ("MFLOP", 1e6), ("kFLOP", 1e3), ("FLOP", 1))
 COUNTS: Units = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1))
+NUMBERS: Units = (("", 1),)
 SECONDS: Units = (("s", 1), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 
 
@@ -32,16 +33,18 @@ class Axis:
       label: what it shows, such as 'modelled peak of the gradient'.
       units: the units of its numbers, the largest first, with their sizes.
       written: formats one of them exactly.
+      whole: whether it counts something, so that there is nothing between its ticks 0 and 1.
     """
 
     label: str
     units: Units
     written: Callable[..., str]
+    whole: bool = False
 
     def ticks(self, top: float, most: int) -> list[tuple[float, str]]:
         """Round numbers from 0 to `top`, with their texts: at most `most` of them above 0, in one unit."""
         unit, size = next(((u, s) for u, s in self.units if top >= s), self.units[-1])
-        step = _round_step(top / size, most)
+        step = max(_round_step(top / size, most), 1 / size if self.whole else 0)
         n = int(top / size / step + 1e-9)
         return [(i * step * size, f"{i * step:g} {unit}".rstrip() if i else "0") for i in range(n + 1)]
 
@@ -457,4 +460,120 @@ class Chain:
         return f"{self.title}, in {counted(len(self.stops), 'step')}: {way or 'nothing'}"
 
 
-Chart = OverTime | TradeOff | FlameGraph | Bars | Lanes | Chain
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Amounts along a run.
+
+    Args:
+      points: places and amounts. Of 0 the place is the lowest line; what is not finite is left out.
+      kind: a key of `kinds.COLOURS`.
+      name: what it is in a word, in text; '' for one that is drawn thin, to compare with.
+      label: what it is, in the legend.
+      is_line: whether the points are joined.
+    """
+
+    points: Sequence[tuple[float, float]]
+    kind: str
+    name: str = ""
+    label: str = ""
+    is_line: bool = True
+
+    @property
+    def finite(self) -> list[tuple[float, float]]:
+        return [(x, y) for x, y in self.points if math.isfinite(y)]
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Amounts along a run, on a logarithmic axis.
+
+    Args:
+      curves: the amounts.
+      title: what is shown.
+      x: the axis along the run.
+      y: what the amounts are.
+      marks: places with a line across, each with a text.
+      level: an amount with a line across, with a text.
+      notes: further lines.
+    """
+
+    curves: Sequence[Curve]
+    title: str
+    x: Axis
+    y: str
+    marks: Sequence[tuple[float, str]] = ()
+    level: tuple[float, str] | None = None
+    notes: Sequence[str] = ()
+
+    @cached_property
+    def _amounts(self) -> list[float]:
+        beside = [self.level[0] / 10, self.level[0] * 10] if self.level else []  # room for its text
+        return [*(y for c in self.curves for _, y in c.finite), *beside]
+
+    @property
+    def named(self) -> list[Curve]:
+        """The curves that are not only there to compare with."""
+        return [c for c in self.curves if c.name]
+
+    @property
+    def width(self) -> float:
+        """The last place; 0 is the first."""
+        return max((x for c in self.curves for x, _ in c.points), default=0)
+
+    @cached_property
+    def decades(self) -> tuple[int, int]:
+        """The powers of ten between which all amounts but 0 are."""
+        logs = [math.log10(y) for y in self._amounts if y > 0]
+        low = math.floor(min(logs, default=0) + 1e-9)
+        return low, max(math.ceil(max(logs, default=0) - 1e-9), low + 1)
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(c.finite for c in self.curves)
+
+    def height(self, amount: float) -> float:
+        """Where an amount is, from 0 at the bottom to 1."""
+        (low, high), has_zero = self.decades, 0 in self._amounts
+        below = (high - low) / 8 if has_zero else 0.0
+        at = math.log10(amount) if amount > 0 else low - below
+        return (at - low + below) / (high - low + below)
+
+    def ticks(self, most: int) -> list[tuple[float, str]]:
+        """Powers of ten with their texts, at most so many, and 0 if that occurs."""
+        low, high = self.decades
+        step = next(n for n in (1, 2, 3, 5, 10, 20, 50) if (high - low) // n < most)
+        powers = [n for n in range(low, high + 1) if n % step == 0]
+        return [*([(0.0, "0")] if 0 in self._amounts else []), *((10.0**n, _power(n)) for n in powers)]
+
+    @property
+    def sentence(self) -> str:
+        if self.is_empty:
+            return f"{self.title}: nothing"
+        ranges = [(c, [y for _, y in c.finite]) for c in self.named if c.finite]
+        said = [f"{c.label or c.name} from {min(ys):.3g} to {max(ys):.3g}" for c, ys in ranges]
+        return "; ".join([f"{self.title}, {self.y}: {', '.join(said)}", *(text for _, text in self.marks)])
+
+    def text(self, width: int = 60) -> str:
+        """A line of text for each curve that has a name, and what the heights mean."""
+        room = max((len(c.name) for c in self.named), default=0) + 2
+        n = min(width, int(self.width) + 1)
+        lines = []
+        for c in self.named:
+            heights = [-1.0] * n
+            for x, y in c.finite:
+                column = int(x * n / (self.width + 1))
+                heights[column] = max(heights[column], self.height(y))
+            bars = "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * h))] if h >= 0 else " " for h in heights)
+            lines.append(f"{c.name:{room}}{bars}".rstrip())
+        least = "0" if 0 in self._amounts else _power(self.decades[0])
+        return "\n".join([*lines, f"{'':{room}}▁ {least} to █ {_power(self.decades[1])}, {self.y}"])
+
+
+def _power(n: int) -> str:
+    """A power of ten."""
+    if -3 < n < 4:
+        return f"{10.0**n:,g}"
+    return "10" + str(n).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+Chart = OverTime | TradeOff | FlameGraph | Bars | Lanes | Chain | Curves

@@ -1,5 +1,6 @@
 """Charts as matplotlib figures, and `CellFigure`: a figure that a notebook displays."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import singledispatch
@@ -16,7 +17,7 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.spines import Spine
 from matplotlib.text import Text
 
-from jaxviz.report.charts import TIME, Axis, Bars, Chain, Chart, FlameGraph, Lanes, OverTime, TradeOff
+from jaxviz.report.charts import TIME, Axis, Bars, Chain, Chart, Curves, FlameGraph, Lanes, OverTime, TradeOff
 from jaxviz.report.inks import INK, ON_ANY_PAGE
 from jaxviz.report.kinds import COLOURS
 from jaxviz.report.tables import format_bytes, printable
@@ -248,6 +249,46 @@ def _(chart: Lanes, axes: Axes | None = None) -> Figure:
 
 
 @plot.register
+def _(chart: Curves, axes: Axes | None = None) -> Figure:
+    """Lines or points along a run, with the texts of marks above them and the legend below."""
+    axes = _own(axes, 8, 4.4)
+    for c in chart.curves:
+        axes.plot(
+            [x for x, _ in c.points], [chart.height(y) if math.isfinite(y) else math.nan for _, y in c.points],
+            ".-" if c.is_line else ".", color=COLOURS[c.kind], linewidth=1.8 if c.name else 0.8,
+            markersize=0 if not c.name else 3 if c.is_line else 5, alpha=1 if c.name else 0.4,
+            label=printable(c.label, 90) or None,
+        )  # fmt: skip
+    if chart.level is not None:
+        value, said = chart.level
+        axes.axhline(chart.height(value), color=rcParams["axes.edgecolor"], linewidth=0.8, linestyle=":")
+        axes.annotate(
+            said, (1, chart.height(value)), (0, 3), axes.get_yaxis_transform(), "offset points", ha="right", fontsize=8,
+        )  # fmt: skip
+    width = chart.width or 1
+    for row, (x, said) in enumerate(reversed(chart.marks)):
+        axes.axvline(x, color=rcParams["axes.edgecolor"], linewidth=0.8)
+        axes.annotate(
+            printable(said, 90), (x, 1), (0, 4 + 12 * row), axes.get_xaxis_transform(), "offset points",
+            ha="left" if x < 0.3 * width else "right" if x > 0.7 * width else "center", fontsize=8, parse_math=False,
+        )  # fmt: skip
+    axes.set_xlim(-0.02 * width, 1.02 * width)
+    axes.set_ylim(-0.02, 1.04)
+    axes.set_yticks(*zip(*((chart.height(value), text) for value, text in chart.ticks(7)), strict=True))
+    axes.grid(axis="y", alpha=0.25)
+    _ticks(axes.set_xticks, chart.x, chart.width)
+    axes.set_xlabel(chart.x.label)
+    axes.set_ylabel(chart.y)
+    for note in chart.notes:
+        axes.plot([], [], " ", label=printable(note, 90))
+    if any(c.label for c in chart.named) or chart.notes:
+        below = {"loc": "upper left", "bbox_to_anchor": (0, -0.16), "frameon": False, "fontsize": 8}
+        for text in axes.legend(**below).get_texts():
+            text.set_parse_math(False)
+    return _titled(axes, chart.title, 6 + 12 * len(chart.marks))
+
+
+@plot.register
 def _(chart: Chain, axes: Axes | None = None) -> Figure:
     """Places below each other, joined by a line."""
     shown = chart.shown
@@ -282,7 +323,7 @@ def _ticks(set_ticks: Callable[..., Any], axis: Axis, top: float) -> None:
     set_ticks(values, texts)
 
 
-def _titled(axes: Axes, title: str) -> Figure:
-    axes.set_title(title, loc="left", fontsize=10, parse_math=False)
+def _titled(axes: Axes, title: str, pad: float | None = None) -> Figure:
+    axes.set_title(title, loc="left", fontsize=10, parse_math=False, pad=pad)
     axes.spines[["top", "right"]].set_visible(False)
     return cast("Figure", axes.figure)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import singledispatch
 
-from jaxviz.report.charts import TIME, Axis, Bars, Chain, Chart, FlameGraph, Lanes, OverTime, TradeOff
+from jaxviz.report.charts import TIME, Axis, Bars, Chain, Chart, Curves, FlameGraph, Lanes, OverTime, TradeOff
 from jaxviz.report.inks import INK
 from jaxviz.report.kinds import COLOURS
 from jaxviz.report.tables import format_bytes, printable
@@ -258,6 +258,63 @@ def _(chart: TradeOff) -> str:
         drawn.append(_text(0, y + 13, f"─ {chart.note}", dim=True))
         y += _LINE
     return _svg(chart, y + 4, drawn)
+
+
+@svg.register
+def _(chart: Curves) -> str:
+    """Lines or points along a run, with the texts of marks above them."""
+    if chart.is_empty:
+        return ""
+    y0, tall = 42.0 + 15 * len(chart.marks), 130.0
+    base, right = y0 + tall, WIDTH - 8.0
+    ticks = chart.ticks(5)
+    y_at = lambda height: base - tall * height
+    drawn, left = _levels([(chart.height(value), text) for value, text in ticks], y_at, right)
+    x_of = lambda place: left + 8 + (right - left - 16) * place / (chart.width or 1)
+    drawn += [
+        _text(0, 33, f"↑ {chart.y}", dim=True),
+        _text(WIDTH, base + 31, f"{chart.x.label} →", "end", dim=True),
+        _line(left, base, right, base),
+        *_below(chart.x, chart.width, base, x_of),
+    ]
+    for c in chart.curves:
+        places = [(x_of(x), y_at(chart.height(y))) for x, y in c.finite]
+        drawn.append((_joined if c.is_line else _dotted)(places, COLOURS[c.kind], bool(c.name)))
+    if chart.level is not None:
+        value, said = chart.level
+        y = y_at(chart.height(value))
+        drawn += [_line(left, y, right, y, dashed=True), f"<g {_HALO}>{_text(right, y - 4, said, 'end', dim=True)}</g>"]
+    for i, (place, said) in enumerate(chart.marks):
+        x, y, said = x_of(place), 48.0 + 15 * i, fitted(said, int(WIDTH / _COLUMN))
+        half = _COLUMN * columns(said) / 2
+        drawn.append(_line(x, y + 4, x, base))
+        drawn.append(f"<g {_HALO}>{_text(min(max(x, half), WIDTH - half), y, said, 'middle')}</g>")
+    room = int((WIDTH - 16) / _COLUMN)
+    keys, y = _legend([(fitted(c.label, room), c.kind) for c in chart.named if c.label], base + 36)
+    for note in chart.notes:
+        keys.append(_text(0, y + 13, fitted(note, int(WIDTH / _COLUMN)), dim=True))
+        y += _LINE
+    return _svg(chart, y + 4, [*drawn, *keys])
+
+
+def _joined(places: Sequence[tuple[float, float]], colour: str, is_main: bool) -> str:
+    """A line through places; of those in one column of pixels, the highest."""
+    highest: dict[int, tuple[float, float]] = {}
+    for x, y in sorted(places):
+        if int(x / 2) not in highest or y < highest[int(x / 2)][1]:
+            highest[int(x / 2)] = x, y
+    path = "L".join(f"{x:.1f} {y:.1f}" for x, y in highest.values())
+    style = 'stroke-width="2"' if is_main else 'stroke-opacity="0.4"'
+    if len(highest) < 2:
+        return _dotted(places, colour, is_main)
+    return f'<path d="M{path}" fill="none" stroke="{colour}" stroke-linejoin="round" {style}/>'
+
+
+def _dotted(places: Sequence[tuple[float, float]], colour: str, is_main: bool) -> str:
+    """Points at places, one for each pixel."""
+    path = "".join(f"M{x} {y}h0" for x, y in dict.fromkeys((round(x), round(y)) for x, y in places))
+    wide = 4 if is_main else 2
+    return f'<path d="{path}" stroke="{colour}" stroke-width="{wide}" stroke-linecap="round"/>' if path else ""
 
 
 @svg.register

@@ -1,6 +1,7 @@
 """Charts: the same amounts in each way of drawing. Ticks and lines of text are in a transcript."""
 
 import html
+import math
 import re
 from itertools import combinations
 
@@ -9,12 +10,15 @@ import pytest
 from jaxviz.report.charts import (
     BYTES,
     FLOPS,
+    NUMBERS,
     SIZE,
     TIME,
     Axis,
     Bars,
     Chain,
     ChainLink,
+    Curve,
+    Curves,
     FlameGraph,
     Lanes,
     OverlaidLine,
@@ -82,6 +86,38 @@ def texts_of(figure):
     return [(t.get_text(), t.get_window_extent()) for t in shown if t.get_text()]
 
 
+STEP = Axis("step", NUMBERS, str, whole=True)
+CURVES = Curves(
+    [
+        Curve([(i, 10.0 ** (i / 4 - 5)) for i in range(40)], "forward", "value", "the value of a long expression " * 2),
+        Curve([(i, 0.0 if i < 20 else math.inf) for i in range(40)], "backward", "cotangent", "its cotangent"),
+        Curve([(i, 1.0) for i in range(40)], "forward"),
+    ],
+    "norms", STEP, "norm", [(0, "the first"), (1, "nearly the first"), (39, "the last of all")], (1e-3, "little"),
+    ["a note"],
+)  # fmt: skip
+
+
+def test_curves_in_text_are_as_high_as_in_both_drawings():
+    value, cotangent, scale = CURVES.text(8).splitlines()
+    assert value == "value      ▂▃▄▅▆▇▇█"
+    assert cotangent == "cotangent  ▁▁▁▁"  # what is not finite is left out, and the third curve has no name
+    assert scale == "           ▁ 0 to █ 10⁵, norm"
+    axes = plot(CURVES).axes[0]
+    heights = [CURVES.height(y) for _, y in CURVES.curves[0].points]
+    assert list(axes.lines[0].get_ydata()) == heights
+    assert heights == sorted(heights)
+    assert [t.get_text() for t in axes.get_yticklabels()] == [text for _, text in CURVES.ticks(7)]
+    assert CURVES.ticks(7)[:2] == [(0.0, "0"), (1e-4, "10⁻⁴")]
+    assert CURVES.sentence.startswith(f"norms, norm: {CURVES.curves[0].label} from 1e-05 to 5.62e+04")
+    assert CURVES.sentence.endswith("; the first; nearly the first; the last of all")
+
+
+def test_what_is_counted_has_no_tick_between_two_of_it():
+    assert STEP.ticks(2, 5) == [(0, "0"), (1, "1"), (2, "2")]
+    assert Axis("time", NUMBERS, str).ticks(2, 5)[1] == (0.5, "0.5")
+
+
 BARS = [(f"line {i}: jnp.tanh(x @ w)", 3 * 2**i, kind) for i in range(12) for kind in ("before", "after")]
 STOPS = [ChainLink(f"model.py:{i}", "y = jnp.log(x) " * 9, "log → -inf in f32[2]", "NaN") for i in range(30)]
 SPANS = [(f"step {i % 9}", 1.5 * i, [("trace", 0.2), ("compile", 1.0)]) for i in range(20)]
@@ -118,6 +154,8 @@ def test_the_same_amounts_are_in_each_way_of_drawing():
     [(Bars([], "t"), "t: nothing"), (Lanes([], "t"), "t: nothing"), (FlameGraph([], {}, {}, "t"), "t: nothing"),
      (Chain([], "t"), "t, in 0 steps: nothing"), (Bars([("a", 0, "plan")], "t"), "t: nothing"),
      (TradeOff([], [], "t", SIZE, TIME), "t, bytes against time: nothing"),
+     (Curves([], "t", STEP, "norm"), "t: nothing"),
+     (Curves([Curve([(0, math.inf)], "plan", "a")], "t", STEP, "norm"), "t: nothing"),
      (OverTime([], [], [], "t", "no peak"), "t, over 0 steps: no peak")],
 )  # fmt: skip
 def test_a_chart_of_nothing_is_an_empty_figure_and_no_drawing(chart, sentence):
@@ -136,6 +174,7 @@ def test_a_chart_of_nothing_is_an_empty_figure_and_no_drawing(chart, sentence):
         lambda: plot(Bars([("a" * 90, 1.5e-3, "trace"), ("b", 2e-6, "compile")], "time", TIME)),
         lambda: plot(Lanes(SPANS, "when each was compiled")),
         lambda: plot(Chain(STOPS, "the path of the first NaN")),
+        lambda: plot(CURVES),
         lambda: plot(OverTime([(2**33, 0)], CHART.kinds, (("forward", 0),), "t", "p")),
         lambda: plot(TradeOff(
             [(2**30, 0, "no checkpoints", "policy"), (2**28, 3e12, "nothing_saveable", "policy")],

@@ -3,8 +3,10 @@ reports are in a transcript."""
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import jax
@@ -15,7 +17,21 @@ from drawings import drawn, is_sound, texts
 
 import jaxviz
 from jaxviz.report import kinds, pictures
-from jaxviz.report.charts import BYTES, FLOPS, Axis, Bars, Chain, ChainLink, FlameGraph, Lanes, OverTime, TradeOff
+from jaxviz.report.charts import (
+    BYTES,
+    FLOPS,
+    NUMBERS,
+    Axis,
+    Bars,
+    Chain,
+    ChainLink,
+    Curve,
+    Curves,
+    FlameGraph,
+    Lanes,
+    OverTime,
+    TradeOff,
+)
 from jaxviz.report.kinds import COLOURS
 from jaxviz.report.pictures import columns, fitted, svg
 from jaxviz.report.tables import format_bytes
@@ -170,6 +186,50 @@ def test_points_that_would_cover_each_other_are_one():
     assert svg(trades([], [])) == ""
     many = [(i * 10, 100 - i, f"policy {i}", "policy") for i in range(12)]
     is_sound(drawn(svg(trades(many, []))))
+
+
+STEPS = Axis("step", NUMBERS, str, whole=True)
+
+
+def numbers(path):
+    return [tuple(map(float, pair)) for pair in re.findall(r"([\d.]+) ([\d.]+)", path.get("d"))]
+
+
+def test_a_decade_is_as_high_everywhere_and_zero_below_all():
+    ys = [1e-3, 1.0, 0.0, 1e3, math.inf, 1e6]
+    curves = [
+        Curve([*enumerate(ys)], kind, kind, kind, is_line) for kind, is_line in (("plan", True), ("dummy", False))
+    ]
+    picture = drawn(svg(Curves(curves, "norms", STEPS, "norm", [(3, "here")], (10.0, "much"), ["a note"])))
+    is_sound(picture)
+    line, dots = (
+        numbers(next(e for e in picture.iter("path") if e.get("stroke") == COLOURS[k])) for k in ("plan", "dummy")
+    )
+    assert len(line) == len(dots) == 5  # what is not finite is in neither
+    steps = [a - b for (_, a), (_, b) in pairwise(line)]
+    assert steps[0] == pytest.approx(steps[3], abs=0.2)
+    assert line[2][1] == max(y for _, y in line)
+    assert [x for x, _ in line] == pytest.approx([x for x, _ in dots], abs=1)
+    assert line[4][0] - line[3][0] == pytest.approx(2 * (line[1][0] - line[0][0]), abs=0.2)
+    assert {"0", "0.01", "1", "100", "10⁴", "10⁶", "step →", "↑ norm", "here", "much", "a note"} <= set(texts(picture))
+    assert any(numbers(e)[0][0] == pytest.approx(line[3][0]) for e in picture.iter("path") if "L" in e.get("d"))
+
+
+@pytest.mark.parametrize("n", [1, 3, 40, 5000])
+@pytest.mark.parametrize("top", [0.0, 1.0, 3.0, 1e38])
+def test_curves_of_any_size_have_room(n, top):
+    points = [(i, top * (i + 1) / n) for i in range(n)]
+    marks = [(i, "the cotangent of " + "h @ w " * 20) for i in (0, n // 2, n - 1)]
+    curves = [Curve(points, "forward", "forward", "f" * 90), Curve(points, "backward")]
+    page = svg(Curves(curves, "t" * 90, STEPS, "norm", marks, (10.0, "much"), ["n" * 90]))
+    is_sound(drawn(page))
+    assert len(page) < 20_000
+
+
+def test_a_single_place_is_a_dot():
+    picture = drawn(svg(Curves([Curve([(0, math.nan), (1, 2.0)], "plan", "a", "a")], "norms", STEPS, "norm")))
+    (dot,) = [e for e in picture.iter("path") if e.get("stroke") == COLOURS["plan"]]
+    assert dot.get("stroke-linecap") == "round"
 
 
 def test_of_a_long_chain_both_ends_are_shown():

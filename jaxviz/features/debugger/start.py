@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -9,13 +10,16 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr
 
+from jaxviz.analysis.addresses import address, resolve
 from jaxviz.analysis.budgets import read_amount
 from jaxviz.analysis.on_values import is_differentiated_on_values, passes_on_values, without_references
 from jaxviz.analysis.walk import location_of
 from jaxviz.arguments import Argnums, flat_arguments, positions
 from jaxviz.derivation import Derivation, derive
+from jaxviz.features.debugger.breakpoints import Breakpoint
 from jaxviz.features.debugger.messages import Mark
 from jaxviz.features.debugger.positions import StepperStage, SteppingError
+from jaxviz.features.debugger.programs import EquationSite, way
 from jaxviz.features.debugger.stepper import Stepper
 from jaxviz.features.debugger.stepping import Machine
 from jaxviz.ir import compat
@@ -29,6 +33,7 @@ from jaxviz.runtime.references import repeated_references, uses_mutable_types, u
 
 if TYPE_CHECKING:
     from jaxviz.features.nans.report import Event, NanReport
+    from jaxviz.features.values.divergence import Divergence, Parting
 
 
 @api_boundary
@@ -226,6 +231,50 @@ def go_there(stepper: Stepper, event: Event) -> None:
         stepper.restart().run(line=line, primitive=event.primitive, non_finite=True)
     except SteppingError:  # it is inside something that is a single step here, such as a shard_map
         stepper.run(non_finite=True)
+
+
+# --- from the comparison of two runs to the first of them -------------------------------------------------------------
+
+
+def step_to_parting(found: Divergence) -> Stepper:
+    """The first run, stopped where it has computed the value at which both part; see `Divergence.step`."""
+    ran = found.ran() if found.ran is not None else None
+    if ran is None:
+        raise SteppingError("The arrays of this run are not kept. Compare the functions again, and then call step().")
+    fun = functools.wraps(ran.fun)(lambda *args, **kwargs: ran.fun(*args, **kwargs)[0]) if ran.has_aux else ran.fun
+    reals = tuple(i for i, x in enumerate(ran.args) if all(jnp.issubdtype(leaf, jnp.inexact) for leaf in _types_in(x)))
+    stepper = step(fun, *ran.args, argnums=reals or 0, **ran.kwargs)
+    return stepper if found.parting is None else _go_to_parting(stepper, found.parting)
+
+
+def _types_in(x: Any) -> list[Any]:
+    return [jnp.result_type(leaf) for leaf in jax.tree.leaves(x)]
+
+
+def _go_to_parting(stepper: Stepper, parting: Parting) -> Stepper:
+    if parting.is_inside_step:
+        raise SteppingError(
+            f"{parting.what} is in a gradient that the function takes itself, which the stepper does not enter at an "
+            "address. Compare the functions that are differentiated."
+        )
+    stage = "backward" if parting.phase == "cotangent" else stepper.stages[0]
+    forward = stepper._texts[stepper.stages[0]]
+    computing = stepper._arm(Breakpoint(at=parting.address)).equations
+    (value,) = resolve(stepper.derivation.primal, address(parting.address)).values
+    computed = [
+        (EquationSite(path, i + 1, holders), v)
+        for program, path, holders in forward.programs
+        for i, e in enumerate(program.equations)
+        if e in computing and way(holders) == way(value.path)
+        for v in e.outvars
+    ]
+    sites = [site for site, _ in computed]
+    if parting.phase == "cotangent":
+        places = [stepper._places.place(site, v) for site, v in computed]
+        sites = [place[0] for place in places if place is not None]
+    if not sites:
+        raise SteppingError(f"The run stops at no equation that computes {parting.what}.")
+    return stepper.goto(stepper._position(stage, sites[0], parting.iterations, parting.expression))
 
 
 def mark_of(stepper: Stepper, event: Event) -> Mark:

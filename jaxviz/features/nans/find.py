@@ -45,7 +45,7 @@ from jaxviz.features.nans.events import (
     operands_and_results,
     with_values,
 )
-from jaxviz.features.nans.report import NanReport, Passed, Ran, remembered
+from jaxviz.features.nans.report import LATEST, NanReport, Passed, Ran
 from jaxviz.features.nans.search import Birth, NanSearch, Place, ProgramLevel
 from jaxviz.higher_order import carried, is_call, is_choice, is_loop, of
 from jaxviz.higher_order.hi_primitive import HI_PRIMITIVE
@@ -165,7 +165,7 @@ def find_nan(
             report = NanReport(subject.function, (), None, (), None, (), others)
         else:
             return None
-    ran = remembered(Ran(subject.derivation, subject.stepped or subject.inputs, subject.has_gradient))
+    ran = LATEST.keep(Ran(subject.derivation, subject.stepped or subject.inputs, subject.has_gradient))
     notes = filter(None, [report.note, *unopened_note(find_unopened([subject.program]))])
     return replace(report, title=subject.title, unsearched=subject.unsearched, note=" ".join(notes), ran=ran)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from jaxviz.features.nans.causes import Cause, Operand
 from jaxviz.ir.origin import Location
 from jaxviz.report.charts import Chain, ChainLink
 from jaxviz.report.data import Data
+from jaxviz.report.latest import Latest
 from jaxviz.report.pictures import fitted
 from jaxviz.report.places import source_line
 from jaxviz.report.report import Part, Report, Table
@@ -193,15 +193,8 @@ class Ran:
     has_gradient: bool
 
 
-_recent: deque[Ran] = deque(maxlen=2)
-"""The latest runs with a NaN. A notebook keeps every report it has shown, and would keep all their arrays alive.
-"""
-
-
-def remembered(ran: Ran) -> weakref.ref[Ran]:
-    """A reference to a report, which stays alive as long as it is one of the latest."""
-    _recent.append(ran)
-    return weakref.ref(ran)
+LATEST: Latest[Ran] = Latest(2)
+"""The latest runs with a NaN."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,13 +12,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxviz.displays import display
 from jaxviz.features.values.recording import SEEDS, recorded, squares
 from jaxviz.features.values.records import Occurrence, RecordedValue, RunRecord, load_records
 from jaxviz.features.values.summaries import BAD, BITS, NORM, SKETCH, moved
 from jaxviz.higher_order.checkpoint import CHECKPOINT
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
-from jaxviz.report.report import Report, Table
+from jaxviz.report.charts import NUMBERS, Axis, Curve, Curves
+from jaxviz.report.latest import Latest
+from jaxviz.report.report import Drawn, Part, Report, Table
 from jaxviz.report.tables import counted, listed
 from jaxviz.runtime.flags import Flags, flags_text, under_flags
 from jaxviz.transforms.inline import inlined
@@ -52,6 +56,7 @@ class Parting:
       relative: the norm of the difference, relative to that of the value.
       noise: how many times what rounding may change that is.
       alone: what it is computed from that has no counterpart, in words.
+      is_inside_step: whether it is in a function that a training step differentiates.
     """
 
     address: str
@@ -64,6 +69,7 @@ class Parting:
     relative: float
     noise: float
     alone: tuple[str, ...] = ()
+    is_inside_step: bool = False
 
     @property
     def differs(self) -> bool:
@@ -91,6 +97,19 @@ class Parting:
         return f"{_PHASES[self.phase]}{which}"
 
 
+@dataclass(frozen=True, eq=False)
+class RecordedCall:
+    """A function and its arguments, to be run again."""
+
+    fun: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    has_aux: bool
+
+
+_LATEST: Latest[RecordedCall] = Latest(2)
+
+
 @dataclass(frozen=True, repr=False)
 class Divergence(Report, schema="divergence"):
     """Where two runs part; see `divergence`.
@@ -104,6 +123,7 @@ class Divergence(Report, schema="divergence"):
       alone: the addresses that only one of them has.
       note: what was not looked at; '' if that is nothing.
       call: of two recordings the number of the calls that these are, and how many were compared.
+      ran: the first run's function and arguments, as long as they are kept; see `step`.
     """
 
     first: str
@@ -112,8 +132,9 @@ class Divergence(Report, schema="divergence"):
     alone: tuple[str, ...]
     note: str = ""
     call: tuple[int, int] | None = None
+    ran: weakref.ref[RecordedCall] | None = None
 
-    _data = ("first", "second", "call", "parting", "n_compared", "worst", "alone", "note")
+    _data = ("first", "second", "call", "parting", "n_compared", "worst", "noise", "turn", "alone", "note")
 
     @cached_property
     def parting(self) -> Parting | None:
@@ -139,6 +160,28 @@ class Divergence(Report, schema="divergence"):
         return max((p.noise for p in self.partings if p.is_real), default=0.0)
 
     @property
+    def noise(self) -> tuple[float, ...]:
+        """How many times what rounding may change the difference of each array is, in the order of the run."""
+        return tuple(p.noise for p in self.partings)
+
+    @property
+    def turn(self) -> int:
+        """The first array of the backward pass; the number of arrays if there is none."""
+        return next((i for i, p in enumerate(self.partings) if p.phase == "cotangent"), self.n_compared)
+
+    def step(self) -> Any:
+        """A `Stepper` of the first run, stopped where it has just computed the value at which the two part; at the
+        start, if they agree.
+
+        >>> print(jaxviz.divergence(loss, params, x, against="bfloat16").step())
+
+        Raises:
+          SteppingError: the arrays are not available: only the last two comparisons of functions keep them, and files
+            never do; or the stepper does not enter the place.
+        """
+        return display("stepper where runs part")(self)
+
+    @property
     def summary(self) -> str:
         p = self.parting
         if not self.partings:
@@ -161,8 +204,32 @@ class Divergence(Report, schema="divergence"):
             f"{p.relative:.2g} of its norm, {_times(p.noise)} what rounding may change, {agrees}"
         )
 
-    def _parts(self) -> list[Any]:
-        parts: list[Any] = [self.note] if self.note else []
+    def _chart(self) -> Curves | None:
+        """Each array of real numbers, in the order of the run: the others differ wherever rounding decides."""
+        p, curves = self.parting, []
+        for kind, passed in (("forward", slice(0, self.turn)), ("backward", slice(self.turn, None))):
+            numbers = range(self.n_compared)[passed]
+            points = [(i, self.partings[i].noise) for i in numbers if self.partings[i].is_real]
+            if points:
+                curves.append(Curve(points, kind, kind, f"{kind} pass", is_line=False))
+        if not curves:
+            return None
+        marks = []
+        if p is not None:
+            at = f", iteration {', '.join(map(str, p.iterations))}" if p.iterations else ""
+            marks = [(self.partings.index(p), f"part at {p.what.replace('`', '')}{at}")]
+        return Curves(
+            curves, f"{self.first} against {self.second}",
+            Axis("arrays in the order of the run", NUMBERS, str, whole=True), "times what rounding may change",
+            marks, (MOST_NOISE, "above: differs"),
+        )  # fmt: skip
+
+    def _parts(self) -> list[Part]:
+        chart = self._chart()
+        return [*([Drawn(chart.text())] if chart is not None else []), *self._html_parts()]
+
+    def _html_parts(self) -> list[Part]:
+        parts: list[Part] = [self.note] if self.note else []
         if self.parting is not None:
             start = self.partings.index(self.parting)
             rows = [_row(p) for p in self.partings[max(start - 3, 0) : start + 9]]
@@ -287,7 +354,7 @@ def _parting(a: Occurrence, b: Occurrence, alone: tuple[str, ...]) -> Parting:
     loops = tuple(zip(a.value.loops, a.lengths, strict=False))
     return Parting(
         a.value.address, a.value.phase, a.value.expression, a.value.line, a.value.type, a.iterations, loops,
-        float(apart / size) if size else 0.0, float(ratio), alone,
+        float(apart / size) if size else 0.0, float(ratio), alone, a.value.phase != "step" and a.value.around > 0,
     )  # fmt: skip
 
 
@@ -339,7 +406,17 @@ def divergence(
     def run(f: Any, given: tuple[Any, ...], compiled: bool = True, change: Any = None) -> RunRecord:
         return recorded(f, given, kwargs, cotangents, has_aux, compiled=compiled, change=change)
 
-    name, given = getattr(first, "__name__", "function"), (second, *args)
+    given = args if against is None and flags is None else (second, *args)
+    found = _of_functions(first, second, given, against, flags, run)
+    return replace(found, ran=_LATEST.keep(RecordedCall(first, given, kwargs, has_aux)))
+
+
+def _of_functions(
+    first: Any, second: Any, given: tuple[Any, ...], against: str | None, flags: Flags | None,
+    run: Callable[..., RunRecord],
+) -> Divergence:  # fmt: skip
+    """Two functions compared; `run` makes the record of one."""
+    name = getattr(first, "__name__", "function")
     if flags is not None:
         one = run(first, given)
         with under_flags(flags):
@@ -349,7 +426,7 @@ def divergence(
             raise TypeError("divergence takes two records, two functions with their arguments, or one with against=…")
         other = getattr(second, "__name__", "function")
         names = name, other if other != name else f"the other {name}"
-        return compare_records(run(first, args), run(second, args), names)
+        return compare_records(run(first, given), run(second, given), names)
     if against not in AGAINST:
         raise ValueError(f"against={against!r}; it must be one of {', '.join(map(repr, AGAINST))}")
     if against == "op-by-op":

@@ -16,7 +16,9 @@ from jaxviz.features.values.recording import record
 from jaxviz.features.values.records import ITERATION, REVERSED, Neighbour, Occurrence, Order, RunRecord
 from jaxviz.features.values.summaries import BAD, MAX, NORM
 from jaxviz.ir.boundary import api_boundary
-from jaxviz.report.report import Report, Table
+from jaxviz.report.charts import NUMBERS, Axis, Curve, Curves
+from jaxviz.report.report import SHOWN, Drawn, Part, Report, Table
+from jaxviz.report.tables import counted
 
 LEAST = 10.0
 """By which factor something has to grow, or shrink, in all steps together to be worth a sentence."""
@@ -45,7 +47,7 @@ class GrowthSeries:
     Args:
       expression, line: what computes it, and where.
       phase: 'forward' or 'cotangent'.
-      norms: its Euclidean norms, in the order in which they were computed.
+      norms: its Euclidean norms, in the order in which they were computed; infinite if an element is not finite.
       gain: how it compares with what it is computed from; None if that has no address.
       of_loop: whether the steps are iterations of a loop, and not layers in Python.
     """
@@ -72,6 +74,24 @@ class GrowthSeries:
     def what(self) -> str:
         return f"the cotangent of `{self.expression}`" if self.phase == "cotangent" else f"`{self.expression}`"
 
+    @property
+    def step(self) -> str:
+        """What a step is."""
+        return "iteration" if self.of_loop else "layer"
+
+    @property
+    def each(self) -> str:
+        return f"{'an' if self.of_loop else 'a'} {self.step}"
+
+    def curve(self, is_main: bool) -> Curve:
+        """The norms by the step of the forward pass, in which the backward pass goes back."""
+        norms = self.norms if self.phase == "forward" else self.norms[::-1]
+        kind, name = ("forward", "value") if self.phase == "forward" else ("backward", "cotangent")
+        if not is_main:
+            return Curve(tuple(enumerate(norms)), kind)
+        label = f"×{self.factor:.3g} {self.each}, {self.line}: {self.what.replace('`', '')}"
+        return Curve(tuple(enumerate(norms)), kind, name, label)
+
 
 @dataclass(frozen=True)
 class Extreme:
@@ -79,8 +99,9 @@ class Extreme:
 
     Args:
       expression, line, phase: as of `GrowthSeries`.
-      number: its number in the loop, from 0.
+      number: in which step of the forward pass, from 0; the backward pass goes through them from the last one.
       kind: 'is not finite', 'is below the smallest normal number', or 'is zero', though it was not before.
+      steps: how many steps there are.
     """
 
     expression: str
@@ -88,6 +109,7 @@ class Extreme:
     phase: str
     number: int
     kind: str
+    steps: int
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,29 +143,61 @@ class Growth(Report, schema="growth"):
         if s is None:
             what = "grows or shrinks tenfold" if self.series else "that has an address is computed in steps"
             return f"`{self.function}`: nothing {what}"
-        step = "an iteration" if s.of_loop else "a layer"
         how = f"grows ×{s.factor:.3g}" if s.factor > 1 else f"shrinks ×{s.factor:.3g}"
         steps = f"from {s.norms[0]:.3g} to {s.norms[-1]:.3g} in {len(s.norms)}"
-        return f"`{self.function}`: {s.what} ({s.line}) {how} {step}, {steps}{self._at()}"
+        most = self.amplifier
+        by = f"; most by {_done_by(s, f'`{most.expression}`')} ({most.line}), ×{most.factor:.3g}" if most else ""
+        return f"`{self.function}`: {s.what} ({s.line}) {how} {s.each}, {steps}{by}"
 
-    def _at(self) -> str:
+    @property
+    def amplifier(self) -> Gain | None:
         """The line that does it: of the same pass the largest gain, or the least."""
         s = self.steepest
-        assert s is not None
+        if s is None:
+            return None
         same = [
             q.gain for q in self.series if q.phase == s.phase and q.gain is not None and len(q.norms) == len(s.norms)
         ]
         most = (max if s.factor > 1 else min)(same, key=lambda gain: gain.factor, default=None)
-        if most is None or (most.factor > 1) != (s.factor > 1):
-            return ""
-        by = "the derivative of " if s.phase == "cotangent" else ""
-        return f"; most by {by}`{most.expression}` ({most.line}), ×{most.factor:.3g}"
+        return most if most is not None and (most.factor > 1) == (s.factor > 1) else None
 
-    def _parts(self) -> list[Any]:
-        parts: list[Any] = [self.note] if self.note else []
+    def _chart(self) -> Curves | None:
+        """What grows most and the same in the other pass, among all that has as many steps."""
+        if not self.series:
+            return None
+        most = self.series[0]
+        same = [s for s in self.series if (s.of_loop, len(s.norms)) == (most.of_loop, len(most.norms))]
+        others = [s for s in same if s.phase != most.phase]
+        twin = next((s for s in others if (s.expression, s.line) == (most.expression, most.line)), None)
+        main = sorted(filter(None, (most, twin or next(iter(others), None))), key=lambda s: s.phase, reverse=True)
+        thin = [s for s in same[:SHOWN] if s not in main]
+        marks: dict[str, tuple[float, str]] = {}
+        for e in self.extremes:
+            if any((s.expression, s.line, s.phase) == (e.expression, e.line, e.phase) for s in same):
+                what = "a cotangent" if e.phase == "cotangent" else "a value"
+                marks.setdefault(what, (e.number, f"{what} {e.kind}"))
+        by = self.amplifier
+        notes = (
+            f"most at {by.line}, ×{by.factor:.3g}: {_done_by(most, by.expression)}" if by else "",
+            "← the backward pass goes from right to left" if others else "",
+            f"thin: {counted(len(thin), 'other')}, in the colour of their pass" if thin else "",
+        )
+        return Curves(
+            [*(s.curve(False) for s in thin), *(s.curve(True) for s in main)],
+            f"norms in {self.function} by {most.step}", Axis(most.step, NUMBERS, str, whole=True), "norm",
+            tuple(marks.values()), notes=tuple(filter(None, notes)),
+        )  # fmt: skip
+
+    def _parts(self) -> list[Part]:
+        chart = self._chart()
+        return [*([Drawn(chart.text())] if chart is not None else []), *self._html_parts()]
+
+    def _html_parts(self) -> list[Part]:
+        parts: list[Part] = [self.note] if self.note else []
         for e in self.extremes:
             what = f"the cotangent of `{e.expression}`" if e.phase == "cotangent" else f"`{e.expression}`"
-            parts.append(f"{what} ({e.line}) {e.kind}, first in step {e.number}.")
+            first = f", first in step {e.number} of {e.steps}" if e.steps > 1 else ""
+            parts.append(f"{what} ({e.line}) {e.kind}{first}.")
         rows = [
             (
                 s.what.replace("`", ""), s.line, str(len(s.norms)), f"{s.norms[0]:.3g}", f"{s.norms[-1]:.3g}",
@@ -155,22 +209,29 @@ class Growth(Report, schema="growth"):
         return [*parts, Table(heads, rows, "<<>>>>>")] if rows else parts
 
 
+def _done_by(s: GrowthSeries, expression: str) -> str:
+    return f"the derivative of {expression}" if s.phase == "cotangent" else expression
+
+
 def growth_of(run: RunRecord) -> Growth:
     """The growth in a record."""
     series: list[GrowthSeries] = []
+    steps: dict[Occurrence, tuple[int, int]] = {}
     for phase in ("cotangent", "forward"):
         # Of a step that takes its gradient in a loop, the first time.
         events = [o for o in run.events if o.value.phase == phase and not any(o.index[: o.value.n_outer])]
         by_key = {(o.value.order, o.index): o for o in events}
         reached = _Reached({o.value.order: o.value.neighbours for o in events})
         for key, group in _groups(events):
+            in_order = group if phase == "forward" else group[::-1]
+            steps.update((o, (i, len(group))) for i, o in enumerate(in_order))
             if len(group) >= FEWEST and reached.again(group):
                 value = group[0].value
-                norms = tuple(float(o.summary[NORM]) for o in group)
+                norms = tuple(map(_norm, group))
                 gain = _gain(group, by_key)
                 series.append(GrowthSeries(value.expression, value.line, phase, norms, gain, key[1] > 1))
     series.sort(key=lambda s: (-round(s.in_all, 1), s.phase != "cotangent"))
-    return Growth(run.function, tuple(series), tuple(_extremes(run)), run.note)
+    return Growth(run.function, tuple(series), tuple(_extremes(run, steps)), run.note)
 
 
 def _groups(events: Sequence[Occurrence]) -> Iterator[tuple[tuple[str, int], list[Occurrence]]]:
@@ -208,13 +269,18 @@ class _Reached:
         return False
 
 
+def _norm(o: Occurrence) -> float:
+    """That of the array, and not of its finite elements."""
+    return math.inf if o.summary[BAD] else float(o.summary[NORM])
+
+
 def _gain(group: Sequence[Occurrence], by_key: dict[Any, Occurrence]) -> Gain | None:
     gains, at = [], Counter[tuple[str, str]]()
     for o in group:
         before = [by_key.get((order, _before(o, steps))) for order, steps in o.value.neighbours]
-        largest = max((b for b in before if b is not None), key=lambda b: float(b.summary[NORM]), default=None)
-        if largest is not None and largest.summary[NORM] > 0 and o.summary[NORM] > 0:
-            gains.append(math.log(float(o.summary[NORM]) / float(largest.summary[NORM])))
+        largest = max((b for b in before if b is not None), key=_norm, default=None)
+        if largest is not None and 0 < _norm(largest) < math.inf and 0 < _norm(o) < math.inf:
+            gains.append(math.log(_norm(o) / _norm(largest)))
             # A cotangent is multiplied by the derivative of what reads its value.
             by = largest.value if o.value.phase == "cotangent" else o.value
             at[by.expression, by.line] += 1
@@ -231,7 +297,7 @@ def _before(o: Occurrence, steps: int) -> tuple[int, ...]:
     return (*o.index[:last], moved, *o.index[last + 1 :])
 
 
-def _extremes(run: RunRecord) -> Iterator[Extreme]:
+def _extremes(run: RunRecord, steps: Mapping[Occurrence, tuple[int, int]]) -> Iterator[Extreme]:
     """Of each kind the first in the order of the run, forward and backward."""
     seen = set()
     was_positive = set()
@@ -246,7 +312,8 @@ def _extremes(run: RunRecord) -> Iterator[Extreme]:
             was_positive.add(value)
         if kind and (kind, o.value.phase) not in seen:
             seen.add((kind, o.value.phase))
-            yield Extreme(o.value.expression, o.value.line, o.value.phase, o.number, kind)
+            number, of = steps.get(o) or (o.number % o.value.n_inner, o.value.n_inner)
+            yield Extreme(o.value.expression, o.value.line, o.value.phase, number, kind, of)
 
 
 @api_boundary

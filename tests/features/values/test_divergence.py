@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from divergence_programs import FAULTS, HEALTHY, ON_DEVICES, WS, X, in_checkpoints, model, on_devices
+from drawings import drawn, is_sound
+from jax import lax
 from short_runs import short
 
 import jaxviz
@@ -104,3 +106,87 @@ def test_summaries(dtype):
         assert not np.array_equal(finished(columns(otherwise), x.size)[BITS], one[BITS])
     shuffled = finished(jax.jit(columns)(jax.random.permutation(jax.random.key(0), x)), x.size)
     assert not np.array_equal(shuffled[SKETCH], one[SKETCH])
+
+
+def deep(ws, x, change=lambda g, i: g):
+    def layer(carry, w):
+        h, i = carry
+        q = h @ w
+        g = jnp.tanh(q)
+        h = h + change(g, i)
+        return (h, i + 1), None
+
+    (h, _), _ = lax.scan(layer, (x, 0), ws)
+    return jnp.mean(h * h)
+
+
+@jax.custom_vjp
+def turned(g, i):
+    return g
+
+
+turned.defvjp(lambda g, i: (g, i), lambda i, ct: (jnp.where(i == 17, 1.1, 1.0) * ct, None))
+DEEP = 0.3 * jax.random.normal(jax.random.key(0), (32, 4, 4))
+
+
+def rounded(ws, x):
+    return deep(ws, x, lambda g, i: jnp.where(i >= 17, g.astype(jnp.bfloat16).astype(jnp.float32), g))
+
+
+def wrong_backward(ws, x):
+    return deep(ws, x, turned)
+
+
+@pytest.mark.parametrize("other", [rounded, wrong_backward])
+def test_the_chart_and_the_stepper_are_where_runs_part(other):
+    found = jaxviz.divergence(deep, other, DEEP, X[:, :4])
+    p = found.parting
+    assert p.iterations == (17,)
+    chart = found._chart()
+    ((at, said),) = chart.marks
+    assert said == f"part at {p.what.replace('`', '')}, iteration 17"
+    assert found.partings[at] is p
+    assert found.noise[at] == dict(point for c in chart.curves for point in c.points)[at] > MOST_NOISE
+    assert max(found.noise[:at]) < MOST_NOISE
+    assert (at >= found.turn) == (p.phase == "cotangent") == (other is wrong_backward)
+    assert [c.kind for c in chart.curves] == ["forward", "backward"]
+    assert chart.text() in str(found)
+    assert chart.text() not in found._repr_html_()
+    is_sound(drawn(found._repr_html_()))
+    assert found.plot().axes[0].get_ylabel() == chart.y
+
+    stepper = found.step()
+    assert stepper.stage == ("backward" if p.phase == "cotangent" else "forward")
+    assert [level.iteration for level in stepper.position.path] == [17]
+    _, captured = jaxviz.capture(deep, p.address, cotangents=True)(DEEP, X[:, :4])
+    there = captured.cotangents if p.phase == "cotangent" else captured
+    shown = stepper.values[stepper.shown[0].name]
+    np.testing.assert_allclose(shown, there[p.address][17], rtol=1e-5, atol=1e-7)
+
+
+def test_the_stepper_is_in_the_layer_that_differs_and_says_what_it_cannot_do(tmp_path):
+    layer = jax.jit(lambda h, w, scale: jnp.tanh(scale * (h @ w)))
+
+    def plain(ws, x, third=1.0):
+        for i in range(4):
+            x = layer(x, ws[i], third if i == 2 else 1.0)
+        return jnp.sum(x), {"aux": x}
+
+    def other(ws, x):
+        return plain(ws, x, 1.1)
+
+    found = jaxviz.divergence(plain, other, DEEP[:4], X[:, :4], has_aux=True)
+    stepper = found.step()
+    assert stepper.stage == "forward"
+    assert len(stepper.position.path) == 1
+    x = X[:, :4]
+    for i in range(2):
+        x = layer(x, DEEP[i], 1.0)
+    np.testing.assert_allclose(stepper.values[stepper.shown[0].name], x @ DEEP[2], rtol=1e-5)
+    agree = jaxviz.divergence(plain, plain, DEEP[:4], X[:, :4], has_aux=True)
+    assert agree.parting is None
+    assert agree.step().position.index == 0
+    record = jaxviz.record(plain, DEEP[:4], X[:, :4], has_aux=True)
+    file = record.save(tmp_path / "a.jaxviz")
+    with pytest.raises(jaxviz.SteppingError, match="not kept"):
+        jaxviz.divergence(file, record).step()

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from drawings import drawn, is_sound
 from jax import lax
 
 import jaxviz
@@ -105,3 +106,49 @@ def test_steps_in_a_jitted_layer_and_types_instead_of_arrays():
 def test_a_little_in_each_of_many_steps_is_much_in_all():
     f = lambda x: jnp.sum(lax.scan(lambda h, _: (1.05 * h, None), x, None, length=100)[0])
     assert "grows ×1.05 an iteration" in str(jaxviz.growth(f, X))
+
+
+def test_the_chart_has_the_value_and_its_cotangent_by_the_step_of_the_forward_pass():
+    found = jaxviz.growth(recurrent, W, X)
+    chart = found._chart()
+    value, cotangent = chart.named
+    assert (value.name, cotangent.name) == ("value", "cotangent")
+    norms = [y for _, y in cotangent.points]
+    assert norms == list(found.steepest.norms[::-1])  # the first that is computed is that of the last iteration
+    assert norms == sorted(norms, reverse=True)
+    assert [x for x, _ in value.points] == list(range(10))
+    assert {c.kind for c in chart.curves} == {"forward", "backward"}
+    by = found.amplifier
+    assert (by.expression, chart.notes[0]) == ("h @ w", f"most at {by.line}, ×1.5: the derivative of h @ w")
+    assert value.label.startswith("×1.5 an iteration, test_growth.py:")
+    assert chart.text() in str(found)
+    assert chart.text() not in found._repr_html_()
+    is_sound(drawn(found._repr_html_()))
+    assert found.plot().axes[0].get_xlabel() == "iteration"
+    assert jaxviz.growth(layers, W, X).plot().axes[0].get_xlabel() == "layer"
+    with pytest.raises(ValueError, match="nothing to plot"):
+        jaxviz.growth(jnp.sin, X).plot()
+
+
+def test_the_chart_marks_where_values_leave_their_type_and_ends_there():
+    def f(x):
+        for _ in range(6):
+            x = x * x * 1e6
+        return jnp.sum(x)
+
+    for g, step in ((f, "layer"), (jax.jit(f), "layer"), (powers, "iteration")):
+        found = jaxviz.growth(g, X)
+        extreme = next(e for e in found.extremes if (e.kind, e.phase) == ("is not finite", "forward"))
+        assert 0 < extreme.number < extreme.steps == 6
+        assert f"is not finite, first in step {extreme.number} of 6" in str(found)
+        chart = found._chart()
+        assert (extreme.number, "a value is not finite") in chart.marks
+        assert chart.x.label == step
+        is_sound(drawn(found._repr_html_()))
+        norms = {s.expression: s.norms for s in found.series if s.phase == "forward"}[extreme.expression]
+        assert np.isfinite(norms[: extreme.number - 1]).all()
+        assert np.isinf(norms[extreme.number :]).all()
+
+
+def powers(x):
+    return jnp.sum(jax.lax.scan(lambda x, _: (x * x * 1e6, None), x, None, length=6)[0])

@@ -100,6 +100,11 @@ def with_another_gradient(ws, x):
 def test_two_steps_part_where_they_differ(changed, where):
     found = jaxviz.divergence(train_step, changed, WS, X)
     assert found.parting.where.startswith(where)
+    if found.parting.phase == "step":
+        assert found.step().position.path == ()
+    else:
+        with pytest.raises(jaxviz.SteppingError, match="in a gradient that the function takes itself"):
+            found.step()
 
 
 @pytest.mark.parametrize("against", ["op-by-op", "perturbed", "no-remat"])
@@ -223,6 +228,20 @@ def test_a_step_survives_its_file(tmp_path):
 def test_growth_of_a_step_is_that_of_its_gradient():
     of_step, alone = jaxviz.growth(train_step, WS, X), jaxviz.growth(loss, WS, X * 2.0 + 1.0)
     assert [(s.expression, s.phase) for s in of_step.series] == [(s.expression, s.phase) for s in alone.series]
+
+
+def test_what_leaves_its_type_in_a_step_is_said_wherever_it_is():
+    def overflowing(ws, xs):
+        gradient, _ = lax.scan(lambda g, x: (g + jax.grad(loss)(ws, x), None), jnp.zeros_like(ws), xs)
+        return ws - gradient * 3e38
+
+    found = jaxviz.growth(overflowing, WS, jnp.stack([X, X]))
+    assert [(e.expression, e.phase) for e in found.extremes if e.kind == "is not finite"] == [
+        ("gradient * 3e38", "step")
+    ]
+    second = jnp.stack([X, X.at[0].set(jnp.nan)])
+    extreme = next(e for e in jaxviz.growth(accumulating, WS, second).extremes if e.phase == "forward")
+    assert (extreme.kind, extreme.number) == ("is not finite", 0)
 
 
 def test_a_loss_with_a_gradient_in_it_is_a_loss():
