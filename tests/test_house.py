@@ -154,7 +154,7 @@ def test_each_primitive_that_is_opened_is_in_the_table_of_programs():
 
 BUDGETS = {
     ".": 1_280,
-    "analysis": 6_080,
+    "analysis": 6_105,
     "environments": 1_600,
     "features": 440,
     "features/comparison": 760,
@@ -169,7 +169,7 @@ BUDGETS = {
     "features/probes": 1_240,
     "features/remat": 9_365,
     "features/residuals": 2_000,
-    "features/values": 2_400,
+    "features/values": 2_465,
     "functions": 2_265,
     "higher_order": 3_955,
     "ir": 3_840,

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from jaxviz.higher_order.observing import Path, Place, walk_observed
 from jaxviz.ir import compat
 from jaxviz.ir.expressions import expression_at
 from jaxviz.ir.origin import Location
+from jaxviz.ir.sharing import kept_with
 from jaxviz.ir.syntax import DropVar, Equation, Program
 from jaxviz.report.tables import short_location
 
@@ -85,17 +85,13 @@ class AddressedValue:
         return ".".join(own[-1:])
 
 
-_VALUES: WeakKeyDictionary[Program, tuple[AddressedValue, ...]] = WeakKeyDictionary()
-
-
+@kept_with
 def addressed_values(program: Program) -> tuple[AddressedValue, ...]:
     """All values of a program that addresses can mean, in the order of the program.
 
     These are the values of whole expressions, not the operations that a library function consists of.
     """
-    if program not in _VALUES:
-        _VALUES[program] = tuple(_values(program, Naming(program)))
-    return _VALUES[program]
+    return tuple(_values(program, Naming(program)))
 
 
 def _values(program: Program, naming: Naming) -> Iterator[AddressedValue]:

@@ -23,6 +23,7 @@ from jaxviz.analysis.addressed import AddressedValue, addressed_values, gradient
 from jaxviz.analysis.computed import computed, forms, used
 from jaxviz.ir.expressions import expression_at
 from jaxviz.ir.origin import Location, definition, own_line
+from jaxviz.ir.sharing import kept_with
 from jaxviz.ir.syntax import Program
 from jaxviz.report.tables import short_location
 
@@ -202,12 +203,45 @@ def _changed(program: Program, given: Address, values: Sequence[AddressedValue])
     return "\n".join([f"{program.name} has changed, so that {given.text!r} may mean one of these.{was}", *listed])
 
 
+class _Index:
+    """What texts match in a program, each looked for once: of many layers each is one, with the same expressions.
+
+    Args:
+      program: the program.
+    """
+
+    def __init__(self, program: Program):
+        self.values = addressed_values(program)
+        self._found: dict[str, list[AddressedValue]] = {}
+        self._named: dict[str, list[AddressedValue]] = {}
+        self._of_form: dict[str, list[AddressedValue]] = {}
+        for v in self.values:
+            for form in dict.fromkeys(forms(program)[v.place]):
+                self._of_form.setdefault(form, []).append(v)
+
+    def matching(self, text: str) -> list[AddressedValue]:
+        if text not in self._found:
+            wanted = _wanted(text)
+            if wanted.value.startswith("form "):
+                self._found[text] = self._of_form.get(wanted.value[5:], [])
+            elif wanted.container and wanted.value == "out":
+                self._found[text] = [v for v in self.values if wanted.means(v)]
+            else:
+                self._found[text] = [v for v in self._with(wanted.value) if wanted.means(v)]
+        return self._found[text]
+
+    def _with(self, value: str) -> list[AddressedValue]:
+        if value not in self._named:
+            self._named[value] = [v for v in self.values if _is_value(value, v)]
+        return self._named[value]
+
+
+_index = kept_with(_Index)
+
+
 def matching(program: Program, text: str) -> list[AddressedValue]:
     """The values that a text matches, whichever of them it asks for."""
-    values, wanted = addressed_values(program), _wanted(text)
-    if wanted.value.startswith("form "):
-        return [v for v in values if wanted.value[5:] in forms(program)[v.place]]
-    return [v for v in values if wanted.means(v)]
+    return _index(program).matching(text)
 
 
 def _meant(program: Program, given: Address) -> Meant:
@@ -282,8 +316,7 @@ class _Wanted:
     def means(self, v: AddressedValue) -> bool:
         if self.container and self.value == "out" and any(map(self._contains, v.returned_by)):
             return True
-        is_named = bool(self.value) and self.value in (v.label, v.assigned)
-        if not is_named and not (v.text and _is_written(self.value, v.text)):
+        if not _is_value(self.value, v):
             return False
         return not self.container or self._contains(v.module) or self._contains_function(v.function)
 
@@ -300,6 +333,11 @@ class _Wanted:
     def _contains_function(self, function: str) -> bool:
         name = function.replace(".<locals>", "").replace(".", "/")
         return "/" not in self.container and self._pattern.search(name) is not None
+
+
+def _is_value(value: str, v: AddressedValue) -> bool:
+    """Whether a value has this name, or this expression."""
+    return (bool(value) and value in (v.label, v.assigned)) or bool(v.text and _is_written(value, v.text))
 
 
 @lru_cache(maxsize=4096)

@@ -14,7 +14,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
@@ -23,6 +22,7 @@ from jaxviz.higher_order import Body, bodies, is_choice, is_loop, of
 from jaxviz.higher_order.observing import Path, Place
 from jaxviz.ir import compat
 from jaxviz.ir.primitives import plain
+from jaxviz.ir.sharing import kept_with
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program
 
 LARGEST_CONSTANT = 2**24
@@ -44,41 +44,33 @@ class Computed:
     readers: Mapping[Place, frozenset[str]]
 
 
-_USED: WeakKeyDictionary[Program, frozenset[Place]] = WeakKeyDictionary()
-_COMPUTED: WeakKeyDictionary[Program, tuple[Computed, Computed]] = WeakKeyDictionary()
-_FORMS: WeakKeyDictionary[Program, Mapping[Place, tuple[str, str]]] = WeakKeyDictionary()
-
-
+@kept_with
 def computed(program: Program) -> tuple[Computed, Computed]:
     """What computes the values of a program, in two ways: with its arguments known by their names, such as
     `params['w']`, and by their positions."""
-    if program not in _COMPUTED:
-        _COMPUTED[program] = _computed(program, _names(program)), _computed(program, range(len(program.invars)))
-    return _COMPUTED[program]
+    return _computed(program, _names(program)), _computed(program, range(len(program.invars)))
 
 
+@kept_with
 def forms(program: Program) -> Mapping[Place, tuple[str, str]]:
     """The same for any other constants in place of those of the program, so that several values may be alike; those
     that a result is computed from are never like those that are only logged."""
-    if program not in _FORMS:
-        labels = _names(program), range(len(program.invars))
-        by_name, by_position = (_computed(program, ways, any_constants=True).texts for ways in labels)
-        is_used = lambda place: place in used(program)
-        _FORMS[program] = {p: (_hash(by_name[p], is_used(p)), _hash(by_position[p], is_used(p))) for p in by_name}
-    return _FORMS[program]
+    labels = _names(program), range(len(program.invars))
+    by_name, by_position = (_computed(program, ways, any_constants=True).texts for ways in labels)
+    is_used = lambda place: place in used(program)
+    return {p: (_hash(by_name[p], is_used(p)), _hash(by_position[p], is_used(p))) for p in by_name}
 
 
 def _names(program: Program) -> list[str]:
     return [name or str(i) for i, name in enumerate(program.arg_names)]
 
 
+@kept_with
 def used(program: Program) -> frozenset[Place]:
     """The values that a result of the program is computed from; not what is only logged."""
-    if program not in _USED:
-        found: set[Place] = set()
-        _use(program, (), [True] * len(program.outvars), found)
-        _USED[program] = frozenset(found)
-    return _USED[program]
+    found: set[Place] = set()
+    _use(program, (), [True] * len(program.outvars), found)
+    return frozenset(found)
 
 
 def _use(program: Program, path: Path, results: Sequence[bool], found: set[Place]) -> None:

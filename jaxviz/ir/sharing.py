@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
@@ -168,3 +169,17 @@ def clear_shared() -> None:
     """Clears all shared caches."""
     for clear in _clear:
         clear()
+
+
+def kept_with(find: Callable[[Any], T]) -> Callable[[Any], T]:
+    """A function of one object that runs once for each. What it finds is kept in the object, and is freed with it,
+    although it may refer to it; in a weak dictionary it would keep its key alive."""
+
+    @functools.wraps(find)
+    def found(of: Any) -> T:
+        known: dict[Any, T] = vars(of).setdefault("_found", {})
+        if find not in known:
+            known[find] = find(of)
+        return known[find]
+
+    return found

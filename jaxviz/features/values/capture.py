@@ -169,7 +169,9 @@ class Capture:
 
     def _taps(self, found: Found) -> Taps:
         return Taps(
-            frozenset(v.place for meant in found.meant.values() for v in meant.values), self._reduce, self._barrier
+            frozenset(v.place for meant in found.meant.values() for v in meant.values),
+            self._reduce,
+            barrier=self._barrier,
         )
 
 

@@ -19,7 +19,7 @@ from jaxviz.analysis.step_run import StepRun
 from jaxviz.analysis.training_step import TrainingStep, is_loss, trace_training_step
 from jaxviz.analysis.written import address_of
 from jaxviz.features.values.records import ITERATION, OTHER, REVERSED, Neighbour, Order, RecordedValue, RunRecord
-from jaxviz.features.values.summaries import SKETCH, columns, finished, moved
+from jaxviz.features.values.summaries import SKETCH, columns, columns_of_each, finished, moved, together
 from jaxviz.features.values.tapped import Found, TappedRun, Taps, number_of, returns_number, run_with_taps
 from jaxviz.higher_order import bodies, is_loop, is_scan, of
 from jaxviz.higher_order.observing import Path as Around
@@ -118,16 +118,39 @@ class RecordedPart:
     number: Callable[[Sequence[Any]], Any] | None = None
     is_rest: bool = False
 
+    _groups: list[list[list[int]]] = field(default_factory=list, init=False)
+
     @property
     def taps(self) -> Taps:
-        return Taps([v.place for v in self.values], columns)
+        return Taps([v.place for v in self.values], columns, only_inside=True)
 
-    def of_run(self, ran: TappedRun) -> list[list[Any]]:
-        """The summaries of its values, and of their cotangents."""
-        return [[of.get(v.place) for v in self.values] for of in (ran.values, ran.cotangents)]
+    def packed(self, ran: TappedRun) -> list[list[Any]]:
+        """The summaries of its values, and of their cotangents, those of small arrays of one type in one array."""
+        packed: list[list[Any]] = []
+        self._groups = []
+        for left in (ran.values, ran.cotangents):
+            found = {i: left[v.place] for i, v in enumerate(self.values) if v.place in left}
+            outermost = [i for i in found if not self.values[i].path]
+            groups = [
+                [outermost[k] for k in group] for group in together([compat.aval_of(found[i]) for i in outermost])
+            ]
+            inside = [i for i in found if self.values[i].path]
+            self._groups.append([*groups, *([i] for i in inside)])
+            packed.append([*(columns_of_each([found[i] for i in group]) for group in groups), *map(found.get, inside)])
+        return packed
+
+    def unpacked(self, packed: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        """Of each value the summaries, and those of its cotangents; None where there are none."""
+        unpacked: list[list[Any]] = []
+        for groups, arrays in zip(self._groups, packed, strict=True):
+            unpacked.append([None] * len(self.values))
+            for group, array in zip(groups, arrays, strict=True):
+                for k, i in enumerate(group):
+                    unpacked[-1][i] = array if len(group) == 1 else array[..., k, :, :]
+        return unpacked
 
     def run(self, inputs: Sequence[Any], cotangents: Sequence[Any] | None = None) -> list[list[Any]]:
-        return self.of_run(run_with_taps(self.program, inputs, self.taps, self.number, cotangents))
+        return self.packed(run_with_taps(self.program, inputs, self.taps, self.number, cotangents))
 
     def around(self) -> tuple[tuple[Order, Order], tuple[Equation, ...]]:
         """Where its forward and its backward pass are in a step; the loops around them."""
@@ -146,7 +169,7 @@ class RecordedPart:
         Args:
           ran: what `run` gave for the arguments, and for others in which the last digits differ.
         """
-        itself, *others = ran
+        itself, *others = map(self.unpacked, ran)
         orders, read, names = self._found
         around, outer = self.around()
         for i, phase in enumerate(("forward", "cotangent")):
@@ -204,8 +227,8 @@ class GradientPart(RecordedPart):
 
         def summaries(*atoms: Any) -> Any:
             ran = self.run(atoms[:n], atoms[n:])
-            self._shapes = [[None if x is None else x.shape for x in of] for of in ran]
-            joined = jnp.concatenate([jnp.zeros(0), *(x.reshape(-1) for of in ran for x in of if x is not None)])
+            self._shapes = [[x.shape for x in of] for of in ran]
+            joined = jnp.concatenate([jnp.zeros(0), *(x.reshape(-1) for of in ran for x in of)])
             self._aval = compat.aval_of(joined)
             return joined
 
@@ -218,8 +241,8 @@ class GradientPart(RecordedPart):
         for shapes in self._shapes:
             parts.append([])
             for shape in shapes:
-                end = start + (0 if shape is None else math.prod(shape))
-                parts[-1].append(None if shape is None else joined[..., start:end].reshape(*outer, *shape))
+                end = start + math.prod(shape)
+                parts[-1].append(joined[..., start:end].reshape(*outer, *shape))
                 start = end
         return parts
 
@@ -342,7 +365,7 @@ def _of_step(
 
     def call(*inputs: Any) -> list[Any]:
         ran = run_with_taps(program, inputs, taps, None)
-        return [*(ran.values[p.place] for p in gradients), rest.of_run(ran)]
+        return [*(ran.values[p.place] for p in gradients), rest.packed(ran)]
 
     def parts_of(ran: Any) -> list[Any]:
         *joined, of_rest = ran

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -39,6 +40,31 @@ def columns(x: Any) -> Any:
     *sums, bits, sketch = jax.lax.reduce(rows, [r.dtype.type(0) for r in rows], both, (0,))
     halves = [(bits >> 16).astype(jnp.float32), (bits & 0xFFFF).astype(jnp.float32)]
     return jnp.stack([*sums, *halves, sketch])
+
+
+TOGETHER = 2**18
+"""Elements of arrays of one type that are made summaries of at once: few, since they are in memory together."""
+
+
+def together(avals: Sequence[Any]) -> list[list[int]]:
+    """Which of some arrays are made summaries of at once: small ones of one type, whose reduction and result are one.
+    XLA takes as long to compile each of several."""
+    of_type: dict[Any, list[int]] = {}
+    for i, aval in enumerate(avals):
+        of_type.setdefault(aval, []).append(i)
+    groups = []
+    for aval, group in of_type.items():
+        n = max(1, TOGETHER // max(aval.size, 1))
+        groups += [group[k : k + n] for k in range(0, len(group), n)]
+    return groups
+
+
+def columns_of_each(arrays: Sequence[Any]) -> Any:
+    """float32[n, 8, 16]: `columns` of arrays of one type; of one array without the first axis."""
+    return columns(arrays[0]) if len(arrays) == 1 else _columns_of_each(jnp.stack(arrays))
+
+
+_columns_of_each = jax.jit(jax.vmap(columns))
 
 
 def finished(packed: Any, size: int) -> np.ndarray[Any, Any]:

@@ -192,14 +192,20 @@ class Taps:
     Args:
       places: the values.
       reduce: from a value, or a cotangent, to what leaves in its place; None for itself.
+      only_inside: whether values of the outermost program leave as they are, and only those of others are reduced.
       barrier: whether XLA may not fuse across them.
       beside: for other places a function of values there, whose result leaves.
     """
 
     places: Collection[Place]
     reduce: Callable[[Any], Any] | None = None
+    only_inside: bool = False
     barrier: bool = False
     beside: Mapping[Place, tuple[Callable[..., Any], Sequence[Atom]]] = field(default_factory=dict)
+
+    def reduced_at(self, place: Place) -> Callable[[Any], Any] | None:
+        """What is done with a value before it leaves."""
+        return self.reduce if place[0] or not self.only_inside else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,9 +245,10 @@ def with_taps(
                 return value, add(place, fun, *operands)
         if taps.barrier:
             value = add("barrier", jax.lax.optimization_barrier, value)
-        tap = value if taps.reduce is None else add("reduce", taps.reduce, value)
+        reduce = taps.reduced_at(place)
+        tap = value if reduce is None else add("reduce", reduce, value)
         if place in passed.own:
-            value = add("linked", _linked(taps.reduce), value, passed.own[place])
+            value = add(f"linked {reduce}", _linked(reduce), value, passed.own[place])
         return value, tap
 
     return observed_program(program, Observer(chosen.__contains__, observe), (), own)

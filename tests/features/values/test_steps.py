@@ -1,6 +1,8 @@
 """Records of training steps: of the gradient that a step takes, on what it is given, and of what else it computes."""
 
+import gc
 import itertools
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -364,3 +366,15 @@ def test_a_file_that_is_no_record(tmp_path):
     path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(ValueError, match="no record that was written to its end"):
         load_records(path)
+
+
+def test_what_was_recorded_is_freed_with_its_program():
+    def recorded_constant():
+        constant = jnp.ones(1000) * 3.0
+        jaxviz.record(lambda x: jnp.sum(jnp.tanh(x) * constant[0]), X)
+        return weakref.ref(constant)
+
+    alive = recorded_constant()
+    jax.clear_caches()
+    gc.collect()
+    assert alive() is None
