@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from jaxviz.analysis.addressed import AddressedValue, addressed_values, gradient_left_out, takes_gradient
 from jaxviz.analysis.computed import computed, forms, used
@@ -64,7 +64,7 @@ class Evidence:
     runs: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Address:
     """What means a value; made by `at`.
 
@@ -81,6 +81,14 @@ class Address:
     iteration: int | None = None
     phase: Phase = "forward"
     written: Evidence | None = None
+
+    _data: ClassVar = ("text", "iteration", "phase")
+
+    def __repr__(self) -> str:
+        """As it is written."""
+        more = [f"iteration={self.iteration}"] if self.iteration is not None else []
+        more += [f"phase={self.phase!r}"] if self.phase != "forward" else []
+        return f"at({', '.join([repr(self.text), *more])})"
 
     def __str__(self) -> str:
         parts = [self.text, *([f"in iteration {self.iteration}"] if self.iteration is not None else [])]

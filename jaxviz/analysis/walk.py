@@ -311,6 +311,13 @@ def primal_equation(equation: Equation) -> Equation:
     return equation
 
 
+def way(holders: Sequence[Equation]) -> tuple[Equation, ...]:
+    """The user's equations that lead into a program, without checkpoints, which the forward program replaces by their
+    bodies."""
+    sources = [([*ancestors(e)] or [e])[-1] for e in holders]
+    return tuple(e for e in sources if not higher_order.of(e).is_checkpoint)
+
+
 def with_holders(
     program: Program, within: tuple[Equation, ...] = ()
 ) -> Iterator[tuple[Equation, tuple[Equation, ...]]]:

@@ -10,15 +10,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxviz.analysis.addresses import address, resolve
-from jaxviz.analysis.walk import primal_equation
+from jaxviz.analysis.addresses import Address, address, resolve
+from jaxviz.analysis.phases import Phases
 from jaxviz.features.debugger.positions import Position, SteppingError, described, enterable
-from jaxviz.features.debugger.programs import StageText
+from jaxviz.features.debugger.programs import CotangentPlaces, EquationSite, StageText
 from jaxviz.features.debugger.stepping import Machine
 from jaxviz.features.debugger.summaries import is_finite
 from jaxviz.ir import compat
 from jaxviz.ir.origin import call_stack, locate
-from jaxviz.ir.syntax import Equation, Program, Var
+from jaxviz.ir.syntax import Equation, Var
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,8 @@ class Breakpoint:
       non_finite: stop when a value has a NaN or an Inf.
       equation: an equation of a program, such as `s.following`; the run stops before it, each time that it runs.
       at: an address of the function's values, see `at`: the run stops once that value has been computed, forward or in
-        a checkpoint again.
+        a checkpoint again; for the phase 'recomputed' only in a checkpoint, for 'cotangent' once its cotangent has
+        been; in one iteration, if the address has one.
     """
 
     line: int | str | None = None
@@ -87,6 +88,56 @@ class Hit:
 
 
 @dataclass(frozen=True)
+class Addressed:
+    """Where a run computes what an address means.
+
+    Args:
+      sites: after which equation, by the stage.
+      equations: these.
+      iteration: of the innermost loop; None for any.
+    """
+
+    sites: tuple[tuple[str, EquationSite], ...]
+    equations: frozenset[Equation]
+    iteration: int | None
+
+    @staticmethod
+    def of(given: Address, texts: Mapping[str, StageText], phases: Phases, places: CotangentPlaces) -> Addressed:
+        """
+        Raises:
+          AddressError: the address means nothing, or several values.
+        """
+        meant = resolve(phases.function, given)
+        chosen = {v.place for v in meant.values}
+
+        def computing(*wanted: str) -> list[tuple[str, EquationSite, Var]]:
+            return [
+                (text.stage, EquationSite(path, i + 1, holders), v)
+                for text in texts.values()
+                for program, path, holders in text.programs
+                for i, e in enumerate(program.equations)
+                for k, v in enumerate(e.outvars)
+                if any(w.value.place in chosen and w.phase in wanted for w in phases.all_of(e, holders, k))
+            ]
+
+        found = computing(*(("forward", "recomputed") if given.phase == "forward" else (given.phase,)))
+        sites = [(stage, site) for stage, site, _ in found]
+        if given.phase == "cotangent" and not sites and "backward" in texts:  # a sum that no equation computes
+            there = [places.place(site, v) for _, site, v in computing("forward")]
+            sites = [("backward", place[0]) for place in there if place is not None]
+        programs = {(s, path): program for s, text in texts.items() for program, path, _ in text.programs}
+        equations = (programs[stage, s.path].equations[s.index - 1] for stage, s in sites if s.index)
+        return Addressed(tuple(sites), frozenset(equations), meant.iteration)
+
+    def is_at(self, p: Position) -> bool:
+        here = p.stage, tuple((level.index, level.body) for level in p.path), p.index
+        if here not in [(stage, site.path, site.index) for stage, site in self.sites]:
+            return False
+        innermost = next((level.iteration for level in reversed(p.path) if level.iteration is not None), None)
+        return self.iteration is None or innermost == self.iteration
+
+
+@dataclass(frozen=True)
 class Armed:
     """A breakpoint, and the equations and inputs of the stages that it may stop at."""
 
@@ -94,10 +145,15 @@ class Armed:
     texts: Mapping[str, StageText]
     equations: frozenset[Equation]
     inputs: frozenset[Var]
+    addressed: Addressed | None = None
 
     @staticmethod
-    def of(b: Breakpoint, texts: Mapping[str, StageText], function: Program) -> Armed:
+    def of(b: Breakpoint, texts: Mapping[str, StageText], phases: Phases, places: CotangentPlaces) -> Armed:
         """Finds where a breakpoint may stop, in the stages of a function.
+
+        Args:
+          phases: which values of the function their equations compute.
+          places: where cotangents are computed.
 
         Raises:
           SteppingError: it can never stop anywhere.
@@ -121,9 +177,9 @@ class Armed:
                 where = f"On line {b.line}" if b.line is not None else f"In {' and '.join(texts)}"
                 inside = _only_inside((e for _, e in reached), b.primitive)
                 raise SteppingError(f"{where} there is no `{b.primitive}`, only {', '.join(has)}.{inside}")
-        if b.at is not None:
-            meant = {v.equation for v in resolve(function, address(b.at)).values}
-            sites = [(s, e) for s, e in sites if primal_equation(e) in meant and _is_computed_again(e)]
+        addressed = None if b.at is None else Addressed.of(address(b.at), texts, phases, places)
+        if addressed is not None:
+            sites = [(s, e) for s, e in sites if e in addressed.equations]
             if not sites:
                 raise SteppingError(f"The run stops at no equation that computes {b.at}; it may be inside of one step.")
         inputs: set[Var] = set()
@@ -133,7 +189,11 @@ class Armed:
             sites = [(t, e) for t, e in sites if any(t.names.get(v) == b.name for v in e.outvars)]
             if not sites and not inputs:
                 raise SteppingError(f"No equation that the run can stop at makes a variable `{b.name}`.")
-        return Armed(b, texts, frozenset(e for _, e in sites), frozenset(inputs))
+        return Armed(b, texts, frozenset(e for _, e in sites), frozenset(inputs), addressed)
+
+    def is_after(self, equation: Equation, p: Position) -> bool:
+        """Whether it may stop once an equation has run, at the position after it."""
+        return equation in self.equations and (self.addressed is None or self.addressed.is_at(p))
 
     def hit(self, position: Position, values: Iterable[tuple[Var, Any]]) -> Hit | None:
         """The hit by the first of some values that satisfies its condition."""
@@ -205,7 +265,7 @@ def _hit(machine: Machine, armed: Sequence[Armed], entered: bool) -> Hit | None:
     after = program.equations[p.index] if p.index < len(program.equations) else None
     for a in armed:
         if a.breakpoint.on_value:
-            if before in a.equations and (hit := a.hit(p, zip(before.outvars, machine.results_before(p), strict=True))):
+            if a.is_after(before, p) and (hit := a.hit(p, zip(before.outvars, machine.results_before(p), strict=True))):
                 return hit
         elif after in a.equations:
             is_new = a.breakpoint.line is None or a.breakpoint.primitive is not None or before not in a.equations
@@ -227,13 +287,6 @@ def _is_on(equation: Equation, file: str, line: int) -> bool:
     file = file or (here.file if here is not None else "")
     return any(
         at.line == line and (at.file == file or at.file.endswith(os.sep + file)) for at in call_stack(equation.source)
-    )
-
-
-def _is_computed_again(e: Equation) -> bool:
-    """Whether it computes what the equation that it came from computes, and is not of its derivative."""
-    return e.origin is None or (
-        e.origin.role in ("primal", "recomputation") and e.primitive is primal_equation(e).primitive
     )
 
 

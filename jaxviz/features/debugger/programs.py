@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from jaxviz.analysis.walk import way
 from jaxviz.derivation import Derivation
 from jaxviz.features.debugger.positions import enterable
-from jaxviz.higher_order import is_loop, of
+from jaxviz.higher_order import is_loop
 from jaxviz.ir.boundary import api_boundary
-from jaxviz.ir.origin import ancestors
 from jaxviz.ir.pretty import printed_params, variable_names
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.report.tables import printable
@@ -186,13 +186,6 @@ class CotangentPlaces:
                     if name not in names:
                         names.append(name)
         return {ct: ", ".join(names) for ct, names in by_atom.items()}
-
-
-def way(holders: Sequence[Equation]) -> tuple[Equation, ...]:
-    """The user's equations that lead into a program, without checkpoints, which the forward program replaces by their
-    bodies."""
-    sources = [([*ancestors(e)] or [e])[-1] for e in holders]
-    return tuple(e for e in sources if not of(e).is_checkpoint)
 
 
 # --- values by name ---------------------------------------------------------------------------------------------------

@@ -10,16 +10,15 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr
 
-from jaxviz.analysis.addresses import address, resolve
+from jaxviz.analysis.addresses import at
 from jaxviz.analysis.budgets import read_amount
 from jaxviz.analysis.on_values import is_differentiated_on_values, passes_on_values, without_references
 from jaxviz.analysis.walk import location_of
 from jaxviz.arguments import Argnums, flat_arguments, positions
 from jaxviz.derivation import Derivation, derive
-from jaxviz.features.debugger.breakpoints import Breakpoint
+from jaxviz.features.debugger.breakpoints import Addressed
 from jaxviz.features.debugger.messages import Mark
 from jaxviz.features.debugger.positions import StepperStage, SteppingError
-from jaxviz.features.debugger.programs import EquationSite, way
 from jaxviz.features.debugger.stepper import Stepper
 from jaxviz.features.debugger.stepping import Machine
 from jaxviz.ir import compat
@@ -257,24 +256,12 @@ def _go_to_parting(stepper: Stepper, parting: Parting) -> Stepper:
             f"{parting.what} is in a gradient that the function takes itself, which the stepper does not enter at an "
             "address. Compare the functions that are differentiated."
         )
-    stage = "backward" if parting.phase == "cotangent" else stepper.stages[0]
-    forward = stepper._texts[stepper.stages[0]]
-    computing = stepper._arm(Breakpoint(at=parting.address)).equations
-    (value,) = resolve(stepper.derivation.primal, address(parting.address)).values
-    computed = [
-        (EquationSite(path, i + 1, holders), v)
-        for program, path, holders in forward.programs
-        for i, e in enumerate(program.equations)
-        if e in computing and way(holders) == way(value.path)
-        for v in e.outvars
-    ]
-    sites = [site for site, _ in computed]
-    if parting.phase == "cotangent":
-        places = [stepper._places.place(site, v) for site, v in computed]
-        sites = [place[0] for place in places if place is not None]
-    if not sites:
+    given = at(parting.address, phase="cotangent" if parting.phase == "cotangent" else "forward")
+    addressed = Addressed.of(given, stepper._texts, stepper._phases, stepper._places)
+    if not addressed.sites:
         raise SteppingError(f"The run stops at no equation that computes {parting.what}.")
-    return stepper.goto(stepper._position(stage, sites[0], parting.iterations, parting.expression))
+    stage, site = addressed.sites[0]
+    return stepper.goto(stepper._position(stage, site, parting.iterations, parting.expression))
 
 
 def mark_of(stepper: Stepper, event: Event) -> Mark:

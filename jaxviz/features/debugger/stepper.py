@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import jax
 
 from jaxviz.analysis.implied import exchange_text, implied
+from jaxviz.analysis.phases import Phases
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import Derivation
 from jaxviz.displays import display
@@ -281,9 +282,14 @@ class Stepper:
         """Calls a function with the stepper at each stop."""
         self._on_stop.append(callback)
 
+    @functools.cached_property
+    def _phases(self) -> Phases:
+        linear = [self.derivation.linear] if "backward" in self.stages else []
+        return Phases(self.derivation.primal, [*(text.program for text in self._texts.values()), *linear])
+
     def _arm(self, b: Breakpoint) -> Armed:
         if b not in self._armed:
-            self._armed[b] = Armed.of(b, self._texts, self.derivation.primal)
+            self._armed[b] = Armed.of(b, self._texts, self._phases, self._places)
         return self._armed[b]
 
     def _stopped(self, hit: Hit | None = None, said: str = "") -> Stepper:

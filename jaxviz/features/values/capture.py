@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxviz.analysis.addressed import AddressedValue
 from jaxviz.analysis.addresses import Address, AddressError, Meant, address
 from jaxviz.features.values.tapped import Finder, Found, Taps, number_of, run_with_taps, with_taps
+from jaxviz.higher_order import is_scan
 from jaxviz.higher_order.observing import Place
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -137,11 +138,11 @@ class Capture:
             return self._fun(*args, **kwargs), Captured({}, Captured({}) if self._cotangents else None)
         found = self._finder(args, kwargs)
         inputs = jax.tree.leaves((args, kwargs))
-        number = number_of(found, self._has_aux, "capture with cotangents=True") if self._cotangents else None
+        takes = self._cotangents or any(a.phase == "cotangent" for a in found.meant)
+        number = number_of(found, self._has_aux, "capture with cotangents=True") if takes else None
         ran = run_with_taps(found.program, inputs, self._taps(found), number)
-        seen = Captured(
-            _by_address(found, ran.values), Captured(_by_address(found, ran.cotangents)) if self._cotangents else None
-        )
+        cotangents = Captured(_by_address(found, ran.cotangents, ran.cotangents)) if self._cotangents else None
+        seen = Captured(_by_address(found, ran.values, ran.cotangents), cotangents)
         return jax.tree.unflatten(found.out_tree, ran.results), seen
 
     @api_boundary
@@ -175,9 +176,11 @@ class Capture:
         )
 
 
-def _by_address(found: Found, arrays: Mapping[Place, Any]) -> dict[str, Any]:
+def _by_address(found: Found, values: Mapping[Place, Any], cotangents: Mapping[Place, Any]) -> dict[str, Any]:
+    """What addresses mean: values, which those that a checkpoint recomputes equal, or cotangents."""
     by_address: dict[str, Any] = {}
     for a, meant in found.meant.items():
+        arrays = cotangents if a.phase == "cotangent" else values
         there = tuple(_iteration(meant, v, arrays[v.place]) for v in meant.values if v.place in arrays)
         if len(meant.values) == 1 and there:
             by_address[str(a)] = there[0]
@@ -189,6 +192,11 @@ def _by_address(found: Found, arrays: Mapping[Place, Any]) -> dict[str, Any]:
 def _iteration(meant: Meant, value: AddressedValue, array: Any) -> Any:
     if meant.iteration is None:
         return array
+    if not is_scan(value.loops[-1]):
+        raise AddressError(
+            f"{value.name} at {value.line} is in a while loop, of which capture returns the last iteration: leave out "
+            "the iteration, or step(…).run(at=…) to it."
+        )
     return jnp.take(array, meant.iteration, axis=array.ndim - len(value.aval.shape) - 1)
 
 
@@ -219,7 +227,8 @@ def capture(
 
     Args:
       fun: takes and returns arrays, or pytrees of them.
-      *addresses: the values, each by an address or its text; see `at`.
+      *addresses: the values, each by an address or its text; see `at`. For the phase 'cotangent' it is the cotangent
+        that is captured, and `fun` returns one number.
       cotangents: whether to return their cotangents too; then `fun` returns one number, and runs forward and backward.
       has_aux: with `cotangents`, whether `fun` returns a pair, whose first part is the number.
       reduce: from a value, or a cotangent, to what is captured in its place, such as `jnp.linalg.norm`, so that a loop
@@ -234,11 +243,4 @@ def capture(
       AddressError: when it is called, an address means no value, or several; the message lists candidates.
     """
     compat.check_callable(fun)
-    found = [address(a) for a in addresses]
-    for a in found:
-        if a.phase != "forward":
-            raise AddressError(
-                f"capture returns values of the forward pass, not {a}. For cotangents write capture(…, "
-                "cotangents=True); values that a checkpoint recomputes equal those of the forward pass."
-            )
-    return Capture(fun, found, cotangents, has_aux, reduce, barrier)
+    return Capture(fun, [address(a) for a in addresses], cotangents, has_aux, reduce, barrier)

@@ -265,3 +265,26 @@ def test_a_checkpoint_name_is_an_address():
 
     value, seen = jaxviz.capture(f, "sine", cotangents=True)(X)
     same((value, seen["sine"], seen.cotangents["sine"]), (f(X), jnp.sin(X), -jnp.sin(jnp.sin(X))), 1e-6)
+
+
+def test_an_address_may_be_of_a_cotangent_and_not_of_an_iteration_of_a_while_loop():
+    def f(x):
+        h = jnp.sin(x)
+        return jnp.sum(h * h)
+
+    x = jnp.arange(3.0)
+    cotangent = jaxviz.at("h", phase="cotangent")
+    both = jaxviz.capture(f, cotangent, "h", cotangents=True)(x)[1]
+    (alone,) = jaxviz.capture(f, cotangent)(x)[1].values()
+    np.testing.assert_array_equal(alone, 2 * jnp.sin(x))
+    np.testing.assert_array_equal(both[cotangent], both.cotangents["h"])
+
+    def g(x):
+        def body(y):
+            z = y * 2.0
+            return z
+
+        return lax.while_loop(lambda y: y < 10.0, body, x)
+
+    with pytest.raises(jaxviz.AddressError, match="in a while loop"):
+        jaxviz.capture(g, jaxviz.at("z", iteration=1))(1.0)
