@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxviz.analysis.naming import IN_DERIVATIVE, ROOM, ROOM_IN_SENTENCE, Naming, is_of_users_rule
 from jaxviz.analysis.training_step import is_backward
+from jaxviz.features.nans.addressing import SearchAddresses
 from jaxviz.features.nans.advice import ALIASES
 from jaxviz.features.nans.capture import kinds_of
 from jaxviz.features.nans.causes import SINGLE, Case, Operand, cause_of, is_slope, operand
@@ -75,7 +76,9 @@ def described(
     names: SearchNames,
     is_exact: bool = True,
 ) -> Event:
-    index = next((i for x in outs if (i := first_bad(x, birth.kind)) is not None), ())
+    firsts = [first_bad(x, birth.kind) for x in outs]
+    bad = next((k for k, first in enumerate(firsts) if first is not None), 0)
+    index = firsts[bad] or ()
     operands = tuple(_operand(names, birth.level, a, x, index) for a, x in zip(e.invars, ins, strict=True))
     results = tuple(operand(x, index) for x in outs)
     written = names.written(e)
@@ -96,7 +99,7 @@ def described(
         _text(e), e.primitive.name, _phase(birth.level, e), _line_of(birth.level, e), operation, is_derivative,
         iterations,
         branches, operands, results, index, cause_of(case), is_exact, zero, devices, names.equation(birth.level, e,
-        is_derivative),
+        is_derivative), names.addresses.of(birth.level, e.outvars[bad], birth.steps),
     )  # fmt: skip
 
 
@@ -328,11 +331,13 @@ class SearchNames:
     """The names in the searched programs, by the names of the derivation and the paths of its inputs.
 
     Args:
+      addresses: those of the values.
       inner: whether gradients that the function takes are inner ones, whose pass the report does not say.
     """
 
     naming: Naming
     arguments: Mapping[Atom, str]
+    addresses: SearchAddresses
     inner: bool
 
     def equation(self, level: ProgramLevel, e: Equation, is_derivative: bool, place: int = 0, room: int = ROOM) -> str:

@@ -20,9 +20,11 @@ from jaxviz.analysis.on_values import (
     is_differentiated_on_values,
     without_references,
 )
+from jaxviz.analysis.phases import Phases
 from jaxviz.analysis.training_step import has_auxiliary, stores_gradient, takes_gradient
 from jaxviz.arguments import Argnums, arrays_by_name, flat_arguments, positions
 from jaxviz.derivation import Derivation, derive_call
+from jaxviz.features.nans.addressing import AddressedWay, SearchAddresses
 from jaxviz.features.nans.capture import (
     CompiledRun,
     RecordedRun,
@@ -65,7 +67,7 @@ from jaxviz.runtime.references import repeated_references, uses_mutable_types, u
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import Builder, partition, select, with_results
 from jaxviz.transforms.flags import INFINITE, NAN, Watching, flag_program
-from jaxviz.transforms.inline import called, called_program, inlined_where
+from jaxviz.transforms.inline import called, called_program, inlined_where, originals
 from jaxviz.transforms.unopened import find_unopened, unopened_note
 
 # --- the function -----------------------------------------------------------------------------------------------------
@@ -99,7 +101,11 @@ class _Subject:
     @cached_property
     def program(self) -> Program:
         """The program with its calls inlined."""
-        return with_one_predicate(inlined_where(self.traced, _is_plain_call))
+        return inlined_where(self._with_calls, _is_plain_call)
+
+    @cached_property
+    def _with_calls(self) -> Program:
+        return with_one_predicate(self.traced)
 
     @cached_property
     def run(self) -> CompiledRun:
@@ -112,7 +118,13 @@ class _Subject:
         d, program = self.derivation, self.program
         naming = Naming(d.primal, d.forward) if self.has_gradient else Naming(program)
         inner = self.has_gradient or (self.is_loss and not _is_derived(d.primal))
-        return SearchNames(naming, dict(zip(program.invars, self.names, strict=True)), inner)
+        return SearchNames(naming, dict(zip(program.invars, self.names, strict=True)), self._addresses, inner)
+
+    @cached_property
+    def _addresses(self) -> SearchAddresses:
+        d = self.derivation
+        phases = Phases(d.primal, [self._with_calls, *([d.linear] if self.has_gradient else [])])
+        return SearchAddresses(phases, originals(self._with_calls, self.program, _is_plain_call))
 
     def recorded(self, program: Program, **values: Any) -> RecordedRun:
         """The run of its program, or of a part of that."""
@@ -220,6 +232,9 @@ def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
     requests: dict[Place, list[Atom]] = operands_and_results(births)
     for place, (_, _, v) in zip(places, way, strict=True):
         requests.setdefault(place, []).append(v)
+    addressed = AddressedWay.of(search, first, subject.called.addresses)
+    for place, v in addressed.values:
+        requests.setdefault(place, []).append(v)
     values = search.values(requests)
     events = events_of(births, values, _may_hide(subject, bad), subject.called)
     born = events.get(first)
@@ -228,7 +243,8 @@ def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
         became = None
     sources = () if first.equations else (_source_text(subject, first),)
     chain = with_values(way, [values[place][v] for place, (_, _, v) in zip(places, way, strict=True)])
-    return NanReport(subject.function, (), born, sources, became, chain)
+    address = addressed.first(values, subject.called.addresses)
+    return NanReport(subject.function, (), born, sources, became, chain, address=address)
 
 
 def _argument_to_blame(subject: _Subject, search: NanSearch, shown: Sequence[int], bad: Sequence[int]) -> Birth | None:
@@ -514,7 +530,7 @@ def _find_by_stepping(subject: _Subject) -> NanReport | None:
     computed: dict[Atom, Any] = dict(zip(birth.equations[0].outvars, outs, strict=True))
     way = chain_of(birth)
     chain = with_values(way, [computed.get(v) for _, _, v in way])
-    return NanReport(subject.function, names, born, (), None, chain, note=note)
+    return NanReport(subject.function, names, born, (), None, chain, note=note, address=born.address)
 
 
 def _step_through(

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jaxviz.analysis.addresses import Address
 from jaxviz.derivation import Derivation
 from jaxviz.displays import display
 from jaxviz.features.nans.causes import Cause, Operand
@@ -103,6 +104,7 @@ class Event(Data):
       devices: its devices for each `shard_map` around it, outermost first.
       expression: the user's expression that it belongs to, such as `jnp.log(x)` or `mul in the derivative of
         jnp.sqrt(x)`; '' if none is found.
+      address: of the value that it computes, in that iteration; None if that has none, as inside a library's function.
     """
 
     equation: str
@@ -121,6 +123,7 @@ class Event(Data):
     zero_cotangent: bool = False
     devices: tuple[Devices, ...] = ()
     expression: str = ""
+    address: Address | None = None
 
     def equation_is(self, other: Event) -> bool:
         """Whether both are one equation in one step."""
@@ -148,8 +151,8 @@ class Event(Data):
         return self.place.replace(str(self.location), line, 1) if line else self.place
 
     _data = (
-        "equation", "primitive", "phase", "location", "expression", "operation", "is_derivative", "iterations",
-        "branch", "devices",
+        "equation", "primitive", "phase", "location", "expression", "address", "operation", "is_derivative",
+        "iterations", "branch", "devices",
         "made", "index", "inputs", "outputs", "is_exact", "cause=cause.id", "cause.text", "cause.remedy",
     )  # fmt: skip
 
@@ -215,6 +218,8 @@ class NanReport(Report, schema="find_nan"):
       title: what was searched, such as "gradient of `loss` in `params`" or "function `f`".
       unsearched: what was not searched, and why, such as a gradient without reverse mode; '' if all was.
       note: a remark, such as that the compiled program did not show what stepping showed.
+      address: of the first value that is not finite and has an address: the one that is born, or the first computed
+        from it; None if it came in, and no value with an address passed it on.
       ran: the run that was searched, as long as it is kept; see `step`.
     """
 
@@ -229,6 +234,7 @@ class NanReport(Report, schema="find_nan"):
     unsearched: str = ""
     note: str = ""
     ran: weakref.ref[Ran] | None = None
+    address: Address | None = None
 
     def __bool__(self) -> bool:
         """False only if everything was searched, and every result is finite."""
@@ -330,7 +336,19 @@ class NanReport(Report, schema="find_nan"):
         if deciding:
             yield "Not finite, not part of any result, but a decision depends on it", deciding
 
-    _data = ("function", "title", "results", "given", "born", "became_nan", "chain", "harmless", "unsearched", "note")
+    _data = (
+        "function",
+        "title",
+        "results",
+        "given",
+        "address",
+        "born",
+        "became_nan",
+        "chain",
+        "harmless",
+        "unsearched",
+        "note",
+    )
 
 
 def _equation_text(event: Event) -> str:

@@ -281,7 +281,7 @@ class NanSearch:
             for inner_level, v, first in inner:
                 yield from self._from(inner_level, v, first, kind, chain, seen)
             return
-        equations, frontier = self._computed_from(level, value)
+        equations, frontier = self.computed_from(level, value)
         around = self._exchanged(level, value, steps)
         whens = (
             (a, next((w for at in around if (w := self._when(level, a, at, kind)) is not None), None)) for a in frontier
@@ -331,7 +331,7 @@ class NanSearch:
                 if when is not None:
                     yield level, operand, when
 
-    def _computed_from(self, level: ProgramLevel, value: Atom) -> tuple[tuple[Equation, ...], list[Atom]]:
+    def computed_from(self, level: ProgramLevel, value: Atom) -> tuple[tuple[Equation, ...], list[Atom]]:
         """The equations that compute a value, through unwatched values, from watched ones and inputs; and these."""
         visited: set[int] = set()
         frontier: dict[Atom, None] = {}
