@@ -161,6 +161,15 @@ def resolve(program: Program, given: Address) -> Meant:
     return meant
 
 
+def meanings(program: Program, given: Address) -> tuple[AddressedValue, ...]:
+    """The same, or if it may mean several values, all of these; nothing if it means none."""
+    try:
+        return resolve(program, given).values
+    except AddressError:
+        is_of_one = _wanted(given.text).ordinal is not None
+        return () if is_of_one else tuple(matching(program, given.text))
+
+
 def _found_again(program: Program, given: Address, written: Evidence) -> Meant:
     values = addressed_values(program)
     by_name, by_position = (
@@ -222,10 +231,15 @@ class _Index:
         self.values = addressed_values(program)
         self._found: dict[str, list[AddressedValue]] = {}
         self._named: dict[str, list[AddressedValue]] = {}
-        self._of_form: dict[str, list[AddressedValue]] = {}
+        self._program = program
+
+    @cached_property
+    def _of_form(self) -> dict[str, list[AddressedValue]]:
+        of_form: dict[str, list[AddressedValue]] = {}
         for v in self.values:
-            for form in dict.fromkeys(forms(program)[v.place]):
-                self._of_form.setdefault(form, []).append(v)
+            for form in dict.fromkeys(forms(self._program)[v.place]):
+                of_form.setdefault(form, []).append(v)
+        return of_form
 
     def matching(self, text: str) -> list[AddressedValue]:
         if text not in self._found:

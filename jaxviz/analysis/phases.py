@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -126,12 +127,15 @@ def _as_written(equation: Equation, index: int) -> Atom:
     return equation.outvars[index]
 
 
-def phases_of(derivation: Derivation) -> Phases:
-    """The same for all programs of a derivation; those that cannot be derived are left out."""
-    programs = []
+def stages_of(derivation: Derivation) -> dict[str, Program]:
+    """The programs of a derivation by stage, without those that cannot be derived, of which the page shows why."""
+    programs = {}
     for stage in STAGES:
-        try:
-            programs.append(getattr(derivation, stage))
-        except Exception:  # the page shows the reason in place of the stage
-            continue
-    return Phases(derivation.primal, programs)
+        with suppress(Exception):
+            programs[stage] = getattr(derivation, stage)
+    return programs
+
+
+def phases_of(derivation: Derivation) -> Phases:
+    """The phases of values in all programs of a derivation."""
+    return Phases(derivation.primal, stages_of(derivation).values())

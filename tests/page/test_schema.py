@@ -11,6 +11,7 @@ from wire_types import misfit, wire_types
 import jaxviz
 from jaxviz.features.debugger import messages as stepper
 from jaxviz.features.explorer import messages as explorer
+from jaxviz.features.explorer.addressing import ExplorerAddresses
 from jaxviz.features.explorer.changes import changes_of
 from jaxviz.features.probes import messages as live
 from jaxviz.features.probes.widget import shown_of
@@ -56,6 +57,8 @@ def watched():
             for case in (WHAT_IF[name] for name in ("chain", "loop", "blocks"))
         ),
         (lambda: changes_of(jaxviz.compare(f, g, jnp.ones(3))), explorer.Changes),
+        (lambda: ExplorerAddresses(jaxviz.derive(f, jnp.ones(3))).found("sin(x)"), explorer.FoundAddresses),
+        (lambda: ExplorerAddresses(jaxviz.derive(f, jnp.ones(3))).of("forward:0"), explorer.EquationAddresses),
         (lambda: compiled(lower(jaxviz.derive(f, jnp.ones(3)))), explorer.Compiled),
         (lambda: json.loads(shown_of(watched())), live.Shown),
     ],

@@ -57,7 +57,7 @@ test("scopes are found by name, with their equations", () => {
 });
 
 test("an empty text finds nothing", () => {
-  expect(found("  ")).toEqual({ source: [], equations: [], values: [], scopes: [] });
+  expect(found("  ")).toEqual({ addresses: [], source: [], equations: [], values: [], scopes: [] });
 });
 
 test("suggestions find something: conditions for an empty field, and what a word may go on with", () => {

@@ -142,6 +142,50 @@ def is_switch_request(content: Any) -> TypeGuard[SwitchRequest]:
     return all(isinstance(text, str) for text in texts)
 
 
+class AddressRequest(TypedDict):
+    """A request of the page: what a text means as an address, or the addresses of an equation, such as 'forward:12'."""
+
+    work: Literal["find", "address"]
+    asked: str
+
+
+def is_address_request(content: Any) -> TypeGuard[AddressRequest]:
+    """Whether a message of the page is such a request."""
+    is_one = isinstance(content, dict) and content.get("work") in ("find", "address")
+    return is_one and isinstance(content.get("asked"), str)
+
+
+class FoundValue(NamedTuple):
+    """A value that a text means: its address, its line and type, and the equations that compute it."""
+
+    address: str
+    about: str
+    equations: list[str]
+
+
+class FoundAddresses(TypedDict):
+    """What a text means as an address: one value, or those that it cannot tell apart."""
+
+    asked: str
+    values: list[FoundValue]
+
+
+class EquationAddress(NamedTuple):
+    """The address of a result of an equation: its text, whether it is the value or its cotangent, and both in
+    Python."""
+
+    text: str
+    phase: str
+    code: str
+
+
+class EquationAddresses(TypedDict):
+    """The addresses of the results of an equation that have one."""
+
+    asked: str
+    addresses: list[EquationAddress]
+
+
 class DrawnBuffer(NamedTuple):
     """A value in memory during some steps; texts are given by number. `group` is that of the expression whose values it
     is one of."""

@@ -20,9 +20,17 @@ from jaxviz.arguments import Argnums
 from jaxviz.derivation import STAGES, Derivation
 from jaxviz.displays import display as added
 from jaxviz.features.comparison.report import Comparison
+from jaxviz.features.explorer.addressing import ExplorerAddresses
 from jaxviz.features.explorer.changes import changes_of, follow
 from jaxviz.features.explorer.columns import ViewMaker, compared_with_jax, view_of
-from jaxviz.features.explorer.messages import PeakAdvice, SwitchRequest, TriedSettings, is_switch_request
+from jaxviz.features.explorer.messages import (
+    PeakAdvice,
+    SwitchRequest,
+    TriedSettings,
+    is_address_request,
+    is_switch_request,
+)
+from jaxviz.features.explorer.pictured import Pictured
 from jaxviz.features.explorer.sent import (
     added_payload,
     as_json,
@@ -44,15 +52,10 @@ from jaxviz.page.stopping import stoppable
 from jaxviz.page.texts import first_line, fit
 from jaxviz.progress import report_progress_to
 from jaxviz.report.files import write_file
-from jaxviz.report.needs import needs
 from jaxviz.report.tables import printable
 
 # Imported on first use: all of it together takes longer than the first view of a small function.
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from jaxviz.features.draw.drawing import Drawing
-    from jaxviz.features.draw.source import Dot
     from jaxviz.features.explorer.whatif import Switches
     from jaxviz.xla.explorer_stage.one_block import OneBlock
 
@@ -69,7 +72,7 @@ _SHOWN = (*STAGES, "compiled")
 """The possible values of `stage` and `beside`: the stages, and the compiled one."""
 
 
-class Explorer(Bundled):
+class Explorer(Pictured, Bundled):
     """The widget. Made by `explore`; what it shows is derived when it is first displayed.
 
     >>> e = jaxviz.explore(loss, params, x)
@@ -118,6 +121,8 @@ class Explorer(Bundled):
     motion = traitlets.Bool(False).tag(sync=True)
     advice = traitlets.Unicode("").tag(sync=True)
     speed = traitlets.Unicode("").tag(sync=True)
+    found = traitlets.Unicode("").tag(sync=True)
+    address = traitlets.Unicode("").tag(sync=True)
 
     from_page = frozenset("stage beside selected filter height overview motion compared switches".split())
 
@@ -158,6 +163,10 @@ class Explorer(Bundled):
         return Switches(self.derivation)
 
     @cached_property
+    def _addresses(self) -> ExplorerAddresses:
+        return ExplorerAddresses(self.derivation)
+
+    @cached_property
     def _one_block(self) -> OneBlock | None:
         one_block: OneBlock | None = added("one block of the compiled stage")(self.derivation)
         return one_block
@@ -173,6 +182,26 @@ class Explorer(Bundled):
             return None
         stage, _, number = self.selected.partition(":")
         return _equations(self.derivation, stage)[int(number)]
+
+    def select(self, at: Any) -> Equation:
+        """Selects the equation that computes a value, by its address; see `at`.
+
+        >>> explorer.select("softmax(q @ k.T)")
+        >>> explorer.select(jaxviz.at("h", phase="cotangent"))
+
+        Args:
+          at: the address, or its text. It is selected in a stage that is shown, if one computes it.
+
+        Returns:
+          the equation, which is `explorer.equation` then.
+
+        Raises:
+          AddressError: the address means no value of the function, or several; the message lists candidates.
+        """
+        self.selected = self._addresses.equation(at, f"{self.stage}+{self.beside}")
+        equation = self.equation
+        assert equation is not None
+        return equation
 
     def update(self, f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> None:
         """Shows a new version in place and marks what is new in it; both can be shown side by side.
@@ -197,7 +226,7 @@ class Explorer(Bundled):
         self._fill()
         before = pack(encode(self.view)) if self.rest or self.check else self.payload
         self.derivation, self._comparison = derivation, comparison
-        for name in ("view", "_whole", "_switches", "_one_block"):
+        for name in ("view", "_whole", "_switches", "_addresses", "_one_block"):
             self.__dict__.pop(name, None)
         self._n_asked = 0
         self._maker, self._sent = maker, sent
@@ -241,6 +270,8 @@ class Explorer(Bundled):
         except Exception as error:
             state["what_if"] = json.dumps({"error": first_line(error)})
         state["advice"] = self.advice if source else ""
+        if self.selected and source:
+            state["address"] = as_json(self._addresses.of(self.selected))
         left_out = {STEPPER} if graphviz else {STEPPER, GRAPHVIZ}
         parts = {name: packed(name) for name in part_names() if name not in left_out}
         if self._comparison is not None:
@@ -252,72 +283,6 @@ class Explorer(Bundled):
         state |= {"line": self.line, "speed": self.speed}
         state["compiled"] = saved_compiled(self.compiled, source)
         return write_file(path, page(f"{view.title} · jaxviz", encode(view), script(MAIN), state, parts))
-
-    def draw(self, stage: str = "", depth: int | None = None, source: bool = True) -> Drawing:
-        """Draws a program, or several side by side; by default those that the explorer shows.
-
-        >>> explorer.draw("forward+backward")
-
-        Args:
-          stage, depth, source: as of `jaxviz.draw`.
-        """
-        from jaxviz.features.draw.drawing import draw
-
-        keys = f"{self.stage}+{self.beside}".split("+")
-        shown = stage or "+".join(key for key in dict.fromkeys(keys) if key in STAGES)
-        return draw(self.derivation, stage=shown, depth=depth, source=source)
-
-    def to_dot(self, stage: str = "", depth: int | None = None, source: bool = True) -> Dot:
-        """The picture as a `graphviz.Source`, which a notebook displays and `.render()` writes; see `jaxviz.to_dot`."""
-        return self.draw(stage, depth, source).to_dot()
-
-    def save_svg(self, path: str | Path, stage: str = "", depth: int | None = None, source: bool = True) -> Path:
-        """Writes the picture as SVG; returns the path. The arguments are those of `draw`."""
-        return self.draw(stage, depth, source).save_svg(path)
-
-    def save_png(self, path: str | Path, stage: str = "", depth: int | None = None, dpi: int = 150) -> Path:
-        """Writes the picture as PNG; returns the path. The arguments are those of `draw`, and the points per inch."""
-        return self.draw(stage, depth).save_png(path, dpi)
-
-    def plot(self, stage: str = "", depth: int | None = None, width: float | None = None) -> Figure:
-        """The picture as a matplotlib figure, for papers; the arguments are those of `draw`, and the width in
-        inches."""
-        return self.draw(stage, depth).plot(width)
-
-    def plot_overview(self) -> Figure:
-        """The overview as a matplotlib figure: what runs, what is saved and for how long, and the memory, with its
-        peak.
-
-        >>> explorer.plot_overview().savefig("overview.pdf")
-
-        Raises:
-          ValueError: the function has no gradient.
-        """
-        with needs("A figure", "matplotlib", "pillow"):
-            from jaxviz.features.explorer.picture import overview_figure
-
-        return overview_figure(self.view)
-
-    def save_animation(self, path: str | Path, seconds: float = 15) -> Path:
-        """Writes the gradient in motion as an animated picture: what runs, what is saved and read again, and the
-        memory.
-
-        >>> explorer.save_animation("loss.gif")
-
-        Args:
-          path: the path of the file, a .gif, .png or .webp.
-          seconds: the approximate length; the animation repeats.
-
-        Returns:
-          the path.
-
-        Raises:
-          ValueError: the function has no gradient, the file is of another kind, or the length is not above 0.
-        """
-        with needs("An animation", "matplotlib", "pillow"):
-            from jaxviz.features.explorer.animation import save_animation
-
-        return save_animation(self.view, path, seconds)
 
     def text(self, stage: str) -> str:
         """The program of a stage as plain text, with the names that the explorer shows."""
@@ -512,6 +477,14 @@ class Explorer(Bundled):
             self._work(content, _WORK[content])
         elif is_switch_request(content):
             self._work("try", lambda explorer: explorer._try(content))
+        elif is_address_request(content):
+            self._work(content["work"], lambda explorer: explorer._fill_address(**content))
+
+    def _fill_address(self, work: str, asked: str) -> None:
+        if work == "find":
+            self.found = as_json(self._addresses.found(asked))
+        else:
+            self.address = as_json(self._addresses.of(asked))
 
     def _work(self, request: str, work: Callable[[Explorer], None]) -> None:
         """Does the requested work and reports its progress, since a busy kernel does not answer requests."""
@@ -578,7 +551,7 @@ class Explorer(Bundled):
 
 _ANSWERS = (
     "groups", "memory", "rest", "check", "failure", "what_if", "tried", "drawn", "written", "line", "lowered",
-    "compiled", "advice",
+    "compiled", "advice", "found", "address",
 )  # fmt: skip
 """The traits with what the page requests of one version."""
 

@@ -101,7 +101,9 @@ export class GraphPane {
       layOutBy: (by) => this.layOutBy(by),
       colours: this.colours,
     });
-    this.found = new Search(model, this.tree.stages, (text, error) => this.tools.found(text, error));
+    this.found = new Search(model, this.tree.stages, state.meaning, (text, error) =>
+      this.tools.found(text, error),
+    );
     this.outline = new Outline(this.tree, (event) => {
       if (actOnKey(event, this)) event.preventDefault();
     });
@@ -146,6 +148,7 @@ export class GraphPane {
     () => markSide(this.element, this.state, this.side),
     [() => this.state.selection, () => this.onSelection()],
     [() => this.state.exchanges, () => this.light()],
+    [() => this.state.meaning.last, () => this.found.hear() && this.find(this.found.text)],
   ];
 
   destroy(): void {

@@ -1,10 +1,11 @@
 /** The only code that calls the widget model's get and set. */
 
 import { onChange } from "../base/signals";
+import { Question } from "../model/question";
 import type { SwitchSource } from "../model/switches";
 import type { Work } from "../model/work";
 import type { State } from "../state/state";
-import type { Changes } from "../wire/explorer.generated";
+import type { AddressRequest, Changes } from "../wire/explorer.generated";
 import type { WidgetModel } from "./model";
 import { workOf } from "./work";
 
@@ -75,6 +76,20 @@ export const adviceOf = (model: WidgetModel): Work => workOf(model, "advice", ["
 
 /** What the kernel's device does in a second, as measured. */
 export const speedOf = (model: WidgetModel): Work => workOf(model, "speed", ["speed"]);
+
+/** Questions about addresses; a saved page has only what was answered. */
+export function questionOf<Answer extends { asked: string }>(
+  model: WidgetModel,
+  work: "find" | "address",
+  trait: string,
+): Question<Answer> {
+  let asked = "";
+  const answers = workOf(model, work, [trait], { content: (): AddressRequest => ({ work, asked }) });
+  return new Question(answers, (text) => {
+    asked = text;
+    if (model.comm_live !== false && model.send) answers.ask();
+  });
+}
 
 /** The switches, and the effects of their settings. */
 export function switchesOf(model: WidgetModel): SwitchSource {

@@ -20,6 +20,7 @@ import {
   laterOf,
   onPayload,
   payloadOf,
+  questionOf,
   restOf,
   speedOf,
   switchesOf,
@@ -461,6 +462,8 @@ function renderExplorer(host: Host): () => void {
       adviceOf(model),
       checkOf(model),
       speedOf(model),
+      questionOf(model, "find", "found"),
+      questionOf(model, "address", "address"),
     );
     state.hasBegun = outline !== null;
     setBeside(state, other, changesOf(model));

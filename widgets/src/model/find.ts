@@ -1,12 +1,14 @@
 /** Searches source, equations, values and scopes. */
 
 import { formatBytes, plural } from "../base/format";
+import type { FoundValue } from "../wire/explorer.generated";
 import type { ColumnName } from "../wire/schema";
 import { grouped, push, sumOf } from "./groups";
 import type { Model } from "./model";
 import { search, sizeOf } from "./query";
+import { rowsOf, wordsOf } from "./question";
 
-export type KindFound = "source" | "equations" | "values" | "scopes";
+export type KindFound = "addresses" | "source" | "equations" | "values" | "scopes";
 
 /** A result: its name, a description, and what it refers to. */
 export interface Found {
@@ -17,23 +19,40 @@ export interface Found {
   rows?: readonly number[];
   variable?: number;
   residuals?: readonly number[];
+  /** The equations that compute a value, in all stages. */
+  copies?: readonly number[];
 }
 
 export type AllFound = Readonly<Record<KindFound, readonly Found[]>>;
 
 /**
  * The results for a text. Conditions on equations are written as in the graph's search; throws an Error that explains what is wrong with
- * them.
+ * them, unless the text is an address.
+ * @param meant what the text means as an address.
  */
-export function find(model: Model, text: string): AllFound {
-  const words = text.trim().replace(/\s+/g, " ");
-  if (words === "") return { source: [], equations: [], values: [], scopes: [] };
+export function find(model: Model, text: string, meant: readonly FoundValue[] = []): AllFound {
+  const words = wordsOf(text);
+  const addresses = meant
+    .map((value) => ({ title: value[0], about: value[1], copies: rowsOf(model, value) }))
+    .filter(({ copies }) => copies.length > 0);
+  if (words === "") return { addresses, source: [], equations: [], values: [], scopes: [] };
   return {
+    addresses,
     source: lines(model, words.toLowerCase()),
-    equations: equations(model, words),
+    equations: conditions(model, words, addresses.length > 0),
     values: [...kept(model, words.toLowerCase()), ...variables(model, words)],
     scopes: scopes(model, words.toLowerCase()),
   };
+}
+
+/** Equations by conditions; an address such as `line:41` may look like one. */
+function conditions(model: Model, words: string, isAddress: boolean): Found[] {
+  try {
+    return equations(model, words);
+  } catch (error) {
+    if (isAddress) return [];
+    throw error;
+  }
 }
 
 function lines(model: Model, words: string): Found[] {

@@ -4,6 +4,7 @@ import { formatBytes, formatCount, formatFlops, formatParts, plural } from "../b
 import { donationText } from "../code/listing";
 import { usesText } from "../code/variable";
 import type { Lit, State } from "../state/state";
+import { copyText } from "../ui/copying";
 import { button, h, section } from "../ui/dom";
 import { marked } from "../ui/marked";
 import type { Effects } from "../ui/pane";
@@ -32,7 +33,40 @@ export class InspectorPane {
     );
   }
 
-  readonly effects: Effects = [[() => this.version.selection, () => this.show(this.version)]];
+  readonly effects: Effects = [
+    [() => this.version.selection, () => this.show(this.version)],
+    [() => [this.state.extras, this.own.addresses.last], () => this.showAddresses()],
+  ];
+
+  /** The addresses of the equation's results, which the kernel tells a moment later. */
+  private readonly addresses = h("ul", { "data-testid": "addresses" });
+
+  private showAddresses(): void {
+    const { own, state } = this;
+    const [row] = state.selection.rows;
+    const isAsked =
+      state === own && row !== undefined && state.selection.line < 0 && own.extras.has("details");
+    const found = isAsked ? own.addresses.about(own.model.name(row)) : null;
+    const rows = (found?.addresses ?? []).map(([text, phase, code]) =>
+      h("li", {}, ...this.address(text, phase, code)),
+    );
+    this.addresses.replaceChildren(...rows);
+    const [dt, dd] = [this.addresses.parentElement?.previousElementSibling, this.addresses.parentElement];
+    for (const each of [dt, dd]) each?.toggleAttribute("hidden", rows.length === 0);
+  }
+
+  private address(text: string, phase: string, code: string): (Node | string)[] {
+    const said = h("span", { class: "jv-dim", role: "status" });
+    const copy = () => copyText(code, this.element, (how) => said.replaceChildren(how));
+    const title = `Copy ${code}, which step, capture and watch take`;
+    return [
+      h("code", {}, text),
+      ...(phase === "forward" ? [] : [h("span", { class: "jv-dim" }, ` ${phase}`)]),
+      " ",
+      button("Copy", copy, { title, "data-testid": "copy-address" }),
+      said,
+    ];
+  }
 
   /** The version whose selection is inspected. */
   private get version(): State {
@@ -65,6 +99,7 @@ export class InspectorPane {
     if (line < 0 && n > 1) parts.unshift(h("p", { class: "jv-dim" }, `${what}, the first is`));
     parts.push(...why.filter((w) => !w.made).map((w) => w.element));
     this.body.replaceChildren(...(parts.length > 0 ? parts : [this.invitation()]));
+    this.showAddresses();
   }
 
   private invitation(): HTMLElement {
@@ -170,6 +205,7 @@ export class InspectorPane {
       ]);
     const source = model.sourceText(place);
     if (source) facts.push(["expression", h("code", { "data-testid": "expression" }, source)]);
+    facts.push(["address", this.addresses]);
     if (rule) facts.push(["rule", `${rule} (${model.transform(row)})`]);
     const earlier = model.earlier(row);
     if (earlier.length) facts.push(["before", h("ul", {}, ...earlier.map((made) => h("li", {}, made)))]);

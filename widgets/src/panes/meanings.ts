@@ -32,7 +32,7 @@ export const KEYS: [string, string][] = [
   ["W", "everything on the full screen"],
   ["P", "present: one pane in large text; ← → go through the questions, Escape leaves"],
   ["I", "the selection in full"],
-  ["/", "search the source, equations, values and scopes; in the graph: its equations"],
+  ["/", "search the source, equations, values, scopes and addresses; in the graph: its equations"],
   ["X", "in the table of residuals: save one, or recompute it"],
   ["Ctrl + Z, Ctrl + Shift + Z", "undo the last click on a switch, redo it"],
   ["M", "memory over time; ← → move, Enter selects"],

@@ -220,6 +220,7 @@ export class Rail {
     () => this.showBadge(),
     () => press(this.play, this.state.player !== null),
     () => this.showStages(),
+    [() => this.state.meaning.last, () => this.search.hear()],
   ];
 
   focus(): void {

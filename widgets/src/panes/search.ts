@@ -1,4 +1,4 @@
-/** The search field, and below it the matches in source, equations, values and scopes. */
+/** The search field, and below it what a text means as an address, and the matches in source, equations, values and scopes. */
 
 import { formatCount, plural } from "../base/format";
 import type { AllFound, Found, KindFound } from "../model/find";
@@ -12,7 +12,7 @@ const SHOWN = 5;
 const MOST = 300;
 
 /** The kinds of results, in order. */
-const KINDS_FOUND: readonly KindFound[] = ["source", "equations", "values", "scopes"];
+const KINDS_FOUND: readonly KindFound[] = ["addresses", "source", "equations", "values", "scopes"];
 
 /** What searches; a part of its own. */
 export type Finder = typeof import("../host/parts/search");
@@ -34,6 +34,8 @@ export class SearchBox {
   private early: KeyboardEvent | null = null;
   private at = -1;
 
+  /** Whether what is found includes what the text means. */
+  private hasMeaning = false;
   private finder: Finder | null = null;
   private isLoading = false;
 
@@ -50,7 +52,7 @@ export class SearchBox {
       placeholder: "search",
       spellcheck: false,
       autocomplete: "off",
-      title: "Search the source, equations, values and scopes (/)",
+      title: "Search the source, equations, values and scopes, or an address such as softmax(q @ k.T) (/)",
       role: "combobox",
       "aria-label": "search",
       "aria-autocomplete": "list",
@@ -71,6 +73,13 @@ export class SearchBox {
     );
     // Keep the focus in the field: losing it would close the list before the click.
     this.popup.addEventListener("pointerdown", (event) => event.preventDefault());
+  }
+
+  /** The kernel may have said what the text means as an address, or what an earlier one did. */
+  hear(): void {
+    const { finder } = this;
+    if (finder === null || this.popup.hidden || this.hasMeaning) return;
+    if (this.state.meaning.about(finder.wordsOf(this.box.value)) !== null) this.search();
   }
 
   focus(): void {
@@ -106,7 +115,9 @@ export class SearchBox {
     const text = this.box.value;
     let error = "";
     try {
-      this.found = finder.find(this.state.model, text);
+      const meant = this.state.meaning.about(finder.wordsOf(text));
+      this.hasMeaning = meant !== null;
+      this.found = finder.find(this.state.model, text, meant?.values);
     } catch (failure) {
       this.found = null;
       error = failure instanceof Error ? failure.message : String(failure);
@@ -200,9 +211,10 @@ export class SearchBox {
   }
 
   /** Goes to a match. */
-  private go({ line, rows, variable, residuals }: Found): void {
+  private go({ line, rows, variable, residuals, copies }: Found): void {
     const { state } = this;
-    if (residuals) state.openResiduals(residuals);
+    if (copies) state.openValue(copies);
+    else if (residuals) state.openResiduals(residuals);
     else if (line) {
       // On a narrow page, the overview has no room for the source.
       if (state.view === "overview") state.arrange("lines");

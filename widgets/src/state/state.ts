@@ -7,11 +7,12 @@ import { grouped, sumOf } from "../model/groups";
 import type { Model } from "../model/model";
 import type { Kept } from "../model/overview";
 import type { Player } from "../model/player";
+import { Question } from "../model/question";
 import type { Place, Residual } from "../model/records";
 import { TimeView } from "../model/span";
 import { NO_SWITCHES, Switches, type SwitchSource } from "../model/switches";
 import { NO_WORK, type Work } from "../model/work";
-import type { PeakAdvice } from "../wire/explorer.generated";
+import type { EquationAddresses, FoundAddresses, PeakAdvice } from "../wire/explorer.generated";
 import type { CheckResult } from "../wire/schema";
 
 export interface Selection {
@@ -141,6 +142,9 @@ export class State {
     readonly check: Work = NO_WORK,
     /** What the kernel's device does in a second. */
     readonly speed: Work = NO_WORK,
+    /** What a text means as an address, and which addresses an equation has. */
+    readonly meaning = new Question<FoundAddresses>(),
+    readonly addresses = new Question<EquationAddresses>(),
   ) {
     this.switches = new Switches(switches);
     this.exchanges = ownExchanges(model);
@@ -320,6 +324,13 @@ export class State {
       if (!this.isShown(stage)) this.showStages([stage]);
       this.selectRows(rows);
     });
+  }
+
+  /** The same for equations that compute one value in several stages: those of one stage that is shown, if there is any. */
+  openValue(rows: readonly number[]): void {
+    const stages = rows.map((row) => this.model.stage(row));
+    const stage = stages.find((each) => this.showsStages && this.isShown(each)) ?? stages[0];
+    this.openRows(rows.filter((_, i) => stages[i] === stage));
   }
 
   /** Whether the stages' panes are shown. */

@@ -88,6 +88,30 @@ export interface SwitchRequest {
   plan?: boolean;
 }
 
+/** A request of the page: what a text means as an address, or the addresses of an equation, such as 'forward:12'. */
+export interface AddressRequest {
+  work: "find" | "address";
+  asked: string;
+}
+
+/** A value that a text means: its address, its line and type, and the equations that compute it. */
+export type FoundValue = [address: string, about: string, equations: string[]];
+
+/** What a text means as an address: one value, or those that it cannot tell apart. */
+export interface FoundAddresses {
+  asked: string;
+  values: FoundValue[];
+}
+
+/** The address of a result of an equation: its text, whether it is the value or its cotangent, and both in Python. */
+export type EquationAddress = [text: string, phase: string, code: string];
+
+/** The addresses of the results of an equation that have one. */
+export interface EquationAddresses {
+  asked: string;
+  addresses: EquationAddress[];
+}
+
 /** A value in memory during some steps; texts are given by number. `group` is that of the expression whose values it is one of. */
 export type DrawnBuffer = [nbytes: number, kind: number, born: number, last: number, row: number, name: number, type: number, group: number];
 
