@@ -116,7 +116,7 @@ test("the selected equation shows its address, and copies it for Python, once th
   expect([widget.sent, isShown()]).toEqual([[{ work: "address", asked: "primal:0" }], false]);
   const code = "jaxviz.at('y', phase='cotangent')";
   widget.set("address", JSON.stringify({ asked: "primal:0", addresses: [["y", "cotangent", code]] }));
-  expect([list().textContent, isShown()]).toEqual(["y cotangent Copy", true]);
+  expect([list().textContent, isShown()]).toEqual(["y cotangent Copy ", true]);
   list().querySelector("button")!.click();
   await vi.waitFor(() => expect(list().textContent).toContain("copied"));
   expect(written).toEqual([code]);

@@ -80,6 +80,8 @@ class Explorer(Pictured, Bundled):
     >>> e.selected = "backward:3"
     >>> e.equation
     Equation(mul -> f32[8,16])
+    >>> e.select(jaxviz.at("h", phase="cotangent"))
+    Equation(mul -> f32[8,16])
 
     Traits that can be observed and set:
       selected: the selected equation as `stage:number`, such as 'backward:12'; '' for none.
@@ -186,8 +188,8 @@ class Explorer(Pictured, Bundled):
     def select(self, at: Any) -> Equation:
         """Selects the equation that computes a value, by its address; see `at`.
 
-        >>> explorer.select("softmax(q @ k.T)")
-        >>> explorer.select(jaxviz.at("h", phase="cotangent"))
+        >>> explorer = jaxviz.explore(loss, params, x)
+        >>> explorer.select("jnp.mean(h**2)")
 
         Args:
           at: the address, or its text. It is selected in a stage that is shown, if one computes it.

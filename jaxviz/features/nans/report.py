@@ -206,6 +206,7 @@ class NanReport(Report, schema="find_nan"):
 
     >>> found = jaxviz.find_nan(lambda x: jnp.sqrt(x) * x, 0.0)  # None if there is no NaN
     >>> found.born, found.chain
+    >>> found.address  # of the first value that is not finite, for `step`, `capture` and `watch`
 
     Args:
       function: the name of the function.

@@ -64,6 +64,7 @@ export class InspectorPane {
       ...(phase === "forward" ? [] : [h("span", { class: "jv-dim" }, ` ${phase}`)]),
       " ",
       button("Copy", copy, { title, "data-testid": "copy-address" }),
+      " ",
       said,
     ];
   }
