@@ -23,7 +23,7 @@ class PhaseOfValue:
     phase: Phase
 
 
-class Phases:
+class ValuePhases:
     """Finds what the equations of derived programs compute, by the relations that the transforms have recorded.
 
     Args:
@@ -136,6 +136,6 @@ def stages_of(derivation: Derivation) -> dict[str, Program]:
     return programs
 
 
-def phases_of(derivation: Derivation) -> Phases:
+def phases_of(derivation: Derivation) -> ValuePhases:
     """The phases of values in all programs of a derivation."""
-    return Phases(derivation.primal, stages_of(derivation).values())
+    return ValuePhases(derivation.primal, stages_of(derivation).values())

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from jaxviz.analysis.addresses import Address, address, resolve
-from jaxviz.analysis.phases import Phases
+from jaxviz.analysis.phases import ValuePhases
 from jaxviz.features.debugger.positions import Position, SteppingError, described, enterable
 from jaxviz.features.debugger.programs import CotangentPlaces, EquationSite, StageText
 from jaxviz.features.debugger.stepping import Machine
@@ -102,7 +102,7 @@ class Addressed:
     iteration: int | None
 
     @staticmethod
-    def of(given: Address, texts: Mapping[str, StageText], phases: Phases, places: CotangentPlaces) -> Addressed:
+    def of(given: Address, texts: Mapping[str, StageText], phases: ValuePhases, places: CotangentPlaces) -> Addressed:
         """
         Raises:
           AddressError: the address means nothing, or several values.
@@ -148,7 +148,7 @@ class Armed:
     addressed: Addressed | None = None
 
     @staticmethod
-    def of(b: Breakpoint, texts: Mapping[str, StageText], phases: Phases, places: CotangentPlaces) -> Armed:
+    def of(b: Breakpoint, texts: Mapping[str, StageText], phases: ValuePhases, places: CotangentPlaces) -> Armed:
         """Finds where a breakpoint may stop, in the stages of a function.
 
         Args:

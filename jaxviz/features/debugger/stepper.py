@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import jax
 
 from jaxviz.analysis.implied import exchange_text, implied
-from jaxviz.analysis.phases import Phases
+from jaxviz.analysis.phases import ValuePhases
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import Derivation
 from jaxviz.displays import display
@@ -283,9 +283,9 @@ class Stepper:
         self._on_stop.append(callback)
 
     @functools.cached_property
-    def _phases(self) -> Phases:
+    def _phases(self) -> ValuePhases:
         linear = [self.derivation.linear] if "backward" in self.stages else []
-        return Phases(self.derivation.primal, [*(text.program for text in self._texts.values()), *linear])
+        return ValuePhases(self.derivation.primal, [*(text.program for text in self._texts.values()), *linear])
 
     def _arm(self, b: Breakpoint) -> Armed:
         if b not in self._armed:

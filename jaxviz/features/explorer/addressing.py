@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from jaxviz.analysis.addresses import Address, address, meanings, resolve
-from jaxviz.analysis.phases import Phases, phases_of, stages_of
+from jaxviz.analysis.phases import ValuePhases, phases_of, stages_of
 from jaxviz.analysis.walk import with_holders
 from jaxviz.analysis.written import address_of
 from jaxviz.derivation import Derivation
@@ -26,7 +26,7 @@ class ExplorerAddresses:
         self.derivation = derivation
 
     @cached_property
-    def _phases(self) -> Phases:
+    def _phases(self) -> ValuePhases:
         return phases_of(self.derivation)
 
     def of(self, equation: str) -> EquationAddresses:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxviz.analysis.addresses import Address
-from jaxviz.analysis.phases import Phases
+from jaxviz.analysis.phases import ValuePhases
 from jaxviz.features.nans.capture import kinds_of
 from jaxviz.features.nans.search import Birth, NanSearch, Place, ProgramLevel, Steps, Values, has_steps
 from jaxviz.higher_order import is_loop, of
@@ -23,7 +23,7 @@ class SearchAddresses:
       originals: the equations that those of the searched program were before.
     """
 
-    phases: Phases
+    phases: ValuePhases
     originals: Mapping[Equation, Made]
 
     def of(self, level: ProgramLevel, value: Atom, steps: Steps) -> Address | None:

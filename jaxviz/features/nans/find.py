@@ -20,7 +20,7 @@ from jaxviz.analysis.on_values import (
     is_differentiated_on_values,
     without_references,
 )
-from jaxviz.analysis.phases import Phases
+from jaxviz.analysis.phases import ValuePhases
 from jaxviz.analysis.training_step import has_auxiliary, stores_gradient, takes_gradient
 from jaxviz.arguments import Argnums, arrays_by_name, flat_arguments, positions
 from jaxviz.derivation import Derivation, derive_call
@@ -123,7 +123,7 @@ class _Subject:
     @cached_property
     def _addresses(self) -> SearchAddresses:
         d = self.derivation
-        phases = Phases(d.primal, [self._with_calls, *([d.linear] if self.has_gradient else [])])
+        phases = ValuePhases(d.primal, [self._with_calls, *([d.linear] if self.has_gradient else [])])
         return SearchAddresses(phases, originals(self._with_calls, self.program, _is_plain_call))
 
     def recorded(self, program: Program, **values: Any) -> RecordedRun:

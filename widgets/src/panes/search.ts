@@ -210,10 +210,18 @@ export class SearchBox {
     return element;
   }
 
+  /** Of the equations that compute one value those of a stage that is shown, if there is any. */
+  private ofOneStage(rows: readonly number[]): number[] {
+    const { state } = this;
+    const stages = rows.map((row) => state.model.stage(row));
+    const stage = stages.find((each) => state.showsStages && state.isShown(each)) ?? stages[0];
+    return rows.filter((_, i) => stages[i] === stage);
+  }
+
   /** Goes to a match. */
   private go({ line, rows, variable, residuals, copies }: Found): void {
     const { state } = this;
-    if (copies) state.openValue(copies);
+    if (copies) state.openRows(this.ofOneStage(copies));
     else if (residuals) state.openResiduals(residuals);
     else if (line) {
       // On a narrow page, the overview has no room for the source.

@@ -326,13 +326,6 @@ export class State {
     });
   }
 
-  /** The same for equations that compute one value in several stages: those of one stage that is shown, if there is any. */
-  openValue(rows: readonly number[]): void {
-    const stages = rows.map((row) => this.model.stage(row));
-    const stage = stages.find((each) => this.showsStages && this.isShown(each)) ?? stages[0];
-    this.openRows(rows.filter((_, i) => stages[i] === stage));
-  }
-
   /** Whether the stages' panes are shown. */
   get showsStages(): boolean {
     return !WHOLE.includes(this.view);
@@ -542,17 +535,8 @@ export class State {
 /** The fields that are signals. */
 const TRACKED = [
   ...["selection", "shown", "form", "view", "aimed", "side", "hover", "variable", "muted", "coloured"],
-  ...[
-    "fullParams",
-    "extras",
-    "player",
-    "linksScrolling",
-    "other",
-    "inspected",
-    "compared",
-    "filter",
-    "exchanges",
-  ],
+  ...["fullParams", "extras", "player", "linksScrolling", "other", "inspected", "compared", "filter"],
+  "exchanges",
   ...["hasGroups", "hasMemory", "isWhole"],
 ];
 
