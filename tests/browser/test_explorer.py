@@ -117,6 +117,25 @@ def test_keys_stay_inside_the_widget_and_figures_are_those_of_python(notebook):
 
 
 @light
+def test_an_address_is_searched_as_in_python_and_the_selection_has_one(notebook):
+    page = notebook.page
+    explorer = explorer_of(page)
+    unfold(explorer, "details")
+    box = explorer.get_by_test_id("search")
+    box.fill("tanh(_ @ _)")
+    found = explorer.locator("[data-head^=addresses] [data-testid=found]")
+    expect(found.first).to_contain_text("x #1")
+    expect(found).to_have_count(3)
+    found.nth(1).click()
+    assert ask_kernel(page, "explorer.equation.primitive.name") == "tanh"
+    expect(explorer.get_by_test_id("addresses").locator("code")).to_have_text("x #2")
+    ask_kernel(page, "explorer.select(jaxviz.at('x #3', phase='cotangent'))")
+    expect(explorer.get_by_test_id("addresses")).to_contain_text("x #3 cotangent")
+    box.fill("nothing of the kind")
+    expect(found).to_have_count(0)
+
+
+@light
 def test_what_a_gradient_compiles_to(tab, tmp_path):
     def loss(w, x):
         for _ in range(6):
