@@ -161,7 +161,7 @@ BUDGETS = {
     "features/cost": 1_090,
     "features/debugger": 4_170,
     "features/draw": 1_520,
-    "features/explorer": 4_500,
+    "features/explorer": 4_505,
     "features/flow": 1_660,
     "features/lint": 2_270,
     "features/memory": 1_185,

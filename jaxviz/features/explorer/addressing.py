@@ -30,10 +30,10 @@ class ExplorerAddresses:
         return phases_of(self.derivation)
 
     def of(self, equation: str) -> EquationAddresses:
-        """The addresses of an equation's results, as the page shows and copies them."""
-        stage, _, number = equation.partition(":")
-        e, within = list(with_holders(getattr(self.derivation, stage)))[int(number)]
-        found = [self._phases.address(e, within, index) for index in range(len(e.outvars))]
+        """The addresses of an equation's results, as the page shows and copies them; none if there is no such
+        equation."""
+        made = self._named.get(equation)
+        found = [] if made is None else [self._phases.address(*made, index) for index in range(len(made[0].outvars))]
         rows = [EquationAddress(a.text, a.phase, f"jaxviz.{a!r}") for a in found if a is not None]
         return EquationAddresses(asked=equation, addresses=rows)
 
@@ -64,17 +64,20 @@ class ExplorerAddresses:
         return next((name for name in names if name.partition(":")[0] in shown.split("+")), names[0])
 
     @cached_property
+    def _named(self) -> Mapping[str, tuple[Equation, tuple[Equation, ...]]]:
+        """The equations of all stages, each with those around it."""
+        return {
+            f"{stage}:{number}": made
+            for stage, program in stages_of(self.derivation).items()
+            for number, made in enumerate(with_holders(program))
+        }
+
+    @cached_property
     def _computing(self) -> Mapping[tuple[Place, str], list[str]]:
         """The equations of all stages by what they compute, in which phase."""
         computing: dict[tuple[Place, str], list[str]] = {}
-        for stage, program in stages_of(self.derivation).items():
-            for number, (e, within) in enumerate(with_holders(program)):
-                self._add(computing, f"{stage}:{number}", e, within)
+        for name, (e, within) in self._named.items():
+            for index in range(len(e.outvars)):
+                for what in self._phases.all_of(e, within, index):
+                    computing.setdefault((what.value.place, what.phase), []).append(name)
         return computing
-
-    def _add(
-        self, computing: dict[tuple[Place, str], list[str]], name: str, e: Equation, within: tuple[Equation, ...]
-    ) -> None:
-        for index in range(len(e.outvars)):
-            for what in self._phases.all_of(e, within, index):
-                computing.setdefault((what.value.place, what.phase), []).append(name)

@@ -480,7 +480,7 @@ class Explorer(Pictured, Bundled):
         elif is_switch_request(content):
             self._work("try", lambda explorer: explorer._try(content))
         elif is_address_request(content):
-            self._work(content["work"], lambda explorer: explorer._fill_address(**content))
+            self._work(content["work"], lambda explorer: explorer._fill_address(content["work"], content["asked"]))
 
     def _fill_address(self, work: str, asked: str) -> None:
         if work == "find":

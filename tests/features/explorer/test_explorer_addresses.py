@@ -76,7 +76,8 @@ def test_equations_of_the_backward_program_have_the_addresses_of_cotangents(expl
 
 
 def test_what_has_no_address_has_none(explorer):
-    assert asked(explorer, "address", "primal:0")["addresses"] == []
+    for equation in ("primal:0", "primal:999", "residuals:0", "forward", ""):
+        assert asked(explorer, "address", equation)["addresses"] == []
 
 
 def test_an_equation_is_selected_by_its_address_where_it_is_shown(explorer):
