@@ -471,12 +471,13 @@ def _several(given: Address, program: Program, found: Sequence[AddressedValue]) 
     listed = [f"  #{i}  {described(v)}" for i, v in enumerate(found[:MOST_LISTED], 1)]
     more = [f"  and {len(found) - MOST_LISTED} more"] if len(found) > MOST_LISTED else []
     containers = list(dict.fromkeys(v.container for v in found if v.container))
-    inside = f", name the function, as in '{containers[0]} › {given.text}'," if len(containers) > 1 else ""
+    inside = f" name the function, as in '{containers[0]} › {given.text}'," if len(containers) > 1 else ""
     n, text = len(found), given.text
     head = (
         f"{program.name} has {n} values at {text!r}. Write '{text} #1' for the first,{inside} or '{text} #*' for all:"
     )
-    return "\n".join([head, *listed, *more])
+    left_out = [gradient_left_out(program.name)] if takes_gradient(program) else []
+    return "\n".join([head, *listed, *more, *left_out])
 
 
 def described(v: AddressedValue) -> str:

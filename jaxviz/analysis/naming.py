@@ -272,11 +272,15 @@ def _is_outside(reader: Equation | None, equation: Equation, expression: Callabl
     """Whether a reader of an equation's result is outside of the expression, evaluated once, that computed it."""
     if reader is None:
         return True
-    if reader.source is equation.source:  # both from one inlined call
-        return False
+    if _traceback(reader) is not None and _traceback(reader) is _traceback(equation):
+        return False  # both from one inlined call, which a transform has perhaps evaluated again
     # The same instructions in a second run compute the same values; a cotangent of an inner gradient shares them.
     same = written_by(equation.source) == written_by(reader.source) and not compat.is_transposed(reader.source)
     return same or expression(equation.source) != expression(reader.source)
+
+
+def _traceback(equation: Equation) -> Any:
+    return equation.source.traceback if equation.source is not None else None
 
 
 def _users(source: Any) -> Hashable:

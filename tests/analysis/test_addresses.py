@@ -72,6 +72,43 @@ def test_what_means_nothing_or_several(text):
         resolve(jaxviz.trace(loss)(X), at(text))
 
 
+def test_what_is_said_of_several_values():
+    with pytest.raises(AddressError, match=r"'h #1' for the first, or 'h #\*' for all:\n  #1  .*h = jnp.sin\(x\)"):
+        resolve(jaxviz.trace(loss)(X), at("h"))
+    with pytest.raises(AddressError, match=r"for the first, name the function, as in 'apart › a', or"):
+        resolve(jaxviz.trace(apart)(X), at("a"))
+
+
+def apart(x):
+    def inside(x):
+        a = jnp.sin(x)
+        return a * x
+
+    a = jnp.cos(x)
+    return jnp.sum(a + inside(x))
+
+
+def layer(h, w):
+    h = jax.nn.softmax(h @ w)
+    return h, None
+
+
+def in_a_batched_loop(ws, x):
+    return jnp.sum(jax.vmap(lambda h: lax.scan(layer, h, ws)[0])(x) ** 2)
+
+
+def test_an_expression_is_one_value_in_a_loop_that_vmap_has_batched():
+    (meant,) = resolve(jaxviz.trace(in_a_batched_loop)(SQUARE[None], X), at("softmax(h @ w)")).values
+    assert meant.aval.shape == X.shape
+    assert meant.assigned == "h"
+
+
+def test_of_several_values_of_a_training_step_it_is_said_what_to_give_instead():
+    step = lambda ws, x: ws - jax.grad(in_a_batched_loop)(ws, x)
+    with pytest.raises(AddressError, match="give the function that it differentiates"):
+        resolve(jaxviz.trace(step)(SQUARE[None], X), at("softmax(h @ w)"))
+
+
 class MLP(nn.Module):
     @nn.compact
     def __call__(self, x):
