@@ -188,14 +188,16 @@ assert jaxviz.grad(absolute_or_square)(-3.0) == jax.grad(absolute_or_square)(-3.
 # - [14 · the memory of a transformer](14_memory_of_a_transformer.ipynb): which tensor takes the memory?
 # - [15 · three ways to less memory](15_three_ways_to_less_memory.ipynb): what does it cost to get rid of that tensor?
 # - [16 · finding a NaN](16_finding_a_nan.ipynb): the loss is fine and the gradient is NaN, so where was it born? A recurrent network.
-# - [17 · your own tracer](17_own_tracer.ipynb): can I write `jax.jvp` myself? The first of four notebooks, in which your functions become the engine.
-# - [18 · your own gradients](18_own_gradients.ipynb): how do tangents become gradients? Two moons.
-# - [19 · your own vmap](19_own_vmap.ipynb): which of my examples pull hardest, without a loop over them? A line with outliers.
-# - [20 · your own loops and checkpoints](20_own_loops.ipynb): how does a gradient go through a loop that is one equation? A pendulum.
-# - [21 · puzzles on memory](21_puzzles_on_memory.ipynb): which residuals does my gradient not need? The first five of 24 puzzles, with a score.
-# - [22 · puzzles on checkpoints](22_puzzles_on_checkpoints.ipynb): where does the checkpoint go, and what does it save?
-# - [23 · puzzles on work](23_puzzles_on_work.ipynb): how much work does a derivative take?
-# - [24 · puzzles on NaNs](24_puzzles_on_nans.ipynb): how do I write a function whose gradient is never NaN?
-# - [25 · puzzles on rules and devices](25_puzzles_on_rules_and_devices.ipynb): can I change the gradient, shorten the program, and send less?
+# - [17 · inside a model](17_inside_a_model.ipynb): how do I see a value that nothing returns? A small GPT, and its attention, cotangents and logit lens.
+# - [18 · which part decides](18_which_part_decides.ipynb): which layer, at which word, makes the answer? The same GPT, patched.
+# - [19 · your own tracer](19_own_tracer.ipynb): can I write `jax.jvp` myself? The first of four notebooks, in which your functions become the engine.
+# - [20 · your own gradients](20_own_gradients.ipynb): how do tangents become gradients? Two moons.
+# - [21 · your own vmap](21_own_vmap.ipynb): which of my examples pull hardest, without a loop over them? A line with outliers.
+# - [22 · your own loops and checkpoints](22_own_loops.ipynb): how does a gradient go through a loop that is one equation? A pendulum.
+# - [23 · puzzles on memory](23_puzzles_on_memory.ipynb): which residuals does my gradient not need? The first five of 24 puzzles, with a score.
+# - [24 · puzzles on checkpoints](24_puzzles_on_checkpoints.ipynb): where does the checkpoint go, and what does it save?
+# - [25 · puzzles on work](25_puzzles_on_work.ipynb): how much work does a derivative take?
+# - [26 · puzzles on NaNs](26_puzzles_on_nans.ipynb): how do I write a function whose gradient is never NaN?
+# - [27 · puzzles on rules and devices](27_puzzles_on_rules_and_devices.ipynb): can I change the gradient, shorten the program, and send less?
 #
 # Next: [1 · reading jaxprs](01_reading_jaxprs.ipynb).

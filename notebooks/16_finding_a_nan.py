@@ -596,4 +596,4 @@ assert alarm is None
 #
 # `%nan loss(params, batch)` finds a NaN in your own program.
 #
-# Next: write an autodiff engine yourself, in [17 · your own tracer](17_own_tracer.ipynb).
+# Next: look at any value, finite or not, in [17 · inside a model](17_inside_a_model.ipynb).

@@ -92,7 +92,7 @@ def run_in_kernel(cells, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", short(PATHS, [PATHS[0], PATHS[17]]), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", short(PATHS, [PATHS[0], PATHS[19]]), ids=lambda p: p.stem)
 def test_a_notebook_runs_and_its_exercises_hold(path, tmp_path, run):
     notebook = jupytext.read(path)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]

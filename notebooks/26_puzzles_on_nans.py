@@ -11,9 +11,9 @@
 # ---
 
 # %% [markdown]
-# # 24 · How do I write a function whose gradient is never NaN?
+# # 26 · How do I write a function whose gradient is never NaN?
 #
-# Four functions whose value is correct, or nearly, but whose gradient is NaN at some inputs. The rules are those of [21 · puzzles on memory](21_puzzles_on_memory.ipynb); in addition, `jaxviz.find_nan` must find
+# Four functions whose value is correct, or nearly, but whose gradient is NaN at some inputs. The rules are those of [23 · puzzles on memory](23_puzzles_on_memory.ipynb); in addition, `jaxviz.find_nan` must find
 # nothing at the hard inputs. The measure is the number of operations of the gradient, so that safety stays cheap.
 #
 # It takes 20 minutes. You need to know how NaNs get into gradients: [16 · finding a NaN](16_finding_a_nan.ipynb).
@@ -131,4 +131,4 @@ teach.puzzles.card()
 # - A tiny number instead of zero, or a huge number instead of infinity, is often enough.
 # - If you know the derivative better than the formula does, write it as a custom rule.
 #
-# Next: [25 · puzzles on rules and devices](25_puzzles_on_rules_and_devices.ipynb).
+# Next: [27 · puzzles on rules and devices](27_puzzles_on_rules_and_devices.ipynb).

@@ -11,10 +11,10 @@
 # ---
 
 # %% [markdown]
-# # 25 · Can I change the gradient, shorten the program, and send less?
+# # 27 · Can I change the gradient, shorten the program, and send less?
 #
 # The last five puzzles: a gradient that differs from the function's own, a gradient that does not need the loop, a loop that is traced once, and two functions that run on eight devices. The rules are those of
-# [21 · puzzles on memory](21_puzzles_on_memory.ipynb).
+# [23 · puzzles on memory](23_puzzles_on_memory.ipynb).
 #
 # It takes 25 minutes. You need custom rules ([10 · custom rules](10_custom_rules.ipynb)) and collectives ([12 · named axes](12_named_axes.ipynb)). You need no devices: the functions run on eight shares under `vmap`,
 # and are measured on an abstract mesh.
