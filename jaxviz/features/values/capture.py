@@ -137,13 +137,13 @@ class Capture:
         if not self._finder.addresses:
             return self._fun(*args, **kwargs), Captured({}, Captured({}) if self._cotangents else None)
         found = self._finder(args, kwargs)
-        inputs = jax.tree.leaves((args, kwargs))
+        inputs = found.inputs(args, kwargs)
         takes = self._cotangents or any(a.phase == "cotangent" for a in found.meant)
         number = number_of(found, self._has_aux, "capture with cotangents=True") if takes else None
         ran = run_with_taps(found.program, inputs, self._taps(found), number)
         cotangents = Captured(_by_address(found, ran.cotangents, ran.cotangents)) if self._cotangents else None
         seen = Captured(_by_address(found, ran.values, ran.cotangents), cotangents)
-        return jax.tree.unflatten(found.out_tree, ran.results), seen
+        return found.result(ran.results), seen
 
     @api_boundary
     def where(self, *args: Any, **kwargs: Any) -> CaptureReport:
@@ -226,7 +226,7 @@ def capture(
     of the forward pass. XLA may compute other last bits for a function with more results, as it fuses other operations.
 
     Args:
-      fun: takes and returns arrays, or pytrees of them.
+      fun: takes and returns arrays, or pytrees of them, such as models, which may hold functions and numbers too.
       *addresses: the values, each by an address or its text; see `at`. For the phase 'cotangent' it is the cotangent
         that is captured, and `fun` returns one number.
       cotangents: whether to return their cotangents too; then `fun` returns one number, and runs forward and backward.

@@ -73,8 +73,8 @@ class Replaced:
             return value, None
 
         program, _ = observed_program(found.program, Observer(inserted.__contains__, observe), variables)
-        outs = evaluate(program, [*jax.tree.leaves((args, kwargs)), NO_STEP, *arrays])
-        return jax.tree.unflatten(found.out_tree, outs)
+        outs = evaluate(program, [*found.inputs(args, kwargs), NO_STEP, *arrays])
+        return found.result(outs)
 
     def _traced(
         self, a: Address, meant: Meant, v: AddressedValue, replacement: Replacement, of_cotangent: bool
@@ -155,7 +155,7 @@ def replace(
     replaced by another. Other cotangents leave the function as it is, and change its gradient.
 
     Args:
-      fun: takes and returns arrays, or pytrees of them.
+      fun: takes and returns arrays, or pytrees of them, such as models, which may hold functions and numbers too.
       values: by address (see `at`) a function from the value, or from the value and `At`, to what takes its place; or
         an array, as `capture` returned it for that address. It has the same shape and dtype.
       cotangents: the same for cotangents.

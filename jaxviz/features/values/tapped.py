@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import jax
@@ -13,13 +14,14 @@ import numpy as np
 
 from jaxviz.analysis.addressed import AddressedValue
 from jaxviz.analysis.addresses import Address, AddressError, Meant, resolve
+from jaxviz.arguments import flat_arguments
 from jaxviz.higher_order import is_loop, is_scan
 from jaxviz.higher_order.observing import Observer, PassedIn, Path, Place, observed_program
 from jaxviz.higher_order.shard_map import inside
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_traced, trace_rule
 from jaxviz.ir.syntax import Atom, Equation, Program, Var
-from jaxviz.ir.trace import trace_call
+from jaxviz.ir.trace import trace_call, with_fixed
 from jaxviz.runtime.evaluate import evaluate
 from jaxviz.transforms.driver import Builder, with_constants_as_inputs
 
@@ -35,15 +37,33 @@ class Found:
       program: the function.
       out_tree: of its result.
       meant: what each address means.
+      is_input: for each flat argument whether the program takes it; by default all.
+      fixed: for each flat result what is returned as it is, such as a function in a model; None for an array.
     """
 
     program: Program
     out_tree: Any
     meant: Mapping[Address, Meant]
+    is_input: Sequence[bool] | None = None
+    fixed: Sequence[Any] = ()
+
+    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """The flat inputs of the program in a call."""
+        leaves = jax.tree.leaves((args, kwargs))
+        return leaves if self.is_input is None else list(compress(leaves, self.is_input))
+
+    def result(self, outs: Sequence[Any]) -> Any:
+        """The function's result, of what the program returns."""
+        it = iter(outs)
+        leaves = [next(it) if x is None else x for x in self.fixed] if self.fixed else outs
+        return jax.tree.unflatten(self.out_tree, leaves)
 
 
 class Finder:
     """Traces a function, and finds values in it, once for each combination of argument types.
+
+    Of an argument that holds functions, texts or whole numbers beside arrays, such as a model of Equinox, the arrays
+    are inputs and everything else is fixed, as by `equinox.filter_jit`.
 
     Args:
       fun: the function.
@@ -66,19 +86,41 @@ class Finder:
         Raises:
           AddressError: an address means nothing, or several values.
         """
-        leaves, tree = jax.tree.flatten((args, kwargs))
+        leaves, tree, _, is_input = flat_arguments(args, kwargs, (*range(len(args)), *kwargs))
         try:
-            key = tree, tuple(compat.aval_of(compat.canonicalize(x)) for x in leaves), compat.trace_key()
+            types = [
+                compat.aval_of(compat.canonicalize(x)) if is_in else (type(x), x)
+                for is_in, x in zip(is_input, leaves, strict=True)
+            ]
+            key = tree, tuple(types), compat.trace_key()
             if key in self._found:
                 return self._found[key]
         except TypeError:  # an argument is not an array: tracing reports which
             key = None
-        traced = trace_call(self.fun, args, kwargs)
+        traced, out_tree, fixed = self._trace(args, kwargs, is_input)
         program = traced.program if self._change is None else self._change(traced.program)
-        found = Found(program, traced.out_tree, {a: resolve(program, a) for a in self.addresses})
+        found = Found(program, out_tree, {a: resolve(program, a) for a in self.addresses}, is_input, fixed)
         if key is not None and not traced.program.is_path:  # a recorded path is valid only for these values
             self._found[key] = found
         return found
+
+    def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], is_input: Sequence[bool]) -> Any:
+        """The traced function, the tree of its result, and what of that is fixed."""
+        if all(is_input):
+            traced = trace_call(self.fun, args, kwargs)
+            return traced, traced.out_tree, ()
+        returned: list[Any] = []
+
+        def arrays_of(*args: Any, **kwargs: Any) -> list[Any]:
+            leaves, tree = jax.tree.flatten(self.fun(*args, **kwargs))
+            fixed = [None if isinstance(x, (float, complex)) or hasattr(x, "dtype") else x for x in leaves]
+            returned[:] = tree, fixed
+            return [x for x, other in zip(leaves, fixed, strict=True) if other is None]
+
+        _, _, info = with_fixed(self.fun, args, kwargs, is_input)
+        call, inputs, _ = with_fixed(arrays_of, args, kwargs, is_input)
+        call.stands_for = self.fun, args, kwargs  # type: ignore[attr-defined]  # for `note_arguments`
+        return trace_call(call, inputs, debug_info=info), *returned
 
 
 class At:
