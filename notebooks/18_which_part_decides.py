@@ -351,8 +351,8 @@ words = "Ann and Bob met . Bob gave a ball to".split()
 draw(jax.jit(effects)(params, first), words=words, titles=["effect of the clean stream at one place: another first name"])
 
 # %% [markdown]
-# In each row a few places have nearly all of the effect: there the model keeps the first name. `met` reads it from `Ann`, `gave` from `met`, and `to` from `gave`. A smaller
-# part goes by `Bob` and the full stop. The lens of the notebook before showed nothing of it at `met` and at `gave`.
+# In each row a few places have nearly all of the effect: there the model keeps the first name. `met` reads it from `Ann`, `gave` from `met`, and `to` from `gave`. Smaller numbers
+# are detours. The lens of the notebook before showed nothing of it at `met` and at `gave`.
 #
 # One sentence may be special. Here are 64 pairs, with other names and things, by one more `vmap`; the map is the mean.
 
