@@ -154,7 +154,7 @@ def test_each_primitive_that_is_opened_is_in_the_table_of_programs():
 
 BUDGETS = {
     ".": 1_280,
-    "analysis": 6_275,
+    "analysis": 6_285,
     "environments": 1_600,
     "features": 440,
     "features/comparison": 760,
@@ -169,7 +169,7 @@ BUDGETS = {
     "features/probes": 1_240,
     "features/remat": 9_365,
     "features/residuals": 2_000,
-    "features/values": 2_510,
+    "features/values": 2_860,
     "functions": 2_265,
     "higher_order": 3_955,
     "ir": 3_840,

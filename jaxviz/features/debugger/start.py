@@ -243,7 +243,7 @@ def step_to_parting(found: Divergence) -> Stepper:
     fun = functools.wraps(ran.fun)(lambda *args, **kwargs: ran.fun(*args, **kwargs)[0]) if ran.has_aux else ran.fun
     reals = tuple(i for i, x in enumerate(ran.args) if all(jnp.issubdtype(leaf, jnp.inexact) for leaf in _types_in(x)))
     stepper = step(fun, *ran.args, argnums=reals or 0, **ran.kwargs)
-    return stepper if found.parting is None else _go_to_parting(stepper, found.parting)
+    return stepper if found.parting is None or found.parting.is_given else _go_to_parting(stepper, found.parting)
 
 
 def _types_in(x: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ class Recorder:
     >>> print(jaxviz.divergence("before.jaxviz", "after.jaxviz"))
 
     A call returns what the function returns. Each recorded call is traced, if there was none of its types before, and
-    runs three times more, so a recording is for a run that looks for something. `divergence` of two such files pairs
-    their calls by number, and names the first that differs.
+    runs once more, and the 1st, 2nd, 3rd, 5th, 9th and so on three times more, to measure what rounding may change.
+    `divergence` of two such files pairs their calls by number, and names the first that differs; what a call was given
+    and an earlier one returned may differ by what rounding has changed in all of them.
 
     Args:
       path: the file, which is overwritten; of several processes each adds its number to the name.
@@ -44,6 +46,7 @@ class Recorder:
         self._every, self._how = every, (cotangents, has_aux, [address(a) for a in at])
         self._prepared: dict[Any, PreparedRecord] = {}
         self._number = 0
+        self._returned = weakref.WeakValueDictionary[int, jax.Array]()
 
     @api_boundary
     def __call__(self, fun: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -51,11 +54,14 @@ class Recorder:
         Raises:
           the errors of `record`, and of the function.
         """
+        compat.check_callable(fun)
         number, self._number = self._number, self._number + 1
         if number % self._every == 0:  # before the call, which may donate its arguments
             found = self._prepare(fun, args, kwargs)
-            found.record(args, kwargs, number).written_to(self.path, "at" if number else "wt")
-        return fun(*args, **kwargs)
+            found.record(args, kwargs, number, self._returned).written_to(self.path, "at" if number else "wt")
+        results = fun(*args, **kwargs)
+        self._returned.update({id(x): x for x in jax.tree.leaves(results) if isinstance(x, jax.Array)})
+        return results
 
     def _prepare(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> PreparedRecord:
         leaves, tree = jax.tree.flatten((args, kwargs))

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxviz.displays import display
 from jaxviz.features.values.recording import SEEDS, recorded, squares
-from jaxviz.features.values.records import Occurrence, RecordedValue, RunRecord, load_records
+from jaxviz.features.values.records import Occurrence, RecordedArgument, RecordedValue, RunRecord, load_records
 from jaxviz.features.values.summaries import BAD, BITS, NORM, SKETCH, moved
 from jaxviz.higher_order.checkpoint import CHECKPOINT
 from jaxviz.ir import compat
@@ -32,12 +32,18 @@ programs in `benchmarks/divergence.py` none is above a third of that."""
 LEAST_NOISE = 2.0
 """In units of the last place: no value is said to differ by less than what rounding it twice may change."""
 
+MOST_DRIFT = 0.01
+"""Calls whose arguments earlier ones have driven further apart than this part of their norm are not compared: what is
+computed from these is not near enough to be proportional to the difference."""
+
 MOST = 1e9
 """What is written for more, and for a value that is not finite in one run only."""
 
 _PHASES = {
-    "forward": "the forward pass", "cotangent": "the backward pass", "step": "the step, outside of its gradient",
-}  # fmt: skip
+    "forward": "the forward pass",
+    "cotangent": "the backward pass",
+    "step": "the step, outside of its gradient",
+}
 
 AGAINST = ("op-by-op", "float64", "bfloat16", "no-remat", "unsharded", "perturbed")
 
@@ -48,7 +54,8 @@ class Parting:
 
     Args:
       address: what means it.
-      phase: 'forward' or 'cotangent'.
+      phase: 'forward', 'cotangent', 'step' for what a training step computes besides its gradient; 'argument', or
+        'carried' for one that an earlier call of a `Recorder` returned.
       expression, line: what computes it, and where.
       type: of the array in the first run.
       iterations: of the loops around it, outermost first.
@@ -78,13 +85,19 @@ class Parting:
 
     @property
     def is_real(self) -> bool:
-        """Whether it is of numbers that are rounded, and no choice among some."""
-        return bool(_epsilon(self.type))
+        """Whether it is of numbers that are rounded, and no choice among some; or was given, whatever it is."""
+        return self.is_given or bool(_epsilon(self.type))
+
+    @property
+    def is_given(self) -> bool:
+        """Whether it is an argument."""
+        return self.phase in ("argument", "carried")
 
     @property
     def what(self) -> str:
         """The value in words."""
-        return f"the cotangent of `{self.expression}`" if self.phase == "cotangent" else f"`{self.expression}`"
+        of = "the cotangent of " if self.phase == "cotangent" else "the argument " if self.is_given else ""
+        return f"{of}`{self.expression}`"
 
     @property
     def where(self) -> str:
@@ -123,6 +136,9 @@ class Divergence(Report, schema="divergence"):
       alone: the addresses that only one of them has.
       note: what was not looked at; '' if that is nothing.
       call: of two recordings the number of the calls that these are, and how many were compared.
+      agreed: the number of the last calls that agree, if there are some.
+      drift: how many times what rounding may change in one call their arguments differ already, since earlier calls
+        returned them; as much is allowed for all that is computed from these.
       ran: the first run's function and arguments, as long as they are kept; see `step`.
     """
 
@@ -132,20 +148,39 @@ class Divergence(Report, schema="divergence"):
     alone: tuple[str, ...]
     note: str = ""
     call: tuple[int, int] | None = None
+    agreed: int | None = None
+    drift: float = 1.0
     ran: weakref.ref[RecordedCall] | None = None
 
-    _data = ("first", "second", "call", "parting", "n_compared", "worst", "noise", "turn", "alone", "note")
+    _data = (
+        "first",
+        "second",
+        "call",
+        "agreed",
+        "drift",
+        "parting",
+        "n_compared",
+        "worst",
+        "noise",
+        "turn",
+        "alone",
+        "note",
+    )
 
     @cached_property
     def parting(self) -> Parting | None:
         """The first array that differs by more than rounding may change; all that was computed before agrees.
 
         A comparison, an index or a count may differ where rounding decides. It counts if what comes right after it is
-        of real numbers and differs too.
+        of real numbers and differs too. An argument counts if something that is computed differs, or if earlier calls
+        should have returned the same.
         """
-        first = next((i for i, p in enumerate(self.partings) if p.differs and p.is_real), None)
-        if first is None:
+        differing = [i for i, p in enumerate(self.partings) if p.differs and p.is_real]
+        if self.drifted is not None or all(self.partings[i].phase == "argument" for i in differing):
+            differing = [i for i in differing if self.partings[i].phase == "carried"]
+        if not differing:
             return None
+        first = differing[0]
         while first and self.partings[first - 1].differs:
             first -= 1
         return self.partings[first]
@@ -153,6 +188,12 @@ class Divergence(Report, schema="divergence"):
     @property
     def n_compared(self) -> int:
         return len(self.partings)
+
+    @property
+    def drifted(self) -> Parting | None:
+        """The argument that earlier calls have driven apart furthest, if that is too far to compare what follows."""
+        carried = [p for p in self.partings if p.phase == "carried" and p.relative > MOST_DRIFT]
+        return max(carried, key=lambda p: p.relative, default=None)
 
     @property
     def worst(self) -> float:
@@ -186,12 +227,21 @@ class Divergence(Report, schema="divergence"):
         p = self.parting
         if not self.partings:
             return f"`{self.first}` and `{self.second}` have no value in common"
+        if p is None and self.drifted is not None:
+            upto = "" if self.agreed is None else f" agree up to call {self.agreed}, and"
+            d, (number, _) = self.drifted, self.call or (0, 0)
+            return (
+                f"`{self.first}` and `{self.second}`{upto} have drifted apart before call {number}: {d.what}, which an "
+                f"earlier call returned, differs by {d.relative:.2g} of its norm, as rounding alone may have led to"
+            )
         if p is None:
             differs = f"none differs by more than {self.worst:.2g} times what rounding may change"
             most = differs if self.worst else "all are equal bit by bit"
             calls = "" if self.call is None else f" in {counted(self.call[1], 'call')}"
             of = f"of {counted(self.n_compared, 'array')}{' of the last one' if calls else ''}"
             return f"`{self.first}` and `{self.second}` agree{calls}: {of} {most}"
+        if p.is_given:
+            return f"`{self.first}` and `{self.second}` part {self._before_they_run(p)}"
         what = "the gradients of " if p.phase == "cotangent" else ""
         called = "" if self.call is None else f"call {self.call[0]}, in "
         agrees = (
@@ -204,12 +254,31 @@ class Divergence(Report, schema="divergence"):
             f"{p.relative:.2g} of its norm, {_times(p.noise)} what rounding may change, {agrees}"
         )
 
+    def _before_they_run(self, p: Parting) -> str:
+        """How they part in their arguments."""
+        by = (
+            "is another"
+            if not p.relative
+            else (f"differs by {p.relative:.2g} of its norm, {_times(p.noise)} what rounding may change")
+        )
+        if self.call is None:
+            return f"before they run: {p.what} {by}"
+        if p.phase == "argument" or self.agreed is None:
+            return f"before call {self.call[0]} runs: {p.what} {by}"
+        many = f" in {counted(self.call[0] - self.agreed, 'call')}, unless they amplify it" if p.relative else ""
+        return (
+            f"between call {self.agreed} and call {self.call[0]}: {p.what}, which an earlier call returned, {by}{many}"
+        )
+
     def _chart(self) -> Curves | None:
         """Each array of real numbers, in the order of the run: the others differ wherever rounding decides."""
+        if self.drifted is not None:
+            return None
         p, curves = self.parting, []
         for kind, passed in (("forward", slice(0, self.turn)), ("backward", slice(self.turn, None))):
             numbers = range(self.n_compared)[passed]
-            points = [(i, self.partings[i].noise) for i in numbers if self.partings[i].is_real]
+            of_pass = [(i, self.partings[i]) for i in numbers]
+            points = [(i, p.noise) for i, p in of_pass if p.is_real and not p.is_given]
             if points:
                 curves.append(Curve(points, kind, kind, f"{kind} pass", is_line=False))
         if not curves:
@@ -230,6 +299,11 @@ class Divergence(Report, schema="divergence"):
 
     def _html_parts(self) -> list[Part]:
         parts: list[Part] = [self.note] if self.note else []
+        if self.drift > MOST_NOISE and self.drifted is None:
+            parts.append(
+                f"What earlier calls returned differs already, by {_times(self.drift)} what rounding may change in one "
+                "call; as much is allowed here."
+            )
         if self.parting is not None:
             start = self.partings.index(self.parting)
             rows = [_row(p) for p in self.partings[max(start - 3, 0) : start + 9]]
@@ -270,8 +344,12 @@ def _row(p: Parting) -> tuple[str, ...]:
     )
 
 
-def compare_records(a: RunRecord, b: RunRecord, names: tuple[str, str]) -> Divergence:
-    """Two records, array by array: paired by what means them."""
+def compare_records(a: RunRecord, b: RunRecord, names: tuple[str, str], agreed: Divergence | None = None) -> Divergence:
+    """Two records, array by array: paired by what means them.
+
+    Args:
+      agreed: of two recordings, the last calls before these that were compared, which agree.
+    """
     here, there = _by_name(a), _by_name(b)
     alone, pairs, used = dict[str, None](), dict[Occurrence, Occurrence](), set[Occurrence]()
     for e in a.events:
@@ -284,8 +362,37 @@ def compare_records(a: RunRecord, b: RunRecord, names: tuple[str, str]) -> Diver
     alone.update((e.value.address, None) for run in (a, b) for e in run.events if e not in paired)
     values = {o.value for o in paired}
     before = [_without_counterpart(run, values) for run in (a, b)]
-    partings = [_parting(e, o, (*before[0](e.value), *before[1](o.value))) for e, o in pairs.items()]
-    return Divergence(*names, tuple(partings), tuple(alone), a.note or b.note)
+    calls = (a.number - agreed.call[0]) * agreed.drift if agreed and agreed.call else float(max(a.number, 1))
+    given = [_parting_of_arguments(x, y, calls) for x, y in _arguments(a, b)]
+    drift = max((1.0, *(calls * p.noise for p in given if p.phase == "carried")))
+    partings = [_parting(e, o, (*before[0](e.value), *before[1](o.value)), drift) for e, o in pairs.items()]
+    return Divergence(*names, (*given, *partings), tuple(alone), a.note or b.note, drift=drift)
+
+
+def _arguments(a: RunRecord, b: RunRecord) -> Iterator[tuple[RecordedArgument, RecordedArgument]]:
+    """The arguments of both: those of one name, and then of one place if each has as many."""
+    left = {y.name: y for y in b.arguments}
+    named = {x: left.pop(x.name) for x in a.arguments if x.name in left}
+    placed = {y.number: y for y in left.values()}
+    for x in a.arguments:
+        y = named.get(x) or placed.get(x.number)
+        if y is not None and x.size == y.size:
+            yield x, y
+
+
+def _parting_of_arguments(a: RecordedArgument, b: RecordedArgument, calls: float) -> Parting:
+    """
+    Args:
+      calls: in how many calls rounding may have changed what is carried, each as much as it may in one.
+    """
+    is_carried = a.is_carried and b.is_carried
+    is_same, apart, size = _apart(a.summary, b.summary)
+    ratio = _ratio(apart, max(map(_epsilon, (a.type, b.type))) * size / 2)
+    if not a.is_read:  # then only whether they are the same is known
+        ratio = 0.0 if is_same or is_carried or a.type != b.type else MOST
+    ratio = MOST if a.summary[BAD] != b.summary[BAD] else ratio / calls if is_carried else ratio
+    phase = "carried" if is_carried else "argument"
+    return Parting(a.name, phase, a.name, "", a.type, (), (), apart / size if size else 0.0, ratio)
 
 
 ByName = dict[tuple[str, str], list[Occurrence]]
@@ -318,11 +425,14 @@ def _first_call(a: Sequence[RunRecord], b: Sequence[RunRecord], names: tuple[str
     pairs = [(record, others[record.number]) for record in a if record.number in others]
     if not pairs:
         raise ValueError("the two recordings have no call of the same number")
+    found: Divergence | None = None
     for i, (one, other) in enumerate(pairs, 1):
-        found = compare_records(one, other, names)
-        if found.parting is not None or i == len(pairs):
-            break
-    return replace(found, call=(one.number, i))
+        before = found
+        found = replace(compare_records(one, other, names, before), call=(one.number, i))
+        if found.parting is not None or found.drifted is not None:
+            return replace(found, agreed=before.call[0] if before and before.call else None)
+    assert found is not None
+    return found
 
 
 def _without_counterpart(run: RunRecord, paired: Collection[RecordedValue]) -> Callable[[RecordedValue], Iterator[str]]:
@@ -342,20 +452,27 @@ def _are_of_one_kind(a: RecordedValue, b: RecordedValue) -> bool:
     return a.operation == b.operation and a.size == b.size
 
 
-def _parting(a: Occurrence, b: Occurrence, alone: tuple[str, ...]) -> Parting:
-    one, other = a.summary.astype(float), b.summary.astype(float)
-    size = max(one[NORM], other[NORM])
-    is_same = np.array_equal(one[[*BITS, BAD]], other[[*BITS, BAD]])
-    apart = 0.0 if is_same else float(np.sqrt(squares(one[SKETCH], other[SKETCH])))
-    coarse = max(_epsilon(a.value.type), _epsilon(b.value.type))
-    noise = max(float(a.noise), float(b.noise), LEAST_NOISE * coarse * size)
-    ratio = apart / noise if noise else (np.inf if apart else 0.0)
-    ratio = MOST if one[BAD] != other[BAD] or not ratio < MOST else ratio
+def _parting(a: Occurrence, b: Occurrence, alone: tuple[str, ...], drift: float) -> Parting:
+    _, apart, size = _apart(a.summary, b.summary)
+    noise = max(float(a.noise), float(b.noise), LEAST_NOISE * size * max(map(_epsilon, (a.value.type, b.value.type))))
+    ratio = MOST if a.summary[BAD] != b.summary[BAD] else _ratio(apart, drift * noise)
     loops = tuple(zip(a.value.loops, a.lengths, strict=False))
     return Parting(
         a.value.address, a.value.phase, a.value.expression, a.value.line, a.value.type, a.iterations, loops,
-        float(apart / size) if size else 0.0, float(ratio), alone, a.value.phase != "step" and a.value.around > 0,
+        apart / size if size else 0.0, ratio, alone, a.value.phase != "step" and a.value.around > 0,
     )  # fmt: skip
+
+
+def _apart(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> tuple[bool, float, float]:
+    """Of the summaries of two arrays: whether they are the same, the norm of the difference, and that of the larger."""
+    is_same = np.array_equal(one[[*BITS, BAD]], other[[*BITS, BAD]])
+    apart = 0.0 if is_same else float(np.sqrt(squares(one[SKETCH], other[SKETCH])))
+    return is_same, apart, float(max(one[NORM], other[NORM]))
+
+
+def _ratio(apart: float, noise: float) -> float:
+    ratio = apart / noise if noise else (np.inf if apart else 0.0)
+    return ratio if ratio < MOST else MOST
 
 
 def _epsilon(kind: str) -> float:
@@ -447,7 +564,7 @@ def _changed(x: Any, against: str) -> Any:
     if against == "unsharded":
         return jax.device_put(x, jax.devices()[0]) if isinstance(x, jax.Array) else x
     if against == "perturbed":
-        return moved(jnp.asarray(x), SEEDS[-1] + 1) if is_real else x
+        return moved([jnp.asarray(x)], SEEDS[-1] + 1)[0] if is_real else x
     return jnp.asarray(x, against) if is_real else x
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import compress
@@ -18,8 +18,28 @@ from jaxviz.analysis.addresses import Address, AddressError, address, resolve
 from jaxviz.analysis.step_run import StepRun
 from jaxviz.analysis.training_step import TrainingStep, is_loss, trace_training_step
 from jaxviz.analysis.written import address_of
-from jaxviz.features.values.records import ITERATION, OTHER, REVERSED, Neighbour, Order, RecordedValue, RunRecord
-from jaxviz.features.values.summaries import SKETCH, columns, columns_of_each, finished, moved, together
+from jaxviz.features.values.records import (
+    ITERATION,
+    OTHER,
+    REVERSED,
+    Neighbour,
+    Order,
+    RecordedArgument,
+    RecordedValue,
+    RunRecord,
+)
+from jaxviz.features.values.summaries import (
+    BAD,
+    BITS,
+    NORM,
+    SKETCH,
+    WIDTH,
+    columns,
+    columns_of_each,
+    finished,
+    moved,
+    together,
+)
 from jaxviz.features.values.tapped import Found, TappedRun, Taps, number_of, returns_number, run_with_taps
 from jaxviz.higher_order import bodies, is_loop, is_scan, of
 from jaxviz.higher_order.observing import Path as Around
@@ -102,6 +122,62 @@ SEEDS = (1, 2)
 """Of the runs with other last digits in the arguments, which tell what rounding may change."""
 
 
+def _packed(arrays: Mapping[int, Any]) -> tuple[list[list[int]], list[Any]]:
+    """The summaries of arrays, by number: those of small arrays of one type in one array, and which these are."""
+    numbers = list(arrays)
+    groups = [[numbers[k] for k in group] for group in together([compat.aval_of(x) for x in arrays.values()])]
+    return groups, [columns_of_each([arrays[i] for i in group]) for group in groups]
+
+
+def _unpacked(groups: Sequence[Sequence[int]], packed: Sequence[Any]) -> dict[int, Any]:
+    """Of each array its summary, by number."""
+    return {
+        i: x if len(group) == 1 else x[..., k, :, :]
+        for group, x in zip(groups, packed, strict=True)
+        for k, i in enumerate(group)
+    }
+
+
+@dataclass(eq=False)
+class RecordedArguments:
+    """The arguments of a call, as they are recorded.
+
+    Args:
+      names: of the inputs of its program.
+      avals: their types.
+    """
+
+    names: Sequence[str]
+    avals: Sequence[Any]
+
+    _groups: list[list[int]] = field(default_factory=list, init=False)
+
+    def packed(self, inputs: Sequence[Any]) -> list[Any]:
+        """The summaries of the arrays among them, or of what random keys are made of."""
+        is_array = lambda x: isinstance(compat.aval_of(x).dtype, np.dtype) and not compat.is_mutable(compat.aval_of(x))
+        data = [jax.random.key_data(x) if _is_key(a) else x for x, a in zip(inputs, self.avals, strict=True)]
+        self._groups, packed = _packed({i: x for i, x in enumerate(data) if is_array(x)})
+        return packed
+
+    def rows(self, packed: Sequence[Any], is_carried: Sequence[bool]) -> Iterator[RecordedArgument]:
+        """What was recorded, given what `packed` returned, and which arguments an earlier call has returned."""
+        for i, of_one in sorted(_unpacked(self._groups, packed).items()):
+            name, number, aval = self.names[i] or f"argument {i}", (i, len(self.names)), self.avals[i]
+            found = RecordedArgument(name, number, _type_of(aval), is_carried[i], finished(of_one, aval.size))
+            if not found.is_read:
+                found.summary[np.delete(np.arange(WIDTH), [BAD, *BITS])] = 0
+            yield found
+
+
+def _is_key(aval: Any) -> bool:
+    return bool(jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key))
+
+
+def _type_of(aval: Any) -> str:
+    text: str = aval.str_short(short_dtypes=True)
+    return text
+
+
 @dataclass(eq=False)
 class RecordedPart:
     """A program whose values are recorded: a function, or in a training step one that it differentiates, or the rest.
@@ -130,24 +206,15 @@ class RecordedPart:
         self._groups = []
         for left in (ran.values, ran.cotangents):
             found = {i: left[v.place] for i, v in enumerate(self.values) if v.place in left}
-            outermost = [i for i in found if not self.values[i].path]
-            groups = [
-                [outermost[k] for k in group] for group in together([compat.aval_of(found[i]) for i in outermost])
-            ]
             inside = [i for i in found if self.values[i].path]
+            groups, outermost = _packed({i: x for i, x in found.items() if not self.values[i].path})
             self._groups.append([*groups, *([i] for i in inside)])
-            packed.append([*(columns_of_each([found[i] for i in group]) for group in groups), *map(found.get, inside)])
+            packed.append([*outermost, *map(found.get, inside)])
         return packed
 
-    def unpacked(self, packed: Sequence[Sequence[Any]]) -> list[list[Any]]:
-        """Of each value the summaries, and those of its cotangents; None where there are none."""
-        unpacked: list[list[Any]] = []
-        for groups, arrays in zip(self._groups, packed, strict=True):
-            unpacked.append([None] * len(self.values))
-            for group, array in zip(groups, arrays, strict=True):
-                for k, i in enumerate(group):
-                    unpacked[-1][i] = array if len(group) == 1 else array[..., k, :, :]
-        return unpacked
+    def unpacked(self, packed: Sequence[Sequence[Any]]) -> list[dict[int, Any]]:
+        """The summaries of its values, by number, and those of their cotangents."""
+        return [_unpacked(groups, arrays) for groups, arrays in zip(self._groups, packed, strict=True)]
 
     def run(self, inputs: Sequence[Any], cotangents: Sequence[Any] | None = None) -> list[list[Any]]:
         return self.packed(run_with_taps(self.program, inputs, self.taps, self.number, cotangents))
@@ -167,7 +234,8 @@ class RecordedPart:
         """What was recorded.
 
         Args:
-          ran: what `run` gave for the arguments, and for others in which the last digits differ.
+          ran: what `run` gave for the arguments, and for others in which the last digits differ. Without these there
+            is no noise.
         """
         itself, *others = map(self.unpacked, ran)
         orders, read, names = self._found
@@ -175,11 +243,12 @@ class RecordedPart:
         for i, phase in enumerate(("forward", "cotangent")):
             before = around[i]
             for j, (v, order) in enumerate(zip(self.values, orders, strict=True)):
-                if itself[i][j] is None:
+                if j not in itself[i]:
                     continue
                 size = math.prod(v.aval.shape) * (2 if jnp.issubdtype(v.aval.dtype, jnp.complexfloating) else 1)
                 summaries, *moves = (finished(other[i][j], size) for other in (itself, *others))
-                noise = np.sqrt(np.mean([squares(m[..., SKETCH], summaries[..., SKETCH]) for m in moves], 0))
+                apart = [squares(m[..., SKETCH], summaries[..., SKETCH]) for m in moves]
+                noise = np.sqrt(np.mean(apart, 0)) if moves else np.zeros(summaries.shape[:-1])
                 yield RecordedValue(
                     *names[j],
                     v.equation.primitive.name,
@@ -187,7 +256,7 @@ class RecordedPart:
                     len(order) if self.is_rest else len(before),
                     v.name,
                     v.line,
-                    v.aval.str_short(short_dtypes=True),
+                    _type_of(v.aval),
                     (*before, *order),
                     tuple(short_location(e.location) for e in (*outer, *v.loops)),
                     tuple([((*before, *of), steps) for of, steps in read[i][j]]),
@@ -252,37 +321,85 @@ class GradientPart(RecordedPart):
         return (before, back), tuple(e for e in self.path if is_loop(e))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class PreparedRecord:
     """A traced function, whose calls can be recorded.
 
+    What rounding may change is measured in the first call, and again in the second, the third, the fifth and so on, and
+    where a value was zero; between, it grows with a value, and never shrinks.
+
     Args:
-      name: of the function.
+      program: the function.
       parts: what is recorded of it.
-      call: from flat inputs to what `RecordedPart.run` has of each part.
+      run: from flat inputs to what `RecordedPart.run` has of each part.
       inputs: the flat inputs of a call.
       note: what is not recorded.
-      parts_of: from what `call` returns to what each part has.
+      parts_of: from what `run` returns to what each part has.
+      compiled: whether it runs as one program, or operation by operation.
     """
 
-    name: str
+    program: Program
     parts: Sequence[RecordedPart]
-    call: Callable[..., list[Any]]
+    run: Callable[..., list[Any]]
     inputs: Callable[[tuple[Any, ...], dict[str, Any]], Sequence[Any]]
     note: str
     parts_of: Callable[[list[Any]], list[Any]] = list
+    compiled: bool = True
+
+    _n: int = field(default=0, init=False)
+    _measured: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = field(default_factory=list, init=False)
 
     @property
     def is_path(self) -> bool:
         """Whether it holds for these values alone, since Python looks at them."""
         return any(p.program.is_path for p in self.parts)
 
-    def record(self, args: tuple[Any, ...], kwargs: dict[str, Any], number: int = 0) -> RunRecord:
+    @cached_property
+    def _arguments(self) -> RecordedArguments:
+        return RecordedArguments(self.program.arg_names, self.program.in_avals)
+
+    @cached_property
+    def call(self) -> Callable[..., Any]:
+        """From flat inputs to the summaries of these, and to what `run` returns."""
+        call = lambda *inputs: (self._arguments.packed(inputs), self.run(*inputs))
+        return jax.jit(call) if self.compiled else call
+
+    def record(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], number: int = 0, returned: Mapping[int, Any] | None = None
+    ) -> RunRecord:
+        """
+        Args:
+          number: of the call.
+          returned: what earlier calls have returned, by `id`.
+        """
         inputs = self.inputs(args, kwargs)
-        changed = ([moved(x, seed) for x in inputs] for seed in SEEDS)
-        ran = [self.parts_of(jax.device_get(self.call(*given))) for given in (inputs, *changed)]
-        rows = (row for p, of_part in zip(self.parts, zip(*ran, strict=True), strict=True) for row in p.rows(of_part))
-        return RunRecord(self.name, tuple(rows), _environment(), self.note, number)
+        is_carried = [x is (returned or {}).get(id(x)) for x in inputs]
+        ran = [jax.device_get(self.call(*inputs))]
+        rows = self._rows(ran)
+        if self._n & (self._n - 1) == 0 or any(
+            np.any((before == 0) & (row.summaries[..., NORM] > 0))
+            for row, (before, _) in zip(rows, self._measured, strict=True)
+        ):
+            ran += [jax.device_get(self.call(*moved(inputs, seed))) for seed in SEEDS]
+            rows = self._rows(ran)
+            self._measured = [(row.summaries[..., NORM], row.noise) for row in rows]
+        else:
+            rows = [replace(row, noise=_scaled(row, *m)) for row, m in zip(rows, self._measured, strict=True)]
+        self._n += 1
+        arguments = tuple(self._arguments.rows(ran[0][0], is_carried))
+        return RunRecord(self.program.name, tuple(rows), _environment(), self.note, number, arguments)
+
+    def _rows(self, ran: Sequence[Any]) -> list[RecordedValue]:
+        of_parts = zip(*(self.parts_of(of_run) for _, of_run in ran), strict=True)
+        return [row for p, of_part in zip(self.parts, of_parts, strict=True) for row in p.rows(of_part)]
+
+
+def _scaled(row: RecordedValue, before: np.ndarray[Any, Any], noise: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The noise of a value, of which it was measured when the value had another norm."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        grown = np.nan_to_num(row.summaries[..., NORM] / before, nan=1, posinf=1)
+    scaled: np.ndarray[Any, Any] = noise * np.maximum(grown, 1)
+    return scaled
 
 
 def prepared(
@@ -314,9 +431,8 @@ def prepared(
         cotangents = returns_number(found, has_aux)
     number = number_of(found, has_aux, "record with cotangents=True") if cotangents else None
     part = RecordedPart(program, _meant(program, at), number)
-    call = lambda *inputs: [part.run(inputs)]
     inputs = lambda args, kwargs: select(is_input, jax.tree.leaves((args, kwargs)))
-    return PreparedRecord(program.name, [part], jax.jit(call) if compiled else call, inputs, note)
+    return PreparedRecord(traced.program, [part], lambda *inputs: [part.run(inputs)], inputs, note, compiled=compiled)
 
 
 def recorded(
@@ -372,8 +488,7 @@ def _of_step(
         return [*(p.split(x) for p, x in zip(gradients, joined, strict=True)), of_rest]
 
     parts = [*gradients, rest]
-    call = jax.jit(call) if compiled else call
-    return PreparedRecord(step.name, parts, call, step.inputs_of, " ".join(notes), parts_of)
+    return PreparedRecord(program, parts, call, step.inputs_of, " ".join(notes), parts_of, compiled)
 
 
 def _not_recorded(gradients: Sequence[str]) -> str:

@@ -17,13 +17,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jaxviz.features.values.summaries import BAD, MAX, NORM, WIDTH
+from jaxviz.features.values.summaries import BAD, MAX, N_SKETCH, NORM, WIDTH
 from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import counted
 
 RECORDS = ".jaxviz"
 """The end of the names of their files."""
-FORMAT = 2
+FORMAT = 3
 """The version of the files."""
 Phase = str
 Order = tuple[Any, ...]
@@ -71,7 +71,7 @@ class RecordedValue:
     @property
     def size(self) -> int:
         """The number of elements of one array."""
-        return math.prod(int(n) for n in re.findall(r"\d+", self.type.partition("[")[2]))
+        return _size(self.type)
 
     @property
     def n(self) -> int:
@@ -155,6 +155,36 @@ class Occurrence:
             yield f"{body}#{start + number % inner * step}/{total}"
 
 
+@dataclass(frozen=True, eq=False)
+class RecordedArgument:
+    """An array that a call was given.
+
+    Args:
+      name: such as `params['w']`.
+      number: which of how many it is.
+      type: of it.
+      is_carried: whether an earlier call of the same `Recorder` returned it.
+      summary: float32[23], as of a value; of an array of at most 16 elements, which could be read from it, only what
+        tells whether it is the same.
+    """
+
+    name: str
+    number: tuple[int, int]
+    type: str
+    is_carried: bool
+    summary: np.ndarray[Any, Any]
+
+    @property
+    def size(self) -> int:
+        """The number of its elements."""
+        return _size(self.type)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the summary tells how far it is from another."""
+        return self.size > N_SKETCH
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class RunRecord(Report, schema="record"):
     """What the values of a run were; see `record`.
@@ -169,6 +199,7 @@ class RunRecord(Report, schema="record"):
       environment: the version of JAX, the platform, and what else may change values.
       note: what was not recorded; '' if that is nothing.
       number: of the call in a `Recorder`, from 0.
+      arguments: what it was given.
     """
 
     function: str
@@ -176,6 +207,7 @@ class RunRecord(Report, schema="record"):
     environment: dict[str, str]
     note: str = ""
     number: int = 0
+    arguments: tuple[RecordedArgument, ...] = ()
 
     _data = ("function", "environment", "n_values", "n_arrays", "nbytes")
 
@@ -224,6 +256,7 @@ class RunRecord(Report, schema="record"):
         """Writes it, as a whole, to a file: over what is there ("wt") or after it ("at")."""
         head = {"format": FORMAT, "function": self.function, "environment": self.environment}
         head |= {"note": self.note, "number": self.number, "n_values": self.n_values}
+        head["arguments"] = [{**vars(a), "summary": _encoded(a.summary)} for a in self.arguments]
         with gzip.open(path, mode, encoding="utf-8") as file:
             for line in (head, *map(_written, self.values)):
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
@@ -257,7 +290,9 @@ def load_records(path: Any) -> list[RunRecord]:
                 if version != FORMAT:
                     break
                 values = tuple([_read(json.loads(next(file))) for _ in range(head["n_values"])])
-                records.append(RunRecord(head["function"], values, head["environment"], head["note"], head["number"]))
+                arguments = tuple(map(_read_argument, head["arguments"]))
+                of_call = head["environment"], head["note"], head["number"], arguments
+                records.append(RunRecord(head["function"], values, *of_call))
     except (gzip.BadGzipFile, zlib.error, KeyError, ValueError, TypeError, StopIteration) as error:
         raise ValueError(f"{path} is not a record of jaxviz: {error}") from None
     if version != FORMAT:
@@ -265,6 +300,11 @@ def load_records(path: Any) -> list[RunRecord]:
     if not records:
         raise ValueError(f"{path} has no record that was written to its end")
     return records
+
+
+def _size(kind: str) -> int:
+    """The number of elements of a type such as `f32[4,3]`."""
+    return math.prod(int(n) for n in re.findall(r"\d+", kind.partition("[")[2]))
 
 
 def _written(v: RecordedValue) -> dict[str, Any]:
@@ -280,13 +320,20 @@ def _encoded(x: np.ndarray[Any, Any]) -> str:
     return base64.b64encode(np.asarray(x, np.float32).tobytes()).decode()
 
 
+def _decoded(text: str) -> np.ndarray[Any, Any]:
+    return np.frombuffer(base64.b64decode(text), np.float32)
+
+
+def _read_argument(given: dict[str, Any]) -> RecordedArgument:
+    return RecordedArgument(**{**given, "number": tuple(given["number"]), "summary": _decoded(given["summary"])})
+
+
 def _read(line: dict[str, Any]) -> RecordedValue:
     shape = tuple(line["shape"])
-    decoded = lambda name: np.frombuffer(base64.b64decode(line[name]), np.float32)
     plain: dict[str, Any] = {name: tuple(x) if isinstance(x := line[name], list) else x for name in _PLAIN}
     return RecordedValue(
         neighbours=tuple((tuple(order), steps) for order, steps in line["neighbours"]),
-        summaries=decoded("summaries").reshape(*shape, WIDTH),
-        noise=decoded("noise").reshape(shape),
+        summaries=_decoded(line["summaries"]).reshape(*shape, WIDTH),
+        noise=_decoded(line["noise"]).reshape(shape),
         **plain,
     )

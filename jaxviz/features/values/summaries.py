@@ -18,6 +18,7 @@ SKETCH = slice(len(NAMES), len(NAMES) + N_SKETCH)
 WIDTH = SKETCH.stop
 _ODD = np.uint32(2654435761)
 _MIXED = np.uint32(0x85EBCA6B)
+_FIRST = np.uint32(0)
 
 
 def columns(x: Any) -> Any:
@@ -28,9 +29,9 @@ def columns(x: Any) -> Any:
     place = jax.lax.iota(jnp.uint32, max(flat.size, 1))[: flat.size]
     is_finite = jnp.isfinite(flat)
     finite = jnp.where(is_finite, flat, 0)
-    signed = jnp.where(_random(place, 0) >> 31, -finite, finite)
+    signed = jnp.where(_random(place) >> 31, -finite, finite)
     # Mixed with the position, and added up, so that the result does not depend on the order in which it is computed.
-    bits = _random(jax.lax.bitcast_convert_type(flat, jnp.uint32) ^ (place * _ODD), 0)
+    bits = _random(jax.lax.bitcast_convert_type(flat, jnp.uint32) ^ (place * _ODD))
     counts = [(flat == 0).astype(jnp.float32), (~is_finite).astype(jnp.float32)]
     rows = [finite * finite, jnp.abs(finite), finite, *counts, bits, signed]
     # In one reduction, since XLA makes a loop of each, and takes as long to compile every one of them.
@@ -83,17 +84,27 @@ def finished(packed: Any, size: int) -> np.ndarray[Any, Any]:
     return np.concatenate([np.stack(statistics, -1), sketch], -1).astype(np.float32)
 
 
-def moved(x: Any, seed: int) -> Any:
-    """An array, each element changed at random as far as rounding may change it; one of whole numbers as it is."""
-    if not hasattr(x, "dtype") or not jnp.issubdtype(x.dtype, jnp.inexact):
-        return x
-    index = jax.lax.iota(jnp.uint32, max(x.size, 1))[: x.size].reshape(x.shape)
-    by = (_random(index, seed).astype(jnp.float32) / 2.0**31 - 1) * float(jnp.finfo(x.dtype).eps)
-    return x + (x * by.astype(x.real.dtype)).astype(x.dtype)
+def moved(arrays: Sequence[Any], seed: int) -> list[Any]:
+    """Arrays, each element changed at random as far as rounding may change it; those of whole numbers as they are."""
+    is_real = [hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.inexact) for x in arrays]
+    real = iter(_moved([x for x, is_one in zip(arrays, is_real, strict=True) if is_one], np.uint32(seed)))
+    return [next(real) if is_one else x for x, is_one in zip(arrays, is_real, strict=True)]
 
 
-def _random(index: Any, salt: int) -> Any:
+def _all_moved(arrays: Sequence[Any], seed: Any) -> list[Any]:
+    def one(x: Any) -> Any:
+        index = jax.lax.iota(jnp.uint32, max(x.size, 1))[: x.size].reshape(x.shape)
+        by = (_random(index, seed).astype(jnp.float32) / 2.0**31 - 1) * float(jnp.finfo(x.dtype).eps)
+        return x + (x * by.astype(x.real.dtype)).astype(x.dtype)
+
+    return [one(x) for x in arrays]
+
+
+_moved = jax.jit(_all_moved)
+
+
+def _random(index: Any, salt: Any = _FIRST) -> Any:
     """Random bits for each index."""
-    x = (index + np.uint32(salt)) * _ODD
+    x = (index + salt) * _ODD
     x = (x ^ (x >> 15)) * _MIXED
     return x ^ (x >> 13)

@@ -12,8 +12,9 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import jaxviz
-from jaxviz.features.values.recording import recorded
+from jaxviz.features.values.recording import prepared, recorded
 from jaxviz.features.values.records import load_records
+from jaxviz.features.values.summaries import BITS, MAX, MEAN, NORM, SKETCH
 
 WS = jax.random.normal(jax.random.key(0), (4, 3, 3))
 X = jnp.linspace(-1.0, 1.0, 6).reshape(2, 3)
@@ -157,7 +158,7 @@ def test_a_gradient_in_a_loop_is_paired_with_one_in_python():
     found = jaxviz.divergence(accumulating, unrolled, WS, xs)
     n = jaxviz.record(loss, WS, X).n_arrays
     assert found.parting is None
-    assert sum(p.phase != "step" for p in found.partings) == 3 * n
+    assert sum(p.phase in ("forward", "cotangent") for p in found.partings) == 3 * n
 
 
 def trained(rate_of):
@@ -278,37 +279,162 @@ def test_a_model_that_holds_functions(tmp_path):
 # --- files of calls ---------------------------------------------------------------------------------------------------
 
 
-def train(path, rate, steps=4, **how):
-    """A few steps, of which the third has another rate."""
+def train(path, third, steps=4, x=X, **how):
+    """A few steps, of which the third does something else at its end."""
     recorder, ws = jaxviz.Recorder(path, **how), WS
-
-    @jax.jit
-    def step(ws, x, rate):
-        gradient = jax.grad(loss)(ws, x)
-        return ws - rate * gradient
-
+    step = step_with(third)
     for i in range(steps):
-        ws = recorder(step, ws, X, rate if i == 2 else jnp.asarray(0.1))
+        ws = recorder(step, ws, x, jnp.asarray(i))
     return ws
 
 
-def test_two_files_of_calls_part_in_the_call_that_differs_first(tmp_path):
+def step_with(third):
+    @jax.jit
+    def step(ws, x, i):
+        gradient = jax.grad(loss)(ws, x)
+        new = ws - 0.1 * gradient
+        return new + jnp.where(i == 2, third(ws, x), 0.0)
+
+    return step
+
+
+def none(ws, x):
+    return jnp.zeros_like(ws)
+
+
+def some(ws, x):
+    return 1e-4 * ws
+
+
+def both(tmp_path, one, other, **how):
+    """What `divergence` says of two files of calls, and the first of them."""
     a, b = tmp_path / "a.jaxviz", tmp_path / "b.jaxviz"
-    train(a, jnp.asarray(0.1))
-    train(b, jnp.asarray(0.2))
-    found = jaxviz.divergence(a, b)
-    assert found.call == (2, 3)
+    one(a, **how)
+    other(b, **how)
+    return jaxviz.divergence(a, b), a
+
+
+def test_two_files_of_calls_part_in_the_call_that_differs_first(tmp_path):
+    found, a = both(tmp_path, lambda a: train(a, none), lambda b: train(b, some))
+    assert (found.call, found.agreed) == ((2, 3), 1)
     assert "part in call 2, in the step, outside of its gradient: `" in found.summary
     assert jaxviz.divergence(a, a).summary.endswith(
-        "agree in 4 calls: of 24 arrays of the last one all are equal bit by bit"
+        "agree in 4 calls: of 31 arrays of the last one all are equal bit by bit"
     )
 
 
+def test_calls_that_were_not_recorded_are_named(tmp_path):
+    found, _ = both(tmp_path, lambda a: train(a, none, every=2), lambda b: train(b, some, every=2))
+    assert found.call == (2, 2)
+    assert found.parting.phase == "step"
+    found, _ = both(tmp_path, lambda a: train(a, none, every=3), lambda b: train(b, some, every=3))
+    assert found.parting.phase == "carried"
+    assert "part between call 0 and call 3: the argument `ws`, which an earlier call returned, differs by " in str(
+        found.summary
+    )
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_other_arguments_are_named(small, tmp_path):
+    other = jnp.stack([X[0], X[1] + 1e-3]) if small else jnp.tile(X, (8, 1)).at[3, 1].add(1e-3)
+    same = X if small else jnp.tile(X, (8, 1))
+    found, _ = both(tmp_path, lambda a: train(a, none, x=same), lambda b: train(b, none, x=other))
+    how = "is another" if small else "differs by "
+    assert f"part before call 0 runs: the argument `x` {how}" in found.summary
+    found = jaxviz.divergence(jaxviz.record(loss, WS, same), jaxviz.record(loss, WS, other))
+    assert f"part before they run: the argument `x` {how}" in found.summary
+    assert jaxviz.divergence(jaxviz.record(loss, WS, same), jaxviz.record(loss, WS, same)).worst == 0
+
+
+def test_a_file_has_no_elements_of_small_arguments(tmp_path):
+    train(tmp_path / "a.jaxviz", none, 1)
+    (record,) = load_records(tmp_path / "a.jaxviz")
+    ws, x, i = record.arguments
+    assert [(a.name, a.is_carried, a.is_read) for a in (ws, x, i)] == [
+        ("ws", False, True), ("x", False, False), ("i", False, False),
+    ]  # fmt: skip
+    assert not x.summary[[NORM, MAX, MEAN]].any()
+    assert not x.summary[SKETCH].any()
+    assert x.summary[BITS].any()
+
+
+def training(order, factor=1.0, rate=0.1):
+    """Steps of a model in one of two equal orders of its sums, whose differences training makes larger."""
+
+    def run(path, steps, every):
+        @jax.jit
+        def step(ws, x, target):
+            def loss(ws):
+                h = x
+                for w in ws:
+                    h = jnp.tanh(h[:, ::-1] @ w[::-1] if order else h @ w)
+                return jnp.mean((h - target) ** 2)
+
+            gradient = jax.grad(loss)(ws)
+            return [w - rate * factor * g for w, g in zip(ws, gradient, strict=True)]
+
+        recorder = jaxviz.Recorder(path, every=every)
+        ws = [jax.random.normal(jax.random.key(i), (8, 8)) for i in range(4)]
+        for i in range(steps):
+            x = jax.random.normal(jax.random.key(100 + i), (16, 8))
+            ws = recorder(step, ws, x, jnp.sin(3 * x.sum(-1, keepdims=True)))
+
+    return run
+
+
+def test_rounding_that_calls_carry_on_raises_no_alarm(tmp_path):
+    found, a = both(tmp_path, training(False), training(True), steps=61, every=10)
+    assert found.parting is None, str(found)
+    assert found.call == (60, 7)
+    assert found.drift > 10
+    assert "What earlier calls returned differs already" in str(found)
+    # What differs by more than that does.
+    training(True, 1.001)(tmp_path / "b.jaxviz", steps=61, every=10)
+    assert jaxviz.divergence(a, tmp_path / "b.jaxviz").call == (0, 1)
+
+
+@pytest.mark.slow
+def test_calls_that_rounding_has_driven_apart_are_not_compared(tmp_path):
+    found, _ = both(tmp_path, training(False, rate=1.5), training(True, rate=1.5), steps=31, every=1)
+    assert found.parting is None, str(found)
+    assert found.drifted is not None
+    assert found.agreed == found.call[0] - 1 > 0
+    assert f"agree up to call {found.agreed}, and have drifted apart before call {found.call[0]}: the argument" in (
+        found.summary
+    )
+
+
+def test_what_rounding_may_change_is_measured_again_and_again(tmp_path):
+    found = prepared(loss, (WS, X), {}, None, False)
+    runs = []
+    call = found.call
+    found.call = lambda *inputs: runs.append(1) or call(*inputs)
+    measured = []
+    for i in range(9):
+        before = len(runs)
+        record = found.record((WS, X), {}, i)
+        measured.append(len(runs) - before == 3)
+        assert all(np.all(v.noise > 0) for v in record.values if v.phase == "forward")
+    assert [i for i, is_one in enumerate(measured) if is_one] == [0, 1, 2, 4, 8]
+
+
+def test_noise_between_grows_with_a_value_and_never_shrinks():
+    found = prepared(loss, (WS, X), {}, None, False)
+    for i in range(3):
+        first = found.record((WS, X), {}, i)
+    for scale in (100.0, 0.01):
+        other = found.record((WS, scale * X), {}, 3)
+        for a, b in zip(first.values, other.values, strict=True):
+            grown = np.maximum(b.summaries[..., NORM] / a.summaries[..., NORM], 1)
+            np.testing.assert_allclose(b.noise, a.noise * grown, rtol=1e-4)
+        found._n = 3
+
+
 def test_a_recorded_call_returns_what_the_function_returns(tmp_path):
-    plain = WS
-    for _ in range(3):
-        plain = jax.jit(lambda ws, x: ws - 0.1 * jax.grad(loss)(ws, x))(plain, X)
-    np.testing.assert_array_equal(train(tmp_path / "a.jaxviz", jnp.asarray(0.1), 3), plain)
+    plain, step = WS, step_with(none)
+    for i in range(3):
+        plain = step(plain, X, jnp.asarray(i))
+    np.testing.assert_array_equal(train(tmp_path / "a.jaxviz", none, 3), plain)
 
 
 def test_calls_of_the_same_types_are_traced_once(tmp_path):
@@ -346,12 +472,14 @@ def test_one_of_some_calls_is_recorded_and_donated_arguments_are_read_first(tmp_
         jaxviz.RunRecord.load(recorder.path)
     with pytest.raises(ValueError, match="records no call"):
         jaxviz.Recorder("a.jaxviz", every=0)
+    with pytest.raises(TypeError, match="callable"):
+        recorder(WS, X)
 
 
 @pytest.mark.parametrize("kept", [0.3, 0.5, 0.8, 0.99])
 def test_a_file_whose_process_was_stopped_has_the_calls_before(kept, tmp_path):
     path = tmp_path / "a.jaxviz"
-    train(path, jnp.asarray(0.1))
+    train(path, none)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(len(whole) * kept)])
     assert [r.number for r in load_records(path)] == list(range(int(4 * kept)))
