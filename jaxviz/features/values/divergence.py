@@ -333,15 +333,11 @@ def _times(noise: float) -> str:
 
 def _row(p: Parting) -> tuple[str, ...]:
     at = ", ".join(map(str, p.iterations))
-    mark = "→" if p.differs else ""
-    return (
-        mark,
-        p.what.replace("`", ""),
-        p.line,
-        at,
-        f"{p.relative:.2g}",
-        _times(p.noise).removesuffix(" times") if p.noise else "0",
-    )
+    mark, times = "→" if p.differs else "", _times(p.noise).removesuffix(" times") if p.noise else "0"
+    difference = f"{p.relative:.2g}", times
+    if p.is_given and p.differs and not p.relative:  # only that it is another is known
+        difference = "another", ""
+    return mark, p.what.replace("`", ""), p.line, at, *difference
 
 
 def compare_records(a: RunRecord, b: RunRecord, names: tuple[str, str], agreed: Divergence | None = None) -> Divergence:

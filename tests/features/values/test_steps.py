@@ -341,6 +341,8 @@ def test_other_arguments_are_named(small, tmp_path):
     found, _ = both(tmp_path, lambda a: train(a, none, x=same), lambda b: train(b, none, x=other))
     how = "is another" if small else "differs by "
     assert f"part before call 0 runs: the argument `x` {how}" in found.summary
+    (row,) = (line for line in str(found).splitlines() if line.startswith("→  the argument x"))
+    assert ("another" in row) == small
     found = jaxviz.divergence(jaxviz.record(loss, WS, same), jaxviz.record(loss, WS, other))
     assert f"part before they run: the argument `x` {how}" in found.summary
     assert jaxviz.divergence(jaxviz.record(loss, WS, same), jaxviz.record(loss, WS, same)).worst == 0
