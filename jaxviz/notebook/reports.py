@@ -215,7 +215,7 @@ class Request:
         if against in AGAINST:
             return divergence(call.fun, *call.args, against=against, **call.kwargs)
         try:
-            return divergence(RunRecord.load(against), self.recorded())
+            return divergence(against, self._recorded_in or self.recorded())
         except (OSError, ValueError) as error:
             raise CallError(f"--against: {error}") from None
 

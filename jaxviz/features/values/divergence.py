@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.displays import display
-from jaxviz.features.values.recording import SEEDS, recorded, squares
+from jaxviz.features.values.compiler import CompiledDifference, compiled_difference
+from jaxviz.features.values.recording import SEEDS, prepared, recorded, squares
 from jaxviz.features.values.records import Occurrence, RecordedArgument, RecordedValue, RunRecord, load_records
-from jaxviz.features.values.summaries import BAD, BITS, NORM, SKETCH, moved
+from jaxviz.features.values.summaries import BAD, BITS, LEAST_NOISE, MOST, MOST_NOISE, NORM, SKETCH, moved
 from jaxviz.higher_order.checkpoint import CHECKPOINT
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -26,18 +27,9 @@ from jaxviz.report.tables import counted, listed
 from jaxviz.runtime.flags import Flags, flags_text, under_flags
 from jaxviz.transforms.inline import inlined
 
-MOST_NOISE = 10.0
-"""How many times what rounding may change two values differ before they are said to differ: of the pairs of equal
-programs in `benchmarks/divergence.py` none is above a third of that."""
-LEAST_NOISE = 2.0
-"""In units of the last place: no value is said to differ by less than what rounding it twice may change."""
-
 MOST_DRIFT = 0.01
 """Calls whose arguments earlier ones have driven further apart than this part of their norm are not compared: what is
 computed from these is not near enough to be proportional to the difference."""
-
-MOST = 1e9
-"""What is written for more, and for a value that is not finite in one run only."""
 
 _PHASES = {
     "forward": "the forward pass",
@@ -139,6 +131,7 @@ class Divergence(Report, schema="divergence"):
       agreed: the number of the last calls that agree, if there are some.
       drift: how many times what rounding may change in one call their arguments differ already, since earlier calls
         returned them; as much is allowed for all that is computed from these.
+      compiled: against 'op-by-op', how the function compiled as a whole differs, though all values that leave it agree.
       ran: the first run's function and arguments, as long as they are kept; see `step`.
     """
 
@@ -150,6 +143,7 @@ class Divergence(Report, schema="divergence"):
     call: tuple[int, int] | None = None
     agreed: int | None = None
     drift: float = 1.0
+    compiled: CompiledDifference | None = None
     ran: weakref.ref[RecordedCall] | None = None
 
     _data = (
@@ -227,6 +221,12 @@ class Divergence(Report, schema="divergence"):
         p = self.parting
         if not self.partings:
             return f"`{self.first}` and `{self.second}` have no value in common"
+        if p is None and (c := self.compiled) is not None:
+            return (
+                f"`{self.first}`, compiled as a whole, and `{self.second}` differ in {c.what}, by {c.relative:.2g} of "
+                f"its norm, {_times(c.noise)} what rounding may change, though all values that leave the program "
+                f"agree; {c.remedy}"
+            )
         if p is None and self.drifted is not None:
             upto = "" if self.agreed is None else f" agree up to call {self.agreed}, and"
             d, (number, _) = self.drifted, self.call or (0, 0)
@@ -498,8 +498,9 @@ def divergence(
     Args:
       first, second: two records, or paths of files that `RunRecord.save` or a `Recorder` has written; or two
         functions, with their arguments after them; or with `against` one function and its arguments.
-      against: in place of a second function: 'op-by-op' is the same outside of `jit`; 'float64' and 'bfloat16' are the
-        same with its floating-point arguments converted; 'no-remat' without its checkpoints; 'unsharded' with its
+      against: in place of a second function: 'op-by-op' is the same outside of `jit`, of which the results of the whole
+        are compared too, since XLA may do to that what it does not do where values leave; 'float64' and 'bfloat16' are
+        the same with its floating-point arguments converted; 'no-remat' without its checkpoints; 'unsharded' with its
         arguments on one device; 'perturbed' with other last digits in its arguments, which nothing should notice.
       flags: in place of a second function, values of `jax.config` under which the same runs again, such as
         {'jax_default_matmul_precision': 'highest'}.
@@ -521,6 +522,9 @@ def divergence(
 
     given = args if against is None and flags is None else (second, *args)
     found = _of_functions(first, second, given, against, flags, run)
+    if against == "op-by-op" and found.parting is None:
+        record = prepared(first, given, kwargs, cotangents, has_aux)
+        found = replace(found, compiled=compiled_difference(record, given, kwargs))
     return replace(found, ran=_LATEST.keep(RecordedCall(first, given, kwargs, has_aux)))
 
 

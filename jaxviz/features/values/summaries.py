@@ -21,6 +21,15 @@ _MIXED = np.uint32(0x85EBCA6B)
 _FIRST = np.uint32(0)
 
 
+MOST_NOISE = 10.0
+"""How many times what rounding may change two values differ before they are said to differ: of the pairs of equal
+programs that the tests compare none is above a third of that."""
+LEAST_NOISE = 2.0
+"""In units of the last place: no value is said to differ by less than what rounding it twice may change."""
+MOST = 1e9
+"""What is written for more, and for a value that is not finite in one run only."""
+
+
 def columns(x: Any) -> Any:
     """float32[8, 16]: what `finished` makes a summary of, in one pass over an array."""
     x = jax.lax.stop_gradient(x)
