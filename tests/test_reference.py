@@ -108,6 +108,7 @@ def names():
 NOT_RUN = {
     "jaxviz.UnsupportedJaxError": "another JAX would have to be installed",
     "jaxviz.Position": "it names a position of a program that is not there",
+    "jaxviz.Recorder": "it compares with the file of another run",
     "jaxviz.Stepper": "it goes into iteration 7 of a scan",
     "jaxviz.Series": "it reads what a training loop has recorded",
     "jaxviz.Watch": "it watches a training loop",

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.features.values.recording import SEEDS, PreparedRecord
+from jaxviz.features.values.recording import SEEDS, PreparedRecord, coarsest_in
 from jaxviz.features.values.summaries import LEAST_NOISE, MOST, MOST_NOISE, moved
 from jaxviz.higher_order import is_call
 from jaxviz.ir import compat
@@ -81,19 +79,20 @@ def _difference(program: Program, number: Number, inputs: Sequence[Any]) -> Comp
     """The same of the function, or with `number` of it and its gradient, which XLA compiles to another program."""
     opened = inlined_where(program, is_call)
     whole, apart = (partial(_results, of, number) for of in (program, opened))
+    least = coarsest_in(program)
     wanted = [_arrays(apart(*given)) for given in (inputs, *(moved(inputs, seed) for seed in SEEDS))]
     lowered = jax.jit(whole).lower(*inputs)
-    differences = _differences(_arrays(lowered.compile()(*inputs)), wanted)
+    differences = _differences(_arrays(lowered.compile()(*inputs)), wanted, least)
     relative, noise, i = max(((r, n, i) for i, (r, n) in enumerate(differences)), key=lambda d: d[1], default=(0, 0, 0))
     if noise <= MOST_NOISE:
         return None
     options: list[dict[str, Any]] = []
-    candidates: list[dict[str, Any]] = [EXCESS, *({"xla_disable_hlo_passes": name} for name in _passes(lowered))]
+    candidates: list[dict[str, Any]] = [EXCESS, *({"xla_disable_hlo_passes": name} for name in PASSES)]
     with counting("compiler options", len(candidates)) as done:
         for candidate in candidates:
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # this compiler does not have it
                 got = _arrays(lowered.compile(compiler_options=candidate)(*inputs))
-                if all(n <= MOST_NOISE for _, n in _differences(got, wanted)):
+                if all(n <= MOST_NOISE for _, n in _differences(got, wanted, least)):
                     options.append(candidate)
             done()
     return CompiledDifference(_named(program, i), relative, noise, tuple(options))
@@ -137,9 +136,9 @@ def _arrays(results: Sequence[Any]) -> list[np.ndarray[Any, Any] | None]:
     return [np.asarray(x) if is_one else None for x, is_one in zip(results, is_inexact, strict=True)]
 
 
-def _differences(got: Sequence[Any], wanted: Sequence[Sequence[Any]]) -> Iterator[tuple[float, float]]:
+def _differences(got: Sequence[Any], wanted: Sequence[Sequence[Any]], least: float) -> Iterator[tuple[float, float]]:
     """Of each result how far it is from the first of those wanted, relative to its norm, and to what rounding may
-    change, as the others tell."""
+    change, as the others tell; that is at least what rounding in a type with the last place `least` may change."""
     for x, y, *others in zip(got, *wanted, strict=True):
         if x is None:
             yield 0.0, 0.0
@@ -151,13 +150,5 @@ def _differences(got: Sequence[Any], wanted: Sequence[Sequence[Any]]) -> Iterato
         norm = lambda z, finite=finite: float(np.linalg.norm(z.astype(np.complex128)[finite]))
         apart, size = norm(x.astype(np.complex128) - y), max(norm(x), norm(y))
         changed = [norm(np.where(np.isfinite(z), z, y).astype(np.complex128) - y) for z in others]
-        noise = max(float(np.sqrt(np.mean(np.square(changed)))), LEAST_NOISE * float(jnp.finfo(y.dtype).eps) * size)
+        noise = max(float(np.sqrt(np.mean(np.square(changed)))), LEAST_NOISE * least * size)
         yield apart / size if size else 0.0, min(apart / noise, MOST) if noise else 0.0
-
-
-def _passes(lowered: Any) -> list[str]:
-    """The passes that can be left out, of those that change the program."""
-    with tempfile.TemporaryDirectory() as folder:
-        lowered.compile(compiler_options={"xla_dump_to": folder, "xla_dump_hlo_pass_re": ".*"})
-        files = [file.name for file in Path(folder).iterdir()]
-    return [name for name in PASSES if any(f"after_{name}.before" in file for file in files)]

@@ -34,6 +34,7 @@ from jaxviz.features.values.summaries import (
     NORM,
     SKETCH,
     WIDTH,
+    coarsest,
     columns,
     columns_of_each,
     finished,
@@ -336,6 +337,7 @@ class PreparedRecord:
       note: what is not recorded.
       parts_of: from what `run` returns to what each part has.
       compiled: whether it runs as one program, or operation by operation.
+      least: the last place of the coarsest type in which its arguments may be rounded.
     """
 
     program: Program
@@ -345,6 +347,7 @@ class PreparedRecord:
     note: str
     parts_of: Callable[[list[Any]], list[Any]] = list
     compiled: bool = True
+    least: float = 0.0
 
     _n: int = field(default=0, init=False)
     _measured: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = field(default_factory=list, init=False)
@@ -380,7 +383,7 @@ class PreparedRecord:
             np.any((before == 0) & (row.summaries[..., NORM] > 0))
             for row, (before, _) in zip(rows, self._measured, strict=True)
         ):
-            ran += [jax.device_get(self.call(*moved(inputs, seed))) for seed in SEEDS]
+            ran += [jax.device_get(self.call(*moved(inputs, seed, self.least))) for seed in SEEDS]
             rows = self._rows(ran)
             self._measured = [(row.summaries[..., NORM], row.noise) for row in rows]
         else:
@@ -392,6 +395,11 @@ class PreparedRecord:
     def _rows(self, ran: Sequence[Any]) -> list[RecordedValue]:
         of_parts = zip(*(self.parts_of(of_run) for _, of_run in ran), strict=True)
         return [row for p, of_part in zip(self.parts, of_parts, strict=True) for row in p.rows(of_part)]
+
+
+def coarsest_in(program: Program) -> float:
+    """The last place of the coarsest type that a program computes in, of whose roundings XLA may leave some out."""
+    return coarsest(v.aval for _, e in program.walk() for v in e.outvars)
 
 
 def _scaled(row: RecordedValue, before: np.ndarray[Any, Any], noise: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -436,10 +444,17 @@ def prepared(
 
 
 def recorded(
-    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *how: Any, **more: Any
-) -> RunRecord:
-    """A record of one call; see `prepared`."""
-    return prepared(fun, args, kwargs, *how, **more).record(args, kwargs)
+    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *how: Any, is_coarse: bool = False,
+    **more: Any,
+) -> RunRecord:  # fmt: skip
+    """A record of one call; see `prepared`.
+
+    Args:
+      is_coarse: whether rounding may change what that of the coarsest type does, in which the program computes.
+    """
+    found = prepared(fun, args, kwargs, *how, **more)
+    found.least = coarsest_in(found.program) if is_coarse else 0.0
+    return found.record(args, kwargs)
 
 
 def _meant(program: Program, at: Sequence[Address]) -> list[AddressedValue]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -52,6 +52,12 @@ def columns(x: Any) -> Any:
     return jnp.stack([*sums, *halves, sketch])
 
 
+def coarsest(avals: Iterable[Any]) -> float:
+    """The last place of the coarsest of some types."""
+    dtypes = {a.dtype for a in avals if isinstance(getattr(a, "dtype", None), np.dtype)}
+    return max((float(jnp.finfo(d).eps) for d in dtypes if jnp.issubdtype(d, jnp.inexact)), default=0.0)
+
+
 TOGETHER = 2**18
 """Elements of arrays of one type that are made summaries of at once: few, since they are in memory together."""
 
@@ -93,17 +99,25 @@ def finished(packed: Any, size: int) -> np.ndarray[Any, Any]:
     return np.concatenate([np.stack(statistics, -1), sketch], -1).astype(np.float32)
 
 
-def moved(arrays: Sequence[Any], seed: int) -> list[Any]:
-    """Arrays, each element changed at random as far as rounding may change it; those of whole numbers as they are."""
+def moved(arrays: Sequence[Any], seed: int, least: float = 0.0) -> list[Any]:
+    """Arrays, each element changed at random as far as rounding may change it; those of whole numbers as they are.
+
+    Args:
+      least: the last place of a coarser type, in which they may be rounded.
+    """
     is_real = [hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.inexact) for x in arrays]
-    real = iter(_moved([x for x, is_one in zip(arrays, is_real, strict=True) if is_one], np.uint32(seed)))
+    real = iter(
+        _moved([x for x, is_one in zip(arrays, is_real, strict=True) if is_one], np.uint32(seed), np.float32(least))
+    )
     return [next(real) if is_one else x for x, is_one in zip(arrays, is_real, strict=True)]
 
 
-def _all_moved(arrays: Sequence[Any], seed: Any) -> list[Any]:
+def _all_moved(arrays: Sequence[Any], seed: Any, least: Any) -> list[Any]:
     def one(x: Any) -> Any:
         index = jax.lax.iota(jnp.uint32, max(x.size, 1))[: x.size].reshape(x.shape)
-        by = (_random(index, seed).astype(jnp.float32) / 2.0**31 - 1) * float(jnp.finfo(x.dtype).eps)
+        by = (_random(index, seed).astype(jnp.float32) / 2.0**31 - 1) * jnp.maximum(
+            float(jnp.finfo(x.dtype).eps), least
+        )
         return x + (x * by.astype(x.real.dtype)).astype(x.dtype)
 
     return [one(x) for x in arrays]

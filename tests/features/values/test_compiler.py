@@ -73,7 +73,16 @@ def step(ws, x):
     return ws - 0.1 * jax.grad(model)(ws, x)
 
 
-@pytest.mark.parametrize("fun", [model, step, jax.jit(model)], ids=["loss", "step", "jit"])
+def mixed(ws, x):
+    """Computed in bfloat16, some of whose roundings XLA leaves out."""
+    low = jax.tree.map(lambda a: a.astype(jnp.bfloat16), ws)
+    h = x.astype(jnp.bfloat16)
+    for w in low:
+        h = jnp.tanh(h @ w[0]) * 1.7 + h * 0.3
+    return jnp.mean(h.astype(jnp.float32) ** 2)
+
+
+@pytest.mark.parametrize("fun", [model, step, jax.jit(model), mixed], ids=["loss", "step", "jit", "bfloat16"])
 def test_a_program_that_is_compiled_as_it_is_written_agrees(fun):
     found = jaxviz.divergence(fun, WS, X, against="op-by-op")
     assert (found.parting, found.compiled) == (None, None)
