@@ -29,6 +29,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 import jaxviz
 from jaxviz import teach
+from jaxviz.teach.sentences import NAMES, WORDS, encode, examples, trained, untrained
 
 LAYERS, WIDTH, HEADS, WINDOW = 4, 32, 4, 4
 
@@ -64,69 +65,16 @@ def model(params, words):
     return norm(x) @ params["unembed"]
 
 
-
 # %% jupyter={"source_hidden": true}
-# encode(text), examples(rng, n), and the training, as in the notebook before; some 15 seconds
+# the training, as in the notebook before; some 15 seconds
 def loss(params, sentences):
     log_p = jax.nn.log_softmax(jax.vmap(model, (None, 0))(params, sentences[:, :-1]))
     return -jnp.mean(jnp.take_along_axis(log_p, sentences[:, 1:, None], axis=-1))
 
 
-NAMES = "Ann Bob Cid Dan Eve Fay Gus Hal".split()
-WORDS = [*NAMES, *"and met . gave a to ball book coin".split()]
-SHAPES = {"qkv": (WIDTH, 3 * WIDTH), "out": (WIDTH, WIDTH), "up": (WIDTH, 4 * WIDTH), "down": (4 * WIDTH, WIDTH)}
-
-
-def encode(text):
-    return jnp.array([WORDS.index(word) for word in text.split()])
-
-
-def examples(rng, n):
-    words = np.tile(encode("Ann and Ann met . Ann gave a ball to Ann"), (n, 1))
-    names = rng.permuted(np.tile(np.arange(len(NAMES)), (n, 1)), axis=1)
-    giver = rng.integers(2, size=n)
-    words[:, [0, 2]] = names[:, :2]
-    words[:, 5], words[:, 10] = names[np.arange(n), giver], names[np.arange(n), 1 - giver]
-    words[:, 8] = rng.integers(WORDS.index("ball"), len(WORDS), n)
-    return words
-
-
-def initial(rng):
-    normal = lambda *shape: jnp.asarray(0.1 * rng.normal(size=shape), jnp.float32)
-    blocks = {name: normal(LAYERS, *shape) for name, shape in SHAPES.items()}
-    return {
-        "embed": normal(len(WORDS), WIDTH),
-        "position": normal(10, WIDTH),
-        "unembed": normal(WIDTH, len(WORDS)),
-        "blocks": blocks,
-    }
-
-
-@jax.jit
-def trained(params, batches):
-    """The parameters after a step of Adam with each batch, and the losses."""
-
-    def step(carry, inputs):
-        params, mean, square = carry
-        n, batch = inputs
-        value, gradient = jax.value_and_grad(loss)(params, batch)
-        mean = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, mean, gradient)
-        square = jax.tree.map(lambda s, g: 0.99 * s + 0.01 * g**2, square, gradient)
-        rate = 5e-3 * jnp.minimum(n / 30, jnp.minimum(1, 3 * (1 - n / len(batches)) + 0.02)) / (1 - 0.9**n)
-        params = jax.tree.map(
-            lambda p, m, s: p - rate * m / (jnp.sqrt(s / (1 - 0.99**n)) + 1e-8), params, mean, square
-        )
-        return (params, mean, square), value
-
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    numbers = 1.0 + jnp.arange(len(batches))
-    (params, *_), losses = jax.lax.scan(step, (params, zeros, zeros), (numbers, batches))
-    return params, losses
-
-
 rng = np.random.default_rng(0)
-start = initial(rng)
-params, losses = trained(start, jnp.stack([examples(rng, 32) for _ in range(400)]))
+start = untrained(rng, LAYERS, WIDTH)
+params, losses = trained(loss, start, jnp.stack([examples(rng, 32) for _ in range(400)]))
 tests = jnp.asarray(examples(rng, 512))
 guesses = jax.jit(jax.vmap(model, (None, 0)))(params, tests[:, :-1])[:, -1].argmax(-1)
 print(f"{jnp.mean(guesses == tests[:, -1]):.0%} of {len(tests)} new sentences end with the right name")

@@ -178,7 +178,7 @@ BUDGETS = {
     "page": 1_155,
     "report": 2_715,
     "runtime": 1_730,
-    "teach": 5_240,
+    "teach": 5_300,
     "transforms": 3_455,
     "xla": 10,
     "xla/collectives": 2_170,
