@@ -102,7 +102,7 @@ def _results(program: Program, number: Number, *inputs: Any) -> list[Any]:
     """The results of a program, and if it returns a number the gradient in all that has one."""
     if number is None:
         return evaluate(program, inputs)
-    real = _real(inputs)
+    real = [i for i, x in enumerate(inputs) if _is_real(compat.aval_of(x))]
 
     def differentiated(values: Sequence[Any]) -> tuple[Any, list[Any]]:
         given = dict(zip(real, values, strict=True))
@@ -111,10 +111,6 @@ def _results(program: Program, number: Number, *inputs: Any) -> list[Any]:
 
     gradient, outs = jax.grad(differentiated, has_aux=True)([inputs[i] for i in real])
     return [*outs, *gradient]
-
-
-def _real(arrays: Sequence[Any]) -> list[int]:
-    return [i for i, x in enumerate(arrays) if jnp.issubdtype(compat.aval_of(x).dtype, jnp.floating)]
 
 
 def _named(program: Program, i: int) -> str:
