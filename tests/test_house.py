@@ -154,7 +154,7 @@ def test_each_primitive_that_is_opened_is_in_the_table_of_programs():
 
 BUDGETS = {
     ".": 1_280,
-    "analysis": 6_285,
+    "analysis": 6_535,
     "environments": 1_600,
     "features": 440,
     "features/comparison": 760,
@@ -172,7 +172,7 @@ BUDGETS = {
     "features/values": 2_995,
     "functions": 2_265,
     "higher_order": 3_955,
-    "ir": 3_840,
+    "ir": 3_885,
     "ir/compat": 4_365,
     "notebook": 1_170,
     "page": 1_155,

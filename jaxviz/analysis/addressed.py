@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,44 +11,36 @@ import numpy as np
 
 from jaxviz.analysis.modules import module_of
 from jaxviz.analysis.naming import Naming, OwnName
+from jaxviz.analysis.returned import WrittenValue, returned_values, variable_of
 from jaxviz.analysis.walk import library_location_of, location_of, own_location_of
 from jaxviz.higher_order import is_loop, is_scan, scan_length
 from jaxviz.higher_order.observing import Path, Place, walk_observed
 from jaxviz.ir import compat
 from jaxviz.ir.expressions import expression_at
-from jaxviz.ir.origin import Location
 from jaxviz.ir.sharing import kept_with
 from jaxviz.ir.syntax import DropVar, Equation, Program
-from jaxviz.report.tables import short_location
 
 
-@dataclass(frozen=True, eq=False)
-class AddressedValue:
-    """A value of a program that addresses can mean.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AddressedValue(WrittenValue):
+    """A value of a program that addresses can mean, with the expression that computes it: the user's, or a library's if
+    one of its modules computes it.
 
     Args:
       path, program, equation, index: where it is: the equations around its program, that, the equation that computes
         it, which of its results.
-      text: its expression, or the library's expression if a module computes it; '' if there is none.
-      assigned: the variable that it is assigned to; '' if it is part of an expression.
       label: its `checkpoint_name`, or the name of its probe; '' if it has none.
-      function: the qualified name of the function that the expression is in.
-      module: the path of its module; '' if it is in none.
       returned_by: the modules that return it.
-      location: its line.
+      returned: the calls of the user's own functions that return it, innermost first.
     """
 
     path: Path
     program: Program
     equation: Equation
     index: int
-    text: str
-    assigned: str
     label: str
-    function: str
-    module: str
     returned_by: tuple[str, ...]
-    location: Location | None
+    returned: tuple[WrittenValue, ...]
 
     @property
     def place(self) -> Place:
@@ -74,16 +65,6 @@ class AddressedValue:
         """What it is called in a sentence."""
         return self.label or self.text or self.equation.primitive.name
 
-    @property
-    def line(self) -> str:
-        return short_location(self.location) if self.location is not None else ""
-
-    @property
-    def container(self) -> str:
-        """The function or the module, as an address names it."""
-        own = [part for part in re.split(r"\.<locals>\.|\.", self.function) if part and "<" not in part]
-        return ".".join(own[-1:])
-
 
 @kept_with
 def addressed_values(program: Program) -> tuple[AddressedValue, ...]:
@@ -99,7 +80,8 @@ def _values(program: Program, naming: Naming) -> Iterator[AddressedValue]:
         outer = path[-1] if path and not is_loop(path[-1]) else None
         results = set(nested.outvars)
         modules = [module_of(e, path) for e in nested.equations]
-        returned = _returned(nested, modules, module_of(path[-1], path[:-1]) if path else "")
+        by_modules = _returned(nested, modules, module_of(path[-1], path[:-1]) if path else "")
+        by_calls = returned_values(nested, path, modules, naming)
         for e, module in zip(nested.equations, modules, strict=True):
             if compat.is_differentiated(e.source):
                 continue
@@ -115,13 +97,16 @@ def _values(program: Program, naming: Naming) -> Iterator[AddressedValue]:
                 elif module and naming.is_whole(e, path, index, in_library=True):
                     where = library_location_of(e, path)
                     text = expression_at(where)
-                returned_by = returned.get(v, ())
-                if not text and not label and not returned_by:
+                returned_by, returned = by_modules.get(v, ()), by_calls.get(v, ())
+                if not text and not label and not returned_by and not returned:
                     continue
-                assigned = _assigned(naming, e, path, index)
+                assigned = variable_of(naming, e, path, index)
                 function = where.function if where is not None else ""
                 line = own or location_of(e, path)
-                yield AddressedValue(path, nested, e, index, text, assigned, label, function, module, returned_by, line)
+                yield AddressedValue(
+                    path=path, program=nested, equation=e, index=index, text=text, assigned=assigned, label=label,
+                    function=function, module=module, returned_by=returned_by, returned=returned, location=line,
+                )  # fmt: skip
 
 
 def takes_gradient(program: Program) -> bool:
@@ -147,14 +132,6 @@ def _label(e: Equation) -> str:
     if e.primitive is compat.name_p and not isinstance(e.params["name"], OwnName):
         return str(e.params["name"])
     return ""
-
-
-def _assigned(naming: Naming, e: Equation, path: Path, index: int) -> str:
-    """The variable that a value is assigned to; of `q, k, v = …` the one in its place."""
-    targets = naming.assigned(e, path, index)
-    several = [t.strip(" ()[]") for t in targets.split(",")]
-    named = [t for t in several if t != "_"] if len(several) != len(e.outvars) else several
-    return named[index] if len(several) > 1 and len(named) == len(e.outvars) else targets
 
 
 def _returned(program: Program, modules: Sequence[str], outer: str) -> dict[Any, tuple[str, ...]]:

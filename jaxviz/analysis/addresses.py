@@ -1,8 +1,9 @@
 """Addresses: what a person writes to mean a value of a program, and finds again after an edit.
 
-`softmax(q @ k.T)` is an expression, `scores` a variable, a `checkpoint_name` or a probe, `attention › scores` one of a
-function, `blocks.*/mlp:out` what modules return, `model.py:41` a line. Python may run the same expression several
-times, as in a loop over layers: `#3` is the third, `#*` are all. A loop of JAX's has one value for all iterations.
+`softmax(q @ k.T)` is an expression, `encode(x)` the call of a function, `scores` a variable, a `checkpoint_name` or a
+probe, `attention › scores` one of a function, `blocks.*/mlp:out` what modules return, `model.py:41` a line. Python may
+run the same expression several times, as in a loop over layers: `#3` is the third, `#*` are all. A loop of JAX's has
+one value for all iterations.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import ast
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -21,8 +22,9 @@ from typing import Any, ClassVar, Literal
 
 from jaxviz.analysis.addressed import AddressedValue, addressed_values, gradient_left_out, takes_gradient
 from jaxviz.analysis.computed import computed, forms, used
+from jaxviz.analysis.returned import WrittenValue
 from jaxviz.ir.expressions import expression_at
-from jaxviz.ir.origin import Location, definition, own_line
+from jaxviz.ir.origin import Location, call_stack, definition
 from jaxviz.ir.sharing import kept_with
 from jaxviz.ir.syntax import Program
 from jaxviz.report.tables import short_location
@@ -109,6 +111,8 @@ def at(text: str, *, iteration: int | None = None, phase: Phase = "forward") -> 
 
         - an expression of the source, such as `softmax(q @ k.T)`. Spaces do not matter, a called function may be
           without its module (`jax.nn`), and keyword arguments may be left out;
+        - a call of a function of one's own, such as `encode(x)`, or `encode(x)[0]` of a tuple, as far as it is known
+          which value the call returns;
         - a variable that is assigned, the name in `jax.ad_checkpoint.checkpoint_name` or in `jaxviz.probe`;
         - after a module, `out`: what it returns;
         - a line, such as `model.py:41`, or `line:41` of the function's own file: what it computes that others read;
@@ -254,7 +258,7 @@ class _Index:
 
     def _with(self, value: str) -> list[AddressedValue]:
         if value not in self._named:
-            self._named[value] = [v for v in self.values if _is_value(value, v)]
+            self._named[value] = [v for v in self.values if any(_written_as(value, v))]
         return self._named[value]
 
 
@@ -338,9 +342,10 @@ class _Wanted:
     def means(self, v: AddressedValue) -> bool:
         if self.container and self.value == "out" and any(map(self._contains, v.returned_by)):
             return True
-        if not _is_value(self.value, v):
-            return False
-        return not self.container or self._contains(v.module) or self._contains_function(v.function)
+        return any(
+            not self.container or self._contains(written.module) or self._contains_function(written.function)
+            for written in _written_as(self.value, v)
+        )
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -357,9 +362,12 @@ class _Wanted:
         return "/" not in self.container and self._pattern.search(name) is not None
 
 
-def _is_value(value: str, v: AddressedValue) -> bool:
-    """Whether a value has this name, or this expression."""
-    return (bool(value) and value in (v.label, v.assigned)) or bool(v.text and _is_written(value, v.text))
+def _written_as(value: str, v: AddressedValue) -> Iterator[WrittenValue]:
+    """Where a value has this name or this expression: where it is computed, and where calls return it."""
+    if value and value == v.label:
+        yield v
+    ways: tuple[WrittenValue, ...] = (v, *v.returned)
+    yield from (w for w in ways if any(n and (n == value or _is_written(value, n)) for n in (w.assigned, w.text)))
 
 
 @lru_cache(maxsize=4096)
@@ -444,14 +452,16 @@ def _at_line(program: Program, values: Sequence[AddressedValue], file: str, numb
     file = file or _own_file(program)
     found = []
     for v in values:
-        at = v.location
-        if at is None or at.line != number or not f"{os.sep}{at.file}".endswith(f"{os.sep}{file}"):
-            continue
-        if not (v.label or expression_at(at) == v.text):
-            continue  # of a library that the line calls
-        readers = [own_line(e.source) for e in v.program.equations if v.place[1] in e.invars]
-        if v.place[1] in v.program.outvars or not all(r is not None and _is_inside(at, r) for r in readers):
-            found.append(v)
+        # What a library computes that the line calls is not computed by it.
+        is_own = v.label or expression_at(v.location) == v.text
+        lines = [w.location for w in (*((v,) if is_own else ()), *v.returned)]
+        for at in filter(None, lines):
+            if at.line != number or not f"{os.sep}{at.file}".endswith(f"{os.sep}{file}"):
+                continue
+            readers = [call_stack(e.source) for e in v.program.equations if v.place[1] in e.invars]
+            if v.place[1] in v.program.outvars or not all(any(_is_inside(at, r) for r in stack) for stack in readers):
+                found.append(v)
+                break
     return found
 
 
@@ -468,9 +478,10 @@ def _is_inside(part: Location, whole: Location) -> bool:
 
 
 def _several(given: Address, program: Program, found: Sequence[AddressedValue]) -> str:
-    listed = [f"  #{i}  {described(v)}" for i, v in enumerate(found[:MOST_LISTED], 1)]
+    ways = [next(_written_as(_wanted(given.text).value, v), v) for v in found]
+    listed = [f"  #{i}  {described(v, w)}" for i, (v, w) in enumerate(zip(found[:MOST_LISTED], ways, strict=False), 1)]
     more = [f"  and {len(found) - MOST_LISTED} more"] if len(found) > MOST_LISTED else []
-    containers = list(dict.fromkeys(v.container for v in found if v.container))
+    containers = list(dict.fromkeys(w.container for w in ways if w.container))
     inside = f" name the function, as in '{containers[0]} › {given.text}'," if len(containers) > 1 else ""
     n, text = len(found), given.text
     head = (
@@ -480,23 +491,28 @@ def _several(given: Address, program: Program, found: Sequence[AddressedValue]) 
     return "\n".join([head, *listed, *more, *left_out])
 
 
-def described(v: AddressedValue) -> str:
+def described(v: AddressedValue, written: WrittenValue | None = None) -> str:
+    """`model.py:41  h = own(x) in loss, f32[8]`: a value as it is written, where it is computed or where it is
+    returned."""
+    at = written or v
     kind = v.aval.str_short(short_dtypes=True)
-    inside = f" in {v.module}" if v.module else f" in {v.container}" if v.container else ""
-    name = v.text or v.label or v.equation.primitive.name
-    return f"{v.line}  {v.assigned + ' = ' if v.assigned and v.assigned != v.text else ''}{name}{inside}, {kind}"
+    inside = f" in {at.module}" if at.module else f" in {at.container}" if at.container else ""
+    name = at.text or v.label or v.equation.primitive.name
+    return f"{at.line}  {at.assigned + ' = ' if at.assigned and at.assigned != at.text else ''}{name}{inside}, {kind}"
 
 
 def _nothing(given: Address, program: Program, values: Sequence[AddressedValue]) -> str:
     wanted = _wanted(given.text)
     if wanted.lines is not None:
         return _nothing_at(program, values, *wanted.lines)
+    names: dict[str, tuple[AddressedValue, WrittenValue]] = {}
     if wanted.container and wanted.value == "out":
-        names = {f"{m}:out": v for v in values for m in v.returned_by}
+        names.update((f"{m}:out", (v, v)) for v in values for m in v.returned_by)
     else:
-        names = {n: v for v in reversed(values) for n in (v.text, v.assigned, v.label) if n}
+        ways = [(v, w) for v in reversed(values) for w in (*v.returned[::-1], v)]
+        names.update((n, way) for way in ways for n in (way[1].text, way[1].assigned, way[0].label) if n)
     near = get_close_matches(given.text if wanted.value == "out" else wanted.value, names, 3, 0.4) or list(names)[-3:]
-    listed = [f"  {n!r}, {described(names[n])}" for n in near]
+    listed = [f"  {n!r}, {described(*names[n])}" for n in near]
     hint = ["Near it are:", *listed] if near else ["None of its values has a name; is its source available?"]
     reason = "" if near else " What a function with a custom rule computes has no address."
     if takes_gradient(program):
@@ -507,7 +523,7 @@ def _nothing(given: Address, program: Program, values: Sequence[AddressedValue])
 
 def _nothing_at(program: Program, values: Sequence[AddressedValue], file: str, number: int) -> str:
     name, file = f"{file or 'line'}:{number}", file or _own_file(program)
-    places = {v.location for v in values if v.location is not None and v.text}
+    places = {w.location for v in values for w in (v, *v.returned) if w.location is not None and w.text}
     of_file = {p.line: short_location(p) for p in places if f"{os.sep}{p.file}".endswith(f"{os.sep}{file}")}
     near = [of_file[line] for line in sorted(of_file, key=lambda line: (abs(line - number), line))[:MOST_LISTED]]
     hint = f"Lines that do, near it: {', '.join(near)}." if near else "No line of that file does."

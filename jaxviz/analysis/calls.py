@@ -6,11 +6,15 @@ import builtins
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise, zip_longest
+from itertools import pairwise, takewhile, zip_longest
 from typing import Any
 
 from jaxviz.analysis.bytecode import Callee, Flow, flow, is_resumed
+from jaxviz.ir import compat
+from jaxviz.ir.origin import definition
 from jaxviz.ir.own_code import owner
+from jaxviz.ir.primitives import plain
+from jaxviz.ir.syntax import Equation, Program
 
 Frame = tuple[Any, int]
 """A code object, and the instruction that it was executing."""
@@ -26,7 +30,69 @@ class FunctionCall:
     is_certain: bool = True
 
 
-def calls_of(stacks: Sequence[Sequence[Frame]], are_sure: Sequence[bool], outer: int = 0) -> list[list[FunctionCall]]:
+def frames_inside(frames: Sequence[Frame]) -> list[Frame]:
+    """The frames that led to an equation, outermost first, without those that called jaxviz.
+
+    Args:
+      frames: as `compat.frames_of` gives them, innermost first.
+    """
+    return [*takewhile(lambda frame: owner(frame[0].co_filename) != "jaxviz", frames)][::-1]
+
+
+def begin(own: Sequence[Frame], program: Program, outer: int) -> int:
+    """The number of frames of an equation that led to its program rather than to the equation within it.
+
+    Args:
+      own: the frames of the equation, outermost first.
+      program: the program that contains it.
+      outer: the number of frames of the equation that runs the program; 0 if none does.
+    """
+    if not outer:
+        return 0
+    at = definition(program.debug_info)
+    # A jitted function is traced once, and its equations have the frames of its first call.
+    is_start = lambda code: at is not None and (code.co_filename, code.co_firstlineno) == (at.file, at.line)
+    return next((i for i, (code, _) in enumerate(own) if is_start(code)), min(outer, len(own)))
+
+
+def calls_once(frame: Frame, inner: Frame) -> bool:
+    """Whether an instruction calls a function itself, not several times as in `functools.reduce` or `map`."""
+    outer, called = (_Place(code, flow(code), flow(code).started(at), set()) for code, at in (frame, inner))
+    return not outer.may_repeat(called)
+
+
+def calls_of(
+    equations: Sequence[Equation], stacks: Sequence[Sequence[Frame]], outer: int = 0
+) -> list[Sequence[FunctionCall]]:
+    """For each equation of one trace, also of a gradient that it takes, the calls that its frames belong to; see
+    `calls_in_order`."""
+    # What JAX transposes has the frames of what it transposes, in another order.
+    in_order = [i for i, e in enumerate(equations) if not compat.is_transposed(e.source)]
+    found = calls_in_order([stacks[i] for i in in_order], [_is_sure(equations[i]) for i in in_order], outer)
+    if len(in_order) == len(equations):  # the usual case: hashing stacks takes time
+        return [*found]
+    calls = dict(zip(in_order, found, strict=True))
+    last: dict[tuple[Frame, ...], Sequence[FunctionCall]] = {}
+    of_each: list[Sequence[FunctionCall]] = []
+    for i in range(len(equations)):
+        stack = tuple(stacks[i])
+        if i in calls:
+            last[stack] = calls[i]
+        elif stack not in last:
+            shared = takewhile(lambda pair: pair[0] == pair[1], zip(stacks[i - 1], stack, strict=False)) if i else ()
+            last[stack] = of_each[-1][: sum(1 for _ in shared)] if of_each else ()
+        of_each.append(last[stack])
+    return of_each
+
+
+def _is_sure(e: Equation) -> bool:
+    """Whether JAX never leaves out the operation because its result would be the operand."""
+    return plain(e.primitive.name).same in ("", "operand", "bits")
+
+
+def calls_in_order(
+    stacks: Sequence[Sequence[Frame]], are_sure: Sequence[bool], outer: int = 0
+) -> list[list[FunctionCall]]:
     """For each equation of one trace the calls that its frames belong to.
 
     From one equation to the next, one frame goes on to another instruction, or in a loop to the same one, and what is

@@ -46,6 +46,9 @@ def _texts(value: AddressedValue) -> list[str]:
     inside = [value.container, *(value.module.split("/")[-1:] if value.module else []), value.module]
     texts = [*names, *(f"{c} › {n}" for c in dict.fromkeys(inside) if c for n in names)]
     texts += [f"{m}:out" for m in value.returned_by]
+    for r in value.returned:
+        names = dict.fromkeys(n for n in (r.assigned, r.text) if n)
+        texts += [*names, *(f"{r.container} › {n}" for n in names if r.container)]
     if (anonymous := _anonymous(value.text)) and anonymous != value.text:
         texts += [anonymous, *([f"{value.container} › {anonymous}"] if value.container else [])]
     return texts

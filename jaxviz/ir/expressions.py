@@ -9,11 +9,12 @@ import itertools
 import linecache
 import re
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 from jaxviz.ir.origin import Location
 
@@ -122,6 +123,21 @@ def unpacked_name(function: Location, path: str) -> str:
     return _source(function.file).unpacked.get((function.line, path), path) if _SHOWN.get() else path
 
 
+def parts_returned(file: str, line: int) -> Mapping[str, str]:
+    """The expressions of the tuple or the dictionary that a function returns, by `[0]` or `['h']`; none if it returns
+    something else, or in several places.
+
+    Args:
+      file, line: where its code begins, with its decorators.
+    """
+    source = _source(file)
+    parts = source.returned.get(line, ()) if _SHOWN.get() else ()
+    return {
+        f"[{key!r}]": source.text((e.lineno, e.col_offset, e.end_lineno or 0, e.end_col_offset or 0))
+        for key, e in parts
+    }
+
+
 def _key(location: Location) -> tuple[int, int, int, int]:
     return location.line, location.column, location.end_line, location.end_column
 
@@ -149,6 +165,10 @@ class _Source:
     @cached_property
     def unpacked(self) -> dict[tuple[int, str], str]:
         return _unpacked(self.lines)
+
+    @cached_property
+    def returned(self) -> dict[int, list[tuple[Any, ast.expr]]]:
+        return _returned(self.lines)
 
     def text(self, key: tuple[int, int, int, int]) -> str:
         """The expression at a position, on one line."""
@@ -310,6 +330,28 @@ def _unpacked(lines: Sequence[str]) -> dict[tuple[int, str], str]:
                         for path, part in _parts(target, name):
                             names.setdefault((start, path), part)
     return names
+
+
+def _returned(lines: Sequence[str]) -> dict[int, list[tuple[Any, ast.expr]]]:
+    """The parts of the tuples and dictionaries that functions of a file return, by the function's first line."""
+    found: dict[int, list[tuple[Any, ast.expr]]] = {}
+    for function in ast.walk(_tree(lines)):
+        if isinstance(function, ast.FunctionDef):
+            start = min([function.lineno, *(d.lineno for d in function.decorator_list)])
+            match [n.value for n in _own_nodes(function) if isinstance(n, ast.Return)]:
+                case [ast.Tuple(elts=parts)]:
+                    found[start] = [*enumerate(parts)]
+                case [ast.Dict(keys=keys, values=values)] if all(isinstance(k, ast.Constant) for k in keys):
+                    found[start] = [(ast.literal_eval(k), e) for k, e in zip(keys, values, strict=True) if k]
+    return found
+
+
+def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function but for those of functions in it."""
+    for node in ast.iter_child_nodes(function):
+        yield node
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            yield from _own_nodes(node)
 
 
 def _parts(target: ast.expr, path: str) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from jax import lax
 
 import jaxviz
 from jaxviz.analysis.bytecode import flow, is_in_loop
-from jaxviz.analysis.calls import calls_of
+from jaxviz.analysis.calls import calls_in_order
 from jaxviz.ir import compat
 from jaxviz.ir.origin import owners
 
@@ -121,7 +121,7 @@ def check(seed):
         frames = compat.frames_of(e.source)
         stacks.append(frames[: owners([code for code, _ in frames]).index("jaxviz")][::-1])
     numbers_of, calls_of_number = defaultdict(set), defaultdict(set)
-    for stack, calls, numbers in zip(stacks, calls_of(stacks, [True] * len(stacks)), expected, strict=True):
+    for stack, calls, numbers in zip(stacks, calls_in_order(stacks, [True] * len(stacks)), expected, strict=True):
         own = [(code, call) for (code, _), call in zip(stack, calls, strict=True) if code.co_filename == FILE]
         for (code, call), number in zip(own, numbers, strict=True):
             if not code.co_name.startswith("each_"):  # a generator is called once, and goes on several times

@@ -13,16 +13,14 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxviz.analysis.bytecode import is_resumed
-from jaxviz.analysis.calls import Frame, FunctionCall, calls_of
+from jaxviz.analysis.calls import Frame, FunctionCall, begin, calls_of, frames_inside
 from jaxviz.analysis.grouping import alike, pattern
 from jaxviz.analysis.repeats import Alike, candidates
 from jaxviz.analysis.walk import primal_equation
 from jaxviz.features.cost.parts import repeats, run_by
 from jaxviz.higher_order import is_choice, is_loop
 from jaxviz.ir import compat
-from jaxviz.ir.origin import definition, owners
-from jaxviz.ir.own_code import owner
-from jaxviz.ir.primitives import plain
+from jaxviz.ir.origin import owners
 from jaxviz.ir.syntax import Equation, Program
 
 
@@ -163,7 +161,7 @@ class Boxes:
             frames, path = compat.frames_of(e.source), tuple(self._path_to(e))
             same = tuple([(id(code), at) for code, at in frames]), path
             if same not in known:
-                known[same] = _led_to(_of_function(frames), path, program, call, names)
+                known[same] = _led_to(frames_inside(frames), path, program, call, names)
             stack, named = known[same]
             inside = []
             for body in run_by(e):
@@ -179,8 +177,8 @@ class Boxes:
 
     def _told_apart(self, leaves: list[_Leaf], holder: _Leaf | None = None) -> list[_Leaf]:
         """The same, with the calls and scopes within their holder that they belong to."""
-        outer, begin = (len(holder.names), len(holder.stack)) if holder is not None else (0, 0)
-        of_leaf = _calls_of(leaves, begin)
+        outer, begins = (len(holder.names), len(holder.stack)) if holder is not None else (0, 0)
+        of_leaf = calls_of([leaf.equation for leaf in leaves], [leaf.stack for leaf in leaves], begins)
         # Equations in a library's scope are not named after its methods, though these may be around them.
         names = {
             calls[n.level]: n.name
@@ -190,7 +188,7 @@ class Boxes:
         }
         for leaf, calls in zip(leaves, of_leaf, strict=True):
             scopes = [n for n in leaf.names[outer:] if n.is_scope]
-            around = [(i, (names[c], c)) for i, c in enumerate(calls) if i >= begin and c in names]
+            around = [(i, (names[c], c)) for i, c in enumerate(calls) if i >= begins and c in names]
             around_leaf = sorted([*((n.level, (n.name, None)) for n in scopes), *around], key=itemgetter(0))
             leaf.keys = tuple(key for _, key in around_leaf)
             if holder is None and leaf.keys and leaf.keys[0][0] == self.function:
@@ -282,41 +280,8 @@ def _name_of_all(names: Sequence[str]) -> str:
     return alike(names) if len(set(map(pattern, names))) == 1 else _without_digits(names[0])
 
 
-def _calls_of(leaves: Sequence[_Leaf], outer: int) -> list[Sequence[FunctionCall]]:
-    """The calls that the frames of each equation belong to."""
-    # What JAX transposes has the frames of what it transposes, in another order.
-    in_order = [leaf for leaf in leaves if not compat.is_transposed(leaf.equation.source)]
-    found_for = calls_of([leaf.stack for leaf in in_order], [_is_sure(leaf.equation) for leaf in in_order], outer)
-    if len(in_order) == len(leaves):  # the usual case: hashing stacks takes time
-        return [*found_for]
-    calls = dict(zip(in_order, found_for, strict=True))
-    last: dict[tuple[Frame, ...], Sequence[FunctionCall]] = {}
-    of_leaves: list[Sequence[FunctionCall]] = []
-    for leaf in leaves:
-        stack = tuple(leaf.stack)
-        if leaf in calls:
-            last[stack] = calls[leaf]
-        elif stack not in last:
-            before = zip(leaves[len(of_leaves) - 1].stack, stack, strict=False) if of_leaves else ()
-            last[stack] = (
-                of_leaves[-1][: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], before))] if of_leaves else ()
-            )
-        of_leaves.append(last[stack])
-    return of_leaves
-
-
-def _is_sure(e: Equation) -> bool:
-    """Whether JAX never leaves out the operation because its result would be the operand."""
-    return plain(e.primitive.name).same in ("", "operand", "bits")
-
-
 def _are_certain(nodes: Iterable[_Section]) -> bool:
     return all(node.call is None or node.call.is_certain for node in nodes)
-
-
-def _of_function(frames: Sequence[Frame]) -> list[Frame]:
-    """The frames that led to an equation, outermost first, without those that called jaxviz."""
-    return [*takewhile(lambda frame: owner(frame[0].co_filename) != "jaxviz", frames)][::-1]
 
 
 def _led_to(
@@ -330,12 +295,7 @@ def _led_to(
       program: the program that contains it.
       call, outer: the frames, and the functions and scopes, of what runs the program.
     """
-    begins = 0
-    if call:
-        at = definition(program.debug_info)
-        # A jitted function is traced once, and its equations have the frames of its first call.
-        is_start = lambda code: at is not None and (code.co_filename, code.co_firstlineno) == (at.file, at.line)
-        begins = next((i for i, (code, _) in enumerate(own) if is_start(code)), min(len(call), len(own)))
+    begins = begin(own, program, len(call))
     functions = []
     rest = [*path]
     whose = owners([code for code, _ in reversed(own)])[::-1]
