@@ -178,8 +178,8 @@ class LeafValues(Data):
       name: of the result, or of the argument that the gradient is in.
       type: its type.
       norm: the square root of the sum of the squares of its finite elements.
-      noise: how far it moves, in this norm, if each argument moves by half a unit in the last place on average; at
-        least the rounding of its own elements.
+      noise: how far it moves, in this norm, if the last digits of each argument are others, those of the coarsest type
+        that the program computes in; at least the rounding of its own elements.
       nans, infinities: how many elements are not finite.
     """
 

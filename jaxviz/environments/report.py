@@ -242,8 +242,8 @@ class Upgrade(Report, schema="upgrade"):
             largest = max(c.times_noise for c in self.leaves)
             by = f"; here by up to {largest:.2g} times" if largest else ""
             yield (
-                f"Values agree if they differ by at most {ROUNDINGS} times what moving each argument to a neighbouring "
-                f"number does{by}."
+                f"Values agree if they differ by at most {ROUNDINGS} times what other last digits of each argument "
+                f"change{by}."
             )
         if b is not None and b.values is not None and b.values.replaced:
             yield (

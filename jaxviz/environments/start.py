@@ -34,7 +34,7 @@ def upgrade(
 
     Each environment loads the function in a process of its own and gathers the facts there, one after the other. Both
     use the jaxviz that runs here, which need not be installed in them. If the arguments are arrays, the gradient is run
-    in both with the same values, those of the first, and once more with arguments moved to neighbouring numbers, so
+    in both with the same values, those of the first, and with other last digits of the arguments, so
     that differences by rounding are not reported.
 
     Args:

@@ -1,12 +1,14 @@
 """What the gradient computes in this environment, and how far its arguments' last digits move it.
 
 Two versions of a compiler round differently. Such a difference is no change of the program if it is no larger than what
-rounding the arguments does; so the gradient is computed again for arguments that are moved to neighbouring numbers.
+rounding the arguments does, in the coarsest type that the program computes in; so the gradient is computed again for
+arguments with other last digits.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.environments.facts import LeafValues, ValueFacts
+from jaxviz.features.values.summaries import last_place_in, moved
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.stack import usual_stack
@@ -54,11 +57,11 @@ def values_of(subject: Subject, folder: Path) -> ValueFacts:
     arrays = lambda xs: [*map(_widened, jax.tree.leaves(compute(*xs, *cotangents)))]
     computed = compute(*inputs, *cotangents)
     leaves = [_widened(x) for x in jax.tree.leaves(computed)]
-    random = np.random.default_rng(0)
+    program = read_jaxpr(jax.jit(subject.call()).trace(*inputs).jaxpr)
     noise = [0.0] * len(leaves)
-    for _ in range(SAMPLES):
-        moved = arrays([_moved(x, random) for x in inputs])
-        noise = [max(n, distance(x, y)) for n, x, y in zip(noise, leaves, moved, strict=True)]
+    for seed in range(SAMPLES):
+        others = arrays(rounded(inputs, seed, last_place_in(program)))
+        noise = [max(n, distance(x, y)) for n, x, y in zip(noise, leaves, others, strict=True)]
     facts = [
         _leaf(kind, name, x, wide, n)
         for (kind, name), x, wide, n in zip(
@@ -67,7 +70,7 @@ def values_of(subject: Subject, folder: Path) -> ValueFacts:
     ]
     stored = {f"input {i}": _stored(x) for i, x in enumerate(inputs)}
     np.savez(folder / ARRAYS, **stored, **{f"leaf {i}": x for i, x in enumerate(leaves)})  # type: ignore[arg-type]
-    return ValueFacts(tuple(facts), tuple(replaced), _digest(subject))
+    return ValueFacts(tuple(facts), tuple(replaced), _digest(program.consts))
 
 
 def leaves_in(folder: Path) -> list[np.ndarray[Any, Any]]:
@@ -139,25 +142,18 @@ def _like(own: Any, array: np.ndarray[Any, Any]) -> Any:
     return jnp.asarray(array.item() if own.weak_type and not array.ndim else array)
 
 
-def _moved(x: Any, random: np.random.Generator) -> Any:
-    """An array whose elements are moved to a neighbouring number, or not, at random: by half a unit in the last place
-    on average. Zeros stay, since most are exact: of masks and padding."""
-    if not isinstance(x, (jax.Array, np.ndarray)) or not jnp.issubdtype(x.dtype, jnp.inexact):
-        return x
-    array = np.array(x)
-    parts = array.view(array.real.dtype) if np.iscomplexobj(array) and array.ndim else array
-    if np.iscomplexobj(parts):
-        return x
-    bits = parts.view(f"i{parts.dtype.itemsize}")
-    step = random.choice(np.array([-1, 0, 0, 1], bits.dtype), bits.shape)
-    wide = parts.astype(np.float64)
-    bits += np.where(np.isfinite(wide) & (wide != 0), step, 0).astype(bits.dtype)
-    return _like(x, array)
+def rounded(inputs: Sequence[Any], seed: int, least: float) -> list[Any]:
+    """Arguments with other last digits, of their types or of a coarser one; zeros stay, since most are exact: of masks
+    and padding.
+
+    Args:
+      least: the last place of the coarser type.
+    """
+    return [y if y is x else _like(x, np.asarray(y)) for x, y in zip(inputs, moved(inputs, seed, least), strict=True)]
 
 
-def _digest(subject: Subject) -> str:
+def _digest(consts: Iterable[Any]) -> str:
     """A digest of the arrays that the function closes over."""
-    consts = read_jaxpr(jax.jit(subject.call()).trace(*subject.inputs).jaxpr).consts
     arrays = [_stored(x) for x in consts if hasattr(x, "dtype") and not compat.is_written_in_place(x)]
     return hashlib.sha256(b"".join(a.tobytes() for a in arrays)).hexdigest()[:16] if arrays else ""
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxviz
-from jaxviz.analysis.addresses import AddressError, at, resolve
+from jaxviz.analysis.addresses import AddressError, at, matching, resolve
 
 X = jnp.ones((3, 3))
 
@@ -116,8 +116,7 @@ def test_calls(text, means):
 @pytest.mark.parametrize("text", ["s1", "r", "listed", "first_of(e)", "both", "loss › low"])
 def test_what_is_not_known_to_be_returned(text):
     """What a function returns as it was given, a call that is one of several, and several values."""
-    with pytest.raises(AddressError):
-        resolve(jaxviz.trace(loss)(X, X), at(text))
+    assert matching(jaxviz.trace(loss)(X, X), text) == []
 
 
 def test_captured_values_are_those_of_the_calls():

@@ -109,7 +109,7 @@ def main(wanted: Sequence[str]) -> int:
     chosen = [
         (i, f)
         for i, f in enumerate(FAULTS, 1)
-        if not wanted or any(w == str(i) or (not w.isdigit() and w in f"{f.path}\n{f.text}") for w in wanted)
+        if not wanted or any(w == str(i) or (not w.isdigit() and w in f"{f.path}\n{f.what}") for w in wanted)
     ]
     for _, fault in chosen:
         planted(fault)

@@ -24,7 +24,8 @@ class Recorder:
     >>> print(jaxviz.divergence("before.jaxviz", "after.jaxviz"))
 
     A call returns what the function returns. Each recorded call is traced, if there was none of its types before, and
-    runs once more, and the 1st, 2nd, 3rd, 5th, 9th and so on three times more, to measure what rounding may change.
+    runs once more, and the 1st, 2nd, 3rd, 5th, 9th and so on three times more, to measure what rounding may change, or
+    five times more if it computes in a coarser type than its arguments have.
     `divergence` of two such files pairs their calls by number, and names the first that differs; what a call was given
     and an earlier one returned may differ by what rounding has changed in all of them.
 

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.features.values.recording import SEEDS, PreparedRecord, coarsest_in
-from jaxviz.features.values.summaries import LEAST_NOISE, MOST, MOST_NOISE, moved
+from jaxviz.features.values.recording import SEEDS, PreparedRecord
+from jaxviz.features.values.summaries import LEAST_NOISE, MOST, MOST_NOISE, last_place_in, moved
 from jaxviz.higher_order import is_call
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Program
@@ -79,7 +79,7 @@ def _difference(program: Program, number: Number, inputs: Sequence[Any]) -> Comp
     """The same of the function, or with `number` of it and its gradient, which XLA compiles to another program."""
     opened = inlined_where(program, is_call)
     whole, apart = (partial(_results, of, number) for of in (program, opened))
-    least = coarsest_in(program)
+    least = last_place_in(program)
     wanted = [_arrays(apart(*given)) for given in (inputs, *(moved(inputs, seed) for seed in SEEDS))]
     lowered = jax.jit(whole).lower(*inputs)
     differences = _differences(_arrays(lowered.compile()(*inputs)), wanted, least)

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxviz.displays import display
 from jaxviz.features.values.compiler import CompiledDifference, compiled_difference
-from jaxviz.features.values.recording import SEEDS, prepared, recorded, squares
+from jaxviz.features.values.recording import SEEDS, prepared, squares
 from jaxviz.features.values.records import Occurrence, RecordedArgument, RecordedValue, RunRecord, load_records
 from jaxviz.features.values.summaries import BAD, BITS, LEAST_NOISE, MOST, MOST_NOISE, NORM, SKETCH, moved
 from jaxviz.higher_order.checkpoint import CHECKPOINT
@@ -359,9 +359,11 @@ def compare_records(a: RunRecord, b: RunRecord, names: tuple[str, str], agreed: 
     values = {o.value for o in paired}
     before = [_without_counterpart(run, values) for run in (a, b)]
     calls = (a.number - agreed.call[0]) * agreed.drift if agreed and agreed.call else float(max(a.number, 1))
-    given = [_parting_of_arguments(x, y, calls) for x, y in _arguments(a, b)]
+    # What XLA leaves out of the roundings of a type differs between equal programs, if both compute in it.
+    coarse = a.last_place if a.last_place == b.last_place else 0.0
+    given = [_parting_of_arguments(x, y, calls, coarse) for x, y in _arguments(a, b)]
     drift = max((1.0, *(calls * p.noise for p in given if p.phase == "carried")))
-    partings = [_parting(e, o, (*before[0](e.value), *before[1](o.value)), drift) for e, o in pairs.items()]
+    partings = [_parting(e, o, (*before[0](e.value), *before[1](o.value)), drift, coarse > 0) for e, o in pairs.items()]
     return Divergence(*names, (*given, *partings), tuple(alone), a.note or b.note, drift=drift)
 
 
@@ -376,14 +378,16 @@ def _arguments(a: RunRecord, b: RunRecord) -> Iterator[tuple[RecordedArgument, R
             yield x, y
 
 
-def _parting_of_arguments(a: RecordedArgument, b: RecordedArgument, calls: float) -> Parting:
+def _parting_of_arguments(a: RecordedArgument, b: RecordedArgument, calls: float, coarse: float) -> Parting:
     """
     Args:
+      coarse: the last place of the coarsest type, in which what is carried may have been rounded.
       calls: in how many calls rounding may have changed what is carried, each as much as it may in one.
     """
     is_carried = a.is_carried and b.is_carried
     is_same, apart, size = _apart(a.summary, b.summary)
-    ratio = _ratio(apart, max(map(_epsilon, (a.type, b.type))) * size / 2)
+    last_places = [*map(_epsilon, (a.type, b.type)), coarse if is_carried else 0.0]
+    ratio = _ratio(apart, max(last_places) * size / 2)
     if not a.is_read:  # then only whether they are the same is known
         ratio = 0.0 if is_same or is_carried or a.type != b.type else MOST
     ratio = MOST if a.summary[BAD] != b.summary[BAD] else ratio / calls if is_carried else ratio
@@ -448,9 +452,14 @@ def _are_of_one_kind(a: RecordedValue, b: RecordedValue) -> bool:
     return a.operation == b.operation and a.size == b.size
 
 
-def _parting(a: Occurrence, b: Occurrence, alone: tuple[str, ...], drift: float) -> Parting:
+def _parting(a: Occurrence, b: Occurrence, alone: tuple[str, ...], drift: float, is_coarse: bool) -> Parting:
     _, apart, size = _apart(a.summary, b.summary)
-    noise = max(float(a.noise), float(b.noise), LEAST_NOISE * size * max(map(_epsilon, (a.value.type, b.value.type))))
+    kind = -1 if is_coarse else 0
+    noise = max(
+        float(a.noise[kind]),
+        float(b.noise[kind]),
+        LEAST_NOISE * size * max(map(_epsilon, (a.value.type, b.value.type))),
+    )
     ratio = MOST if a.summary[BAD] != b.summary[BAD] else _ratio(apart, drift * noise)
     loops = tuple(zip(a.value.loops, a.lengths, strict=False))
     return Parting(
@@ -493,7 +502,9 @@ def divergence(
     Values are paired by their addresses and iterations, so names and lines may differ, a loop in Python may be a scan,
     and the records may be of two machines or versions of JAX. Two values differ if they are further apart than ten
     times what rounding may change: that is measured, by running each program again with the last digit of each argument
-    changed at random, so bfloat16 may be compared with float32. A value that only one run has is listed.
+    changed at random, so bfloat16 may be compared with float32. If the coarsest type that both compute in is the same,
+    it is that type's last digit, since XLA leaves out some of its roundings, and not always the same. A value that only
+    one run has is listed.
 
     Args:
       first, second: two records, or paths of files that `RunRecord.save` or a `Recorder` has written; or two
@@ -518,8 +529,7 @@ def divergence(
         return compare_records(a, b, names) if is_call else _first_call(ours, theirs, names)
 
     def run(f: Any, given: tuple[Any, ...], compiled: bool = True, change: Any = None) -> RunRecord:
-        is_coarse = against == "op-by-op"  # XLA leaves out some roundings within a program
-        return recorded(f, given, kwargs, cotangents, has_aux, compiled=compiled, change=change, is_coarse=is_coarse)
+        return prepared(f, given, kwargs, cotangents, has_aux, compiled=compiled, change=change).record(given, kwargs)
 
     given = args if against is None and flags is None else (second, *args)
     found = _of_functions(first, second, given, against, flags, run)

@@ -34,10 +34,11 @@ from jaxviz.features.values.summaries import (
     NORM,
     SKETCH,
     WIDTH,
-    coarsest,
     columns,
     columns_of_each,
     finished,
+    last_place,
+    last_place_in,
     moved,
     together,
 )
@@ -235,8 +236,8 @@ class RecordedPart:
         """What was recorded.
 
         Args:
-          ran: what `run` gave for the arguments, and for others in which the last digits differ. Without these there
-            is no noise.
+          ran: what `run` gave for the arguments, and for others in which the last digits differ, as many of each kind
+            as there are `SEEDS`. Without these there is no noise.
         """
         itself, *others = map(self.unpacked, ran)
         orders, read, names = self._found
@@ -248,8 +249,6 @@ class RecordedPart:
                     continue
                 size = math.prod(v.aval.shape) * (2 if jnp.issubdtype(v.aval.dtype, jnp.complexfloating) else 1)
                 summaries, *moves = (finished(other[i][j], size) for other in (itself, *others))
-                apart = [squares(m[..., SKETCH], summaries[..., SKETCH]) for m in moves]
-                noise = np.sqrt(np.mean(apart, 0)) if moves else np.zeros(summaries.shape[:-1])
                 yield RecordedValue(
                     *names[j],
                     v.equation.primitive.name,
@@ -262,8 +261,18 @@ class RecordedPart:
                     tuple(short_location(e.location) for e in (*outer, *v.loops)),
                     tuple([((*before, *of), steps) for of, steps in read[i][j]]),
                     summaries,
-                    noise,
+                    _noise(summaries, moves),
                 )
+
+
+def _noise(summaries: np.ndarray[Any, Any], moves: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    """float32[..., n]: how far summaries move, in the mean of the runs of each of `n` kinds."""
+    shape = summaries.shape[:-1]
+    if not moves:
+        return np.zeros((*shape, 1))
+    apart = np.stack([squares(m[..., SKETCH], summaries[..., SKETCH]) for m in moves])
+    noise: np.ndarray[Any, Any] = np.moveaxis(np.sqrt(apart.reshape(-1, len(SEEDS), *shape).mean(1)), 0, -1)
+    return noise
 
 
 @dataclass(eq=False)
@@ -337,7 +346,6 @@ class PreparedRecord:
       note: what is not recorded.
       parts_of: from what `run` returns to what each part has.
       compiled: whether it runs as one program, or operation by operation.
-      least: the last place of the coarsest type in which its arguments may be rounded.
     """
 
     program: Program
@@ -347,7 +355,6 @@ class PreparedRecord:
     note: str
     parts_of: Callable[[list[Any]], list[Any]] = list
     compiled: bool = True
-    least: float = 0.0
 
     _n: int = field(default=0, init=False)
     _measured: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = field(default_factory=list, init=False)
@@ -360,6 +367,13 @@ class PreparedRecord:
     @cached_property
     def _arguments(self) -> RecordedArguments:
         return RecordedArguments(self.program.arg_names, self.program.in_avals)
+
+    @cached_property
+    def _last_places(self) -> list[float]:
+        """In which digits the arguments are moved: in their own, and in those of a coarser type that is computed in."""
+        coarsest = last_place_in(self.program)
+        own = [last_place([v.aval]) for v in self.program.invars]
+        return [0.0, coarsest] if any(0 < d < coarsest for d in own) else [coarsest]
 
     @cached_property
     def call(self) -> Callable[..., Any]:
@@ -383,30 +397,26 @@ class PreparedRecord:
             np.any((before == 0) & (row.summaries[..., NORM] > 0))
             for row, (before, _) in zip(rows, self._measured, strict=True)
         ):
-            ran += [jax.device_get(self.call(*moved(inputs, seed, self.least))) for seed in SEEDS]
+            ran += [jax.device_get(self.call(*moved(inputs, seed, d))) for d in self._last_places for seed in SEEDS]
             rows = self._rows(ran)
             self._measured = [(row.summaries[..., NORM], row.noise) for row in rows]
         else:
             rows = [replace(row, noise=_scaled(row, *m)) for row, m in zip(rows, self._measured, strict=True)]
         self._n += 1
         arguments = tuple(self._arguments.rows(ran[0][0], is_carried))
-        return RunRecord(self.program.name, tuple(rows), _environment(), self.note, number, arguments)
+        coarsest = self._last_places[-1]
+        return RunRecord(self.program.name, tuple(rows), _environment(), self.note, number, arguments, coarsest)
 
     def _rows(self, ran: Sequence[Any]) -> list[RecordedValue]:
         of_parts = zip(*(self.parts_of(of_run) for _, of_run in ran), strict=True)
         return [row for p, of_part in zip(self.parts, of_parts, strict=True) for row in p.rows(of_part)]
 
 
-def coarsest_in(program: Program) -> float:
-    """The last place of the coarsest type that a program computes in, of whose roundings XLA may leave some out."""
-    return coarsest(v.aval for _, e in program.walk() for v in e.outvars)
-
-
 def _scaled(row: RecordedValue, before: np.ndarray[Any, Any], noise: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The noise of a value, of which it was measured when the value had another norm."""
     with np.errstate(divide="ignore", invalid="ignore"):
         grown = np.nan_to_num(row.summaries[..., NORM] / before, nan=1, posinf=1)
-    scaled: np.ndarray[Any, Any] = noise * np.maximum(grown, 1)
+    scaled: np.ndarray[Any, Any] = noise * np.maximum(grown, 1)[..., None]
     return scaled
 
 
@@ -441,20 +451,6 @@ def prepared(
     part = RecordedPart(program, _meant(program, at), number)
     inputs = lambda args, kwargs: select(is_input, jax.tree.leaves((args, kwargs)))
     return PreparedRecord(traced.program, [part], lambda *inputs: [part.run(inputs)], inputs, note, compiled=compiled)
-
-
-def recorded(
-    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *how: Any, is_coarse: bool = False,
-    **more: Any,
-) -> RunRecord:  # fmt: skip
-    """A record of one call; see `prepared`.
-
-    Args:
-      is_coarse: whether rounding may change what that of the coarsest type does, in which the program computes.
-    """
-    found = prepared(fun, args, kwargs, *how, **more)
-    found.least = coarsest_in(found.program) if is_coarse else 0.0
-    return found.record(args, kwargs)
 
 
 def _meant(program: Program, at: Sequence[Address]) -> list[AddressedValue]:
@@ -585,4 +581,4 @@ def record(
       TypeError: `cotangents` are asked for, and the function returns something else than one number.
       AddressError: an address means nothing, or several values.
     """
-    return recorded(fun, args, kwargs, cotangents, has_aux, [address(a) for a in at])
+    return prepared(fun, args, kwargs, cotangents, has_aux, [address(a) for a in at]).record(args, kwargs)

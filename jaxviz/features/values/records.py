@@ -23,7 +23,7 @@ from jaxviz.report.tables import counted
 
 RECORDS = ".jaxviz"
 """The end of the names of their files."""
-FORMAT = 3
+FORMAT = 4
 """The version of the files."""
 Phase = str
 Order = tuple[Any, ...]
@@ -51,7 +51,8 @@ class RecordedValue:
       neighbours: the orders of the values that it is computed from, each with how many iterations before; of a
         cotangent, of those whose cotangents it is computed from.
       summaries: float32[..., 23]: of each array, see `finished`, with an axis for each sign in `order`.
-      noise: float32[...]: the norm of what rounding may change of each.
+      noise: float32[..., n]: the norm of what rounding may change of each, first that of arguments in their own types,
+        then if the program computes in a coarser one, that of arguments in this.
     """
 
     address: str
@@ -131,11 +132,12 @@ class Occurrence:
     def lengths(self) -> tuple[int, ...]:
         """The trip counts of these loops."""
         signs = [part for part in self.value.order if isinstance(part, str)]
-        return tuple(n for n, sign in zip(self.value.noise.shape, signs, strict=True) if sign != OTHER)
+        return tuple(n for n, sign in zip(self.value.summaries.shape, signs, strict=False) if sign != OTHER)
 
     @property
-    def noise(self) -> float:
-        return float(self.value.noise[self.index])
+    def noise(self) -> np.ndarray[Any, Any]:
+        found: np.ndarray[Any, Any] = self.value.noise[self.index]
+        return found
 
     @property
     def summary(self) -> np.ndarray[Any, Any]:
@@ -200,6 +202,7 @@ class RunRecord(Report, schema="record"):
       note: what was not recorded; '' if that is nothing.
       number: of the call in a `Recorder`, from 0.
       arguments: what it was given.
+      last_place: of the coarsest type that it computes in.
     """
 
     function: str
@@ -208,6 +211,7 @@ class RunRecord(Report, schema="record"):
     note: str = ""
     number: int = 0
     arguments: tuple[RecordedArgument, ...] = ()
+    last_place: float = 0.0
 
     _data = ("function", "environment", "n_values", "n_arrays", "nbytes")
 
@@ -255,7 +259,7 @@ class RunRecord(Report, schema="record"):
     def written_to(self, path: Path, mode: Literal["wt", "at"]) -> Path:
         """Writes it, as a whole, to a file: over what is there ("wt") or after it ("at")."""
         head = {"format": FORMAT, "function": self.function, "environment": self.environment}
-        head |= {"note": self.note, "number": self.number, "n_values": self.n_values}
+        head |= {"note": self.note, "number": self.number, "n_values": self.n_values, "last_place": self.last_place}
         head["arguments"] = [{**vars(a), "summary": _encoded(a.summary)} for a in self.arguments]
         with gzip.open(path, mode, encoding="utf-8") as file:
             for line in (head, *map(_written, self.values)):
@@ -291,7 +295,7 @@ def load_records(path: Any) -> list[RunRecord]:
                     break
                 values = tuple([_read(json.loads(next(file))) for _ in range(head["n_values"])])
                 arguments = tuple(map(_read_argument, head["arguments"]))
-                of_call = head["environment"], head["note"], head["number"], arguments
+                of_call = head["environment"], head["note"], head["number"], arguments, head["last_place"]
                 records.append(RunRecord(head["function"], values, *of_call))
     except (gzip.BadGzipFile, zlib.error, KeyError, ValueError, TypeError, StopIteration) as error:
         raise ValueError(f"{path} is not a record of jaxviz: {error}") from None
@@ -333,7 +337,7 @@ def _read(line: dict[str, Any]) -> RecordedValue:
     plain: dict[str, Any] = {name: tuple(x) if isinstance(x := line[name], list) else x for name in _PLAIN}
     return RecordedValue(
         neighbours=tuple((tuple(order), steps) for order, steps in line["neighbours"]),
-        summaries=_decoded(line["summaries"]).reshape(*shape, WIDTH),
+        summaries=_decoded(line["summaries"]).reshape(*shape[:-1], WIDTH),
         noise=_decoded(line["noise"]).reshape(shape),
         **plain,
     )

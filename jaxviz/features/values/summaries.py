@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxviz.ir.syntax import Program
+
 NAMES = ("norm", "max", "mean", "zeros", "not finite", "bits", "bits of the rest")
 """The statistics, each of the finite elements: the Euclidean norm, the largest magnitude, the mean, how many are zero,
 how many are not finite, and both halves of a sum of their bits, which tells whether two arrays are the same."""
@@ -18,6 +20,7 @@ SKETCH = slice(len(NAMES), len(NAMES) + N_SKETCH)
 WIDTH = SKETCH.stop
 _ODD = np.uint32(2654435761)
 _MIXED = np.uint32(0x85EBCA6B)
+_OF_ARRAY = 0xC2B2AE35
 _FIRST = np.uint32(0)
 
 
@@ -52,10 +55,17 @@ def columns(x: Any) -> Any:
     return jnp.stack([*sums, *halves, sketch])
 
 
-def coarsest(avals: Iterable[Any]) -> float:
-    """The last place of the coarsest of some types."""
-    dtypes = {a.dtype for a in avals if isinstance(getattr(a, "dtype", None), np.dtype)}
+def last_place(avals: Iterable[Any]) -> float:
+    """The last place of the coarsest of some types, but for those of 8 bits, which arguments are not moved in: what is
+    moved less is rounded to another of their few numbers often enough."""
+    dtypes = {a.dtype for a in avals if isinstance(getattr(a, "dtype", None), np.dtype) and a.dtype.itemsize > 1}
     return max((float(jnp.finfo(d).eps) for d in dtypes if jnp.issubdtype(d, jnp.inexact)), default=0.0)
+
+
+def last_place_in(program: Program) -> float:
+    """The same of the types that a program computes in: of the roundings of the coarsest XLA leaves out some, and
+    others in another version, on another machine or in an equal function."""
+    return last_place(v.aval for _, e in program.walk() for v in e.outvars)
 
 
 TOGETHER = 2**18
@@ -113,14 +123,16 @@ def moved(arrays: Sequence[Any], seed: int, least: float = 0.0) -> list[Any]:
 
 
 def _all_moved(arrays: Sequence[Any], seed: Any, least: Any) -> list[Any]:
-    def one(x: Any) -> Any:
+    def one(i: int, x: Any) -> Any:
         index = jax.lax.iota(jnp.uint32, max(x.size, 1))[: x.size].reshape(x.shape)
-        by = (_random(index, seed).astype(jnp.float32) / 2.0**31 - 1) * jnp.maximum(
+        # Of each array otherwise: in a quotient of two, the same would cancel.
+        by = (_random(index, seed + np.uint32(i * _OF_ARRAY % 2**32)).astype(jnp.float32) / 2.0**31 - 1) * jnp.maximum(
             float(jnp.finfo(x.dtype).eps), least
         )
-        return x + (x * by.astype(x.real.dtype)).astype(x.dtype)
+        changed = x + (x * by.astype(x.real.dtype)).astype(x.dtype)
+        return jnp.where(jnp.isfinite(changed), changed, x)
 
-    return [one(x) for x in arrays]
+    return [one(i, x) for i, x in enumerate(arrays)]
 
 
 _moved = jax.jit(_all_moved)

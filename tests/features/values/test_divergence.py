@@ -190,3 +190,25 @@ def test_the_stepper_is_in_the_layer_that_differs_and_says_what_it_cannot_do(tmp
     file = record.save(tmp_path / "a.jaxviz")
     with pytest.raises(jaxviz.SteppingError, match="not kept"):
         jaxviz.divergence(file, record).step()
+
+
+def rounded_before(w, x):
+    h = (x @ w).astype(jnp.bfloat16)
+    return jnp.sum(jnp.tanh(h.astype(jnp.float32)))
+
+
+def rounded_after(w, x):
+    h = x @ w
+    return jnp.sum(jnp.tanh(h).astype(jnp.bfloat16).astype(jnp.float32))
+
+
+def never_rounded(w, x):
+    h = x @ w
+    return jnp.sum(jnp.tanh(h))
+
+
+def test_where_both_round_to_bfloat16_and_where_one_does():
+    """XLA leaves out some roundings of a type, and which differs between versions, machines and equal functions."""
+    w, x = jax.random.normal(jax.random.key(0), (4, 4)), jax.random.normal(jax.random.key(1), (8, 4))
+    assert jaxviz.divergence(rounded_before, rounded_after, w, x).parting is None
+    assert jaxviz.divergence(rounded_before, never_rounded, w, x).parting is not None
