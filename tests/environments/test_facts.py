@@ -172,8 +172,10 @@ def test_moved_arguments_do_not_compile_again(x):
 
 
 def test_zeros_and_what_is_not_finite_stay():
-    x = jnp.asarray([0.0, jnp.inf, -jnp.inf, jnp.nan, *[1.0] * 20])
-    (moved,) = rounded([x], 0, 0.0)
-    np.testing.assert_array_equal(moved[:4], x[:4])
-    assert 0 < jnp.sum(moved[4:] != 1) < 20
-    np.testing.assert_allclose(moved[4:], 1, rtol=2e-7)
+    largest = jnp.finfo(jnp.float32).max
+    x = jnp.asarray([0.0, jnp.inf, -jnp.inf, jnp.nan, *[1.0] * 20, *[largest] * 20])
+    for seed in range(4):
+        (moved,) = rounded([x], seed, 0.0)
+        np.testing.assert_array_equal(moved[:4], x[:4])
+        assert 0 < jnp.sum(moved[4:24] != 1) < 20
+        np.testing.assert_allclose(moved[4:], x[4:], rtol=2e-7)
