@@ -1,12 +1,18 @@
 """Calls of one's own functions as addresses: what they return, and what is not known to be that."""
 
 import functools
+import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from short_runs import short
 
 import jaxviz
+from benchmarks.addresses import MODELS, imported, numbers, run
+from benchmarks.editing import sliced
 from jaxviz.analysis.addresses import AddressError, at, matching, resolve
 
 X = jnp.ones((3, 3))
@@ -162,3 +168,47 @@ def test_a_call_inside_of_a_jitted_function_that_was_traced_before():
     assert [v.text for v in resolve(program, at("inner")).values] == ["jnp.tanh(x @ w)"]
     with pytest.raises(AddressError):
         resolve(program, at("outer"))
+
+
+WITH_CALLS = ("transformer, unrolled", "GNN")
+
+
+def returned_by_python(file, fun, args):
+    """By line of a file what the functions of this file returned that it called, as Python runs them."""
+    returned = {}
+
+    def add(frame, event, value):
+        if event == "return" and frame.f_code.co_filename == file:
+            caller = frame.f_back
+            while caller is not None and caller.f_code.co_filename != file:
+                caller = caller.f_back
+            if caller is not None:
+                arrays = [
+                    x for x in jax.tree.leaves(value) if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+                ]
+                returned.setdefault(caller.f_lineno, []).extend(map(np.asarray, arrays))
+
+    with jax.disable_jit():
+        sys.setprofile(add)
+        try:
+            fun(*args)
+        finally:
+            sys.setprofile(None)
+    return returned
+
+
+@pytest.mark.parametrize("model", short(MODELS, [m for m in MODELS if m.name in WITH_CALLS]), ids=lambda m: m.name)
+def test_what_calls_return_is_what_python_returns(model, tmp_path):
+    source = sliced(Path(model.file).read_text(encoding="utf-8"), model.made)
+    ran = run(source, model, tmp_path)
+    names = imported(source, tmp_path)
+    fun, args = eval(model.made, names)
+    found, n = returned_by_python(names["__file__"], fun, numbers(tuple(args))), 0
+    for v, array in ran.arrays.items():
+        for r in v.returned:
+            lines = range(r.location.line, r.location.end_line + 1)
+            there = [x for line in lines for x in found.get(line, []) if x.shape == v.aval.shape]
+            for one in array.reshape(-1, *v.aval.shape) if there else ():
+                assert any(np.allclose(one, x, rtol=1e-4, atol=1e-5) for x in there), r.text
+                n += 1
+    assert n > 0 or model.name not in WITH_CALLS

@@ -225,6 +225,9 @@ def capture(
     the devices along which it varies. A gradient of the function saves what it saved, since captured values are results
     of the forward pass. XLA may compute other last bits for a function with more results, as it fuses other operations.
 
+    It is pure: what the function changes in an object that it is given, such as the statistics of an nnx model, stays
+    as it was; return it to have it.
+
     Args:
       fun: takes and returns arrays, or pytrees of them, such as models, which may hold functions and numbers too.
       *addresses: the values, each by an address or its text; see `at`. For the phase 'cotangent' it is the cotangent
