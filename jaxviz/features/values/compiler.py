@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,8 @@ from jaxviz.progress import counting
 from jaxviz.runtime.evaluate import evaluate
 from jaxviz.transforms.inline import inlined_where
 
+_CONSTANTS = 2**16
+"""Added to the seed for what a function closes over."""
 EXCESS = {"xla_allow_excess_precision": False}
 """With it XLA rounds wherever the program does; by default `x.astype(bfloat16).astype(float32)` may become `x`."""
 PASSES = (
@@ -65,7 +67,7 @@ def compiled_difference(
 ) -> CompiledDifference | None:
     """The result of a compiled function, and of its gradient, that differs most from that operation by operation; None
     if none differs by more than rounding may change."""
-    if any(map(compat.is_mutable, record.program.in_avals)):
+    if any(compat.is_mutable(v.aval) for v in (*record.program.constvars, *record.program.invars)):
         return None
     number = record.parts[0].number if len(record.parts) == 1 else None
     found = [
@@ -78,9 +80,12 @@ def compiled_difference(
 def _difference(program: Program, number: Number, inputs: Sequence[Any]) -> CompiledDifference | None:
     """The same of the function, or with `number` of it and its gradient, which XLA compiles to another program."""
     opened = inlined_where(program, is_call)
-    whole, apart = (partial(_results, of, number) for of in (program, opened))
+    whole = partial(_results, program, number)
     least = last_place_in(program)
-    wanted = [_arrays(apart(*given)) for given in (inputs, *(moved(inputs, seed) for seed in SEEDS))]
+    others = (
+        (replace(opened, consts=tuple(moved(opened.consts, _CONSTANTS + seed))), moved(inputs, seed)) for seed in SEEDS
+    )
+    wanted = [_arrays(_results(of, number, *given)) for of, given in ((opened, inputs), *others)]
     lowered = jax.jit(whole).lower(*inputs)
     differences = _differences(_arrays(lowered.compile()(*inputs)), wanted, least)
     relative, noise, i = max(((r, n, i) for i, (r, n) in enumerate(differences)), key=lambda d: d[1], default=(0, 0, 0))

@@ -18,29 +18,26 @@ from jaxviz.analysis.addresses import Address, AddressError, address, resolve
 from jaxviz.analysis.step_run import StepRun
 from jaxviz.analysis.training_step import TrainingStep, is_loss, trace_training_step
 from jaxviz.analysis.written import address_of
+from jaxviz.features.values.inputs import RecordedArguments, type_of, with_constants
 from jaxviz.features.values.records import (
     ITERATION,
     OTHER,
     REVERSED,
     Neighbour,
     Order,
-    RecordedArgument,
     RecordedValue,
     RunRecord,
 )
 from jaxviz.features.values.summaries import (
-    BAD,
-    BITS,
     NORM,
     SKETCH,
-    WIDTH,
     columns,
-    columns_of_each,
     finished,
     last_place,
     last_place_in,
     moved,
-    together,
+    packed_together,
+    unpacked,
 )
 from jaxviz.features.values.tapped import Found, TappedRun, Taps, number_of, returns_number, run_with_taps
 from jaxviz.higher_order import bodies, is_loop, is_scan, of
@@ -124,62 +121,6 @@ SEEDS = (1, 2)
 """Of the runs with other last digits in the arguments, which tell what rounding may change."""
 
 
-def _packed(arrays: Mapping[int, Any]) -> tuple[list[list[int]], list[Any]]:
-    """The summaries of arrays, by number: those of small arrays of one type in one array, and which these are."""
-    numbers = list(arrays)
-    groups = [[numbers[k] for k in group] for group in together([compat.aval_of(x) for x in arrays.values()])]
-    return groups, [columns_of_each([arrays[i] for i in group]) for group in groups]
-
-
-def _unpacked(groups: Sequence[Sequence[int]], packed: Sequence[Any]) -> dict[int, Any]:
-    """Of each array its summary, by number."""
-    return {
-        i: x if len(group) == 1 else x[..., k, :, :]
-        for group, x in zip(groups, packed, strict=True)
-        for k, i in enumerate(group)
-    }
-
-
-@dataclass(eq=False)
-class RecordedArguments:
-    """The arguments of a call, as they are recorded.
-
-    Args:
-      names: of the inputs of its program.
-      avals: their types.
-    """
-
-    names: Sequence[str]
-    avals: Sequence[Any]
-
-    _groups: list[list[int]] = field(default_factory=list, init=False)
-
-    def packed(self, inputs: Sequence[Any]) -> list[Any]:
-        """The summaries of the arrays among them, or of what random keys are made of."""
-        is_array = lambda x: isinstance(compat.aval_of(x).dtype, np.dtype) and not compat.is_mutable(compat.aval_of(x))
-        data = [jax.random.key_data(x) if _is_key(a) else x for x, a in zip(inputs, self.avals, strict=True)]
-        self._groups, packed = _packed({i: x for i, x in enumerate(data) if is_array(x)})
-        return packed
-
-    def rows(self, packed: Sequence[Any], is_carried: Sequence[bool]) -> Iterator[RecordedArgument]:
-        """What was recorded, given what `packed` returned, and which arguments an earlier call has returned."""
-        for i, of_one in sorted(_unpacked(self._groups, packed).items()):
-            name, number, aval = self.names[i] or f"argument {i}", (i, len(self.names)), self.avals[i]
-            found = RecordedArgument(name, number, _type_of(aval), is_carried[i], finished(of_one, aval.size))
-            if not found.is_read:
-                found.summary[np.delete(np.arange(WIDTH), [BAD, *BITS])] = 0
-            yield found
-
-
-def _is_key(aval: Any) -> bool:
-    return bool(jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key))
-
-
-def _type_of(aval: Any) -> str:
-    text: str = aval.str_short(short_dtypes=True)
-    return text
-
-
 @dataclass(eq=False)
 class RecordedPart:
     """A program whose values are recorded: a function, or in a training step one that it differentiates, or the rest.
@@ -209,14 +150,14 @@ class RecordedPart:
         for left in (ran.values, ran.cotangents):
             found = {i: left[v.place] for i, v in enumerate(self.values) if v.place in left}
             inside = [i for i in found if self.values[i].path]
-            groups, outermost = _packed({i: x for i, x in found.items() if not self.values[i].path})
+            groups, outermost = packed_together({i: x for i, x in found.items() if not self.values[i].path})
             self._groups.append([*groups, *([i] for i in inside)])
             packed.append([*outermost, *map(found.get, inside)])
         return packed
 
     def unpacked(self, packed: Sequence[Sequence[Any]]) -> list[dict[int, Any]]:
         """The summaries of its values, by number, and those of their cotangents."""
-        return [_unpacked(groups, arrays) for groups, arrays in zip(self._groups, packed, strict=True)]
+        return [unpacked(groups, arrays) for groups, arrays in zip(self._groups, packed, strict=True)]
 
     def run(self, inputs: Sequence[Any], cotangents: Sequence[Any] | None = None) -> list[list[Any]]:
         return self.packed(run_with_taps(self.program, inputs, self.taps, self.number, cotangents))
@@ -256,7 +197,7 @@ class RecordedPart:
                     len(order) if self.is_rest else len(before),
                     v.name,
                     v.line,
-                    _type_of(v.aval),
+                    type_of(v.aval),
                     (*before, *order),
                     tuple(short_location(e.location) for e in (*outer, *v.loops)),
                     tuple([((*before, *of), steps) for of, steps in read[i][j]]),
@@ -341,11 +282,12 @@ class PreparedRecord:
     Args:
       program: the function.
       parts: what is recorded of it.
-      run: from flat inputs to what `RecordedPart.run` has of each part.
+      run: from constants and flat inputs to what `RecordedPart.run` has of each part.
       inputs: the flat inputs of a call.
       note: what is not recorded.
       parts_of: from what `run` returns to what each part has.
       compiled: whether it runs as one program, or operation by operation.
+      constants: what it closes over that rounding may change.
     """
 
     program: Program
@@ -355,6 +297,7 @@ class PreparedRecord:
     note: str
     parts_of: Callable[[list[Any]], list[Any]] = list
     compiled: bool = True
+    constants: Sequence[Any] = ()
 
     _n: int = field(default=0, init=False)
     _measured: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = field(default_factory=list, init=False)
@@ -372,13 +315,14 @@ class PreparedRecord:
     def _last_places(self) -> list[float]:
         """In which digits the arguments are moved: in their own, and in those of a coarser type that is computed in."""
         coarsest = last_place_in(self.program)
-        own = [last_place([v.aval]) for v in self.program.invars]
+        own = [last_place([compat.aval_of(x)]) for x in self.constants]
+        own += [last_place([a]) for a in self.program.in_avals]
         return [0.0, coarsest] if any(0 < d < coarsest for d in own) else [coarsest]
 
     @cached_property
     def call(self) -> Callable[..., Any]:
-        """From flat inputs to the summaries of these, and to what `run` returns."""
-        call = lambda *inputs: (self._arguments.packed(inputs), self.run(*inputs))
+        """From constants and flat inputs to the summaries of these, and to what `run` returns."""
+        call = lambda *inputs: (self._arguments.packed(inputs[len(self.constants) :]), self.run(*inputs))
         return jax.jit(call) if self.compiled else call
 
     def record(
@@ -389,8 +333,9 @@ class PreparedRecord:
           number: of the call.
           returned: what earlier calls have returned, by `id`.
         """
-        inputs = self.inputs(args, kwargs)
-        is_carried = [x is (returned or {}).get(id(x)) for x in inputs]
+        given = self.inputs(args, kwargs)
+        is_carried = [x is (returned or {}).get(id(x)) for x in given]
+        inputs = [*self.constants, *given]
         ran = [jax.device_get(self.call(*inputs))]
         rows = self._rows(ran)
         if self._n & (self._n - 1) == 0 or any(
@@ -450,7 +395,9 @@ def prepared(
     number = number_of(found, has_aux, "record with cotangents=True") if cotangents else None
     part = RecordedPart(program, _meant(program, at), number)
     inputs = lambda args, kwargs: select(is_input, jax.tree.leaves((args, kwargs)))
-    return PreparedRecord(traced.program, [part], lambda *inputs: [part.run(inputs)], inputs, note, compiled=compiled)
+    taking, constants = with_constants(program)
+    call = lambda *inputs: [part.packed(run_with_taps(taking, inputs, part.taps, number))]
+    return PreparedRecord(traced.program, [part], call, inputs, note, compiled=compiled, constants=constants)
 
 
 def _meant(program: Program, at: Sequence[Address]) -> list[AddressedValue]:
@@ -490,8 +437,10 @@ def _of_step(
     _keep(at, [*gradients, rest])
     taps = replace(rest.taps, beside={p.place: p.leaving for p in gradients})
 
+    taking, constants = with_constants(program)
+
     def call(*inputs: Any) -> list[Any]:
-        ran = run_with_taps(program, inputs, taps, None)
+        ran = run_with_taps(taking, inputs, taps, None)
         return [*(ran.values[p.place] for p in gradients), rest.packed(ran)]
 
     def parts_of(ran: Any) -> list[Any]:
@@ -499,7 +448,7 @@ def _of_step(
         return [*(p.split(x) for p, x in zip(gradients, joined, strict=True)), of_rest]
 
     parts = [*gradients, rest]
-    return PreparedRecord(program, parts, call, step.inputs_of, " ".join(notes), parts_of, compiled)
+    return PreparedRecord(program, parts, call, step.inputs_of, " ".join(notes), parts_of, compiled, constants)
 
 
 def _not_recorded(gradients: Sequence[str]) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxviz.ir import compat
 from jaxviz.ir.syntax import Program
 
 NAMES = ("norm", "max", "mean", "zeros", "not finite", "bits", "bits of the rest")
@@ -91,6 +92,22 @@ def columns_of_each(arrays: Sequence[Any]) -> Any:
 
 
 _columns_of_each = jax.jit(jax.vmap(columns))
+
+
+def packed_together(arrays: Mapping[int, Any]) -> tuple[list[list[int]], list[Any]]:
+    """The summaries of arrays, by number: those of small arrays of one type in one array, and which these are."""
+    numbers = list(arrays)
+    groups = [[numbers[k] for k in group] for group in together([compat.aval_of(x) for x in arrays.values()])]
+    return groups, [columns_of_each([arrays[i] for i in group]) for group in groups]
+
+
+def unpacked(groups: Sequence[Sequence[int]], packed: Sequence[Any]) -> dict[int, Any]:
+    """Of each array its summary, by number."""
+    return {
+        i: x if len(group) == 1 else x[..., k, :, :]
+        for group, x in zip(groups, packed, strict=True)
+        for k, i in enumerate(group)
+    }
 
 
 def finished(packed: Any, size: int) -> np.ndarray[Any, Any]:

@@ -212,3 +212,15 @@ def test_where_both_round_to_bfloat16_and_where_one_does():
     w, x = jax.random.normal(jax.random.key(0), (4, 4)), jax.random.normal(jax.random.key(1), (8, 4))
     assert jaxviz.divergence(rounded_before, rounded_after, w, x).parting is None
     assert jaxviz.divergence(rounded_before, never_rounded, w, x).parting is not None
+
+
+def test_what_a_function_closes_over_is_moved_like_its_arguments():
+    """With whole numbers as its only argument it had no noise."""
+    w, x = jax.random.normal(jax.random.key(0), (4, 4)), jax.random.normal(jax.random.key(1), (8, 4))
+    of_rows = lambda f: lambda rows: f(w, x[rows])
+    rows = jnp.arange(8)
+    assert jaxviz.divergence(of_rows(rounded_before), of_rows(rounded_after), rows).parting is None
+    assert jaxviz.divergence(of_rows(rounded_before), of_rows(never_rounded), rows).parting is not None
+    record = jaxviz.record(of_rows(never_rounded), rows)
+    assert [a.name for a in record.arguments] == ["rows"]
+    assert all(np.all(v.noise > 0) for v in record.values if v.phase == "forward")
