@@ -8,8 +8,9 @@ arguments with other last digits.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.environments.facts import LeafValues, ValueFacts
+from jaxviz.features.values.inputs import with_constants
 from jaxviz.features.values.summaries import last_place_in, moved
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.stack import usual_stack
+from jaxviz.ir.syntax import Program
 from jaxviz.report.tables import type_text
+from jaxviz.runtime.evaluate import evaluate
 from jaxviz.xla.compile_cost.stages import Subject
 
 ARRAYS, GIVEN = "arrays.npz", "given.npz"
@@ -54,13 +58,11 @@ def values_of(subject: Subject, folder: Path) -> ValueFacts:
     subject = replace(subject, inputs=tuple(inputs))
     compute = jax.jit(subject.make())
     cotangents = [jnp.ones(c.shape, c.dtype) for c in subject.cotangents]
-    arrays = lambda xs: [*map(_widened, jax.tree.leaves(compute(*xs, *cotangents)))]
     computed = compute(*inputs, *cotangents)
     leaves = [_widened(x) for x in jax.tree.leaves(computed)]
     program = read_jaxpr(jax.jit(subject.call()).trace(*inputs).jaxpr)
     noise = [0.0] * len(leaves)
-    for seed in range(SAMPLES):
-        others = arrays(rounded(inputs, seed, last_place_in(program)))
+    for others in _with_other_digits(subject, program, compute, cotangents):
         noise = [max(n, distance(x, y)) for n, x, y in zip(noise, leaves, others, strict=True)]
     facts = [
         _leaf(kind, name, x, wide, n)
@@ -71,6 +73,20 @@ def values_of(subject: Subject, folder: Path) -> ValueFacts:
     stored = {f"input {i}": _stored(x) for i, x in enumerate(inputs)}
     np.savez(folder / ARRAYS, **stored, **{f"leaf {i}": x for i, x in enumerate(leaves)})  # type: ignore[arg-type]
     return ValueFacts(tuple(facts), tuple(replaced), _digest(program.consts))
+
+
+def _with_other_digits(
+    subject: Subject, program: Program, compute: Callable[..., Any], cotangents: Sequence[Any]
+) -> Iterator[list[np.ndarray[Any, Any]]]:
+    """What is computed if the arguments, and what the function closes over, have other last digits."""
+    taking, constants = with_constants(program)
+    given = lambda *xs: lambda *inputs: evaluate(taking, [*xs, *inputs])
+    of_constants = lambda xs, *inputs: replace(subject, call=partial(given, *xs)).make()(*inputs)
+    other = jax.jit(of_constants) if constants else lambda _, *inputs: compute(*inputs)
+    for seed in range(SAMPLES):
+        xs = rounded([*constants, *subject.inputs], seed, last_place_in(program))
+        results = other(xs[: len(constants)], *xs[len(constants) :], *cotangents)
+        yield [*map(_widened, jax.tree.leaves(results))]
 
 
 def leaves_in(folder: Path) -> list[np.ndarray[Any, Any]]:
