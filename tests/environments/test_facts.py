@@ -108,15 +108,11 @@ def test_the_noise_is_that_of_the_coarsest_type(tmp_path):
 
 def test_what_a_function_closes_over_has_other_last_digits_too(tmp_path):
     w = jax.random.normal(jax.random.key(0), (8, 4))
-    f = lambda rows: jnp.sum(jnp.sin(w[rows]) ** 2)
-    (leaf,) = values_of(subject_of(f, (jnp.arange(6),), {}, 0), tmp_path).leaves
-    assert leaf.noise > 1e-8 * leaf.norm
-    of_a_loss = lambda x: jnp.sum(jnp.sin(x @ w) ** 2)
-    alone, both = (
-        values_of(subject_of(f, (jnp.ones((2, 8)), *more), {}, 0), tmp_path).leaves
-        for f, more in ((of_a_loss, ()), (lambda x, w: jnp.sum(jnp.sin(x @ w) ** 2), (w,)))
-    )
-    assert alone[1].noise > both[1].noise / 5
+    rounded = lambda x: x.astype(jnp.bfloat16).astype(jnp.float32)
+    (value,) = values_of(subject_of(lambda rows: rounded(w[rows]), (jnp.arange(6),), {}, 0), tmp_path).leaves
+    _, gradient = values_of(subject_of(lambda x: jnp.sum(x @ rounded(w)), (jnp.ones((2, 8)),), {}, 0), tmp_path).leaves
+    assert value.noise > 1e-3 * value.norm
+    assert gradient.noise > 1e-3 * gradient.norm
 
 
 def test_arguments_of_the_other_environment_are_used(tmp_path):
