@@ -342,10 +342,13 @@ class _Wanted:
     def means(self, v: AddressedValue) -> bool:
         if self.container and self.value == "out" and any(map(self._contains, v.returned_by)):
             return True
-        return any(
-            not self.container or self._contains(written.module) or self._contains_function(written.function)
-            for written in _written_as(self.value, v)
-        )
+        return any(self.ways(v))
+
+    def ways(self, v: AddressedValue) -> Iterator[WrittenValue]:
+        """The expressions of a value that it is."""
+        for w in _written_as(self.value, v):
+            if not self.container or self._contains(w.module) or self._contains_function(w.function):
+                yield w
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -478,7 +481,7 @@ def _is_inside(part: Location, whole: Location) -> bool:
 
 
 def _several(given: Address, program: Program, found: Sequence[AddressedValue]) -> str:
-    ways = [next(_written_as(_wanted(given.text).value, v), v) for v in found]
+    ways = [written_for(given, v) for v in found]
     listed = [f"  #{i}  {described(v, w)}" for i, (v, w) in enumerate(zip(found[:MOST_LISTED], ways, strict=False), 1)]
     more = [f"  and {len(found) - MOST_LISTED} more"] if len(found) > MOST_LISTED else []
     containers = list(dict.fromkeys(w.container for w in ways if w.container))
@@ -489,6 +492,15 @@ def _several(given: Address, program: Program, found: Sequence[AddressedValue]) 
     )
     left_out = [gradient_left_out(program.name)] if takes_gradient(program) else []
     return "\n".join([head, *listed, *more, *left_out])
+
+
+def written_for(given: Address, v: AddressedValue) -> WrittenValue:
+    """Where the source has what an address names of a value: what computes it, or a call that returns it."""
+    wanted = _wanted(given.text)
+    ways: Iterable[WrittenValue] = wanted.ways(v)
+    if wanted.lines is not None:
+        ways = (w for w in (v, *v.returned) if w.location is not None and w.location.line == wanted.lines[1])
+    return next(iter(ways), v)
 
 
 def described(v: AddressedValue, written: WrittenValue | None = None) -> str:

@@ -43,6 +43,11 @@ class WrittenValue:
     location: Location | None
 
     @property
+    def name(self) -> str:
+        """What it is called in a sentence."""
+        return self.text
+
+    @property
     def line(self) -> str:
         return short_location(self.location) if self.location is not None else ""
 

@@ -22,6 +22,9 @@ def layer(x, w):
     return jnp.tanh(x @ w)
 
 
+FIRST = layer.__code__.co_firstlineno
+
+
 def pair(x):
     low = jnp.sin(x)
     return low, layer(x, x)
@@ -136,6 +139,19 @@ def test_captured_values_are_those_of_the_calls():
     p, q = swapped(h)
     for name, expected in (("h", h), ("p", p), ("q", q)):
         assert jnp.array_equal(seen[name], expected)
+
+
+def test_what_is_captured_is_described_by_the_call_that_was_asked_for():
+    line = loss.__code__.co_firstlineno
+    by_line, by_name, inside = f"test_returned.py:{line + 1}", "loss › h #*", "layer › jnp.tanh(x @ w) #1"
+    rows = jaxviz.capture(loss, by_line, by_name, inside).where(X, X).values
+    at = FIRST + 1
+    assert [(v.expression, v.line) for v in rows] == [
+        ("layer(x, w)", by_line),
+        ("layer(x, w)", by_line),
+        *[("layer(h, w)", f"test_returned.py:{line + 3}")] * 2,
+        ("jnp.tanh(x @ w)", f"test_returned.py:{at}"),
+    ]
 
 
 def test_several_calls_are_listed_with_their_lines():

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxviz.analysis.addressed import AddressedValue
-from jaxviz.analysis.addresses import Address, AddressError, Meant, address
+from jaxviz.analysis.addresses import Address, AddressError, Meant, address, written_for
 from jaxviz.features.values.tapped import Finder, Found, Taps, number_of, run_with_taps, with_taps
 from jaxviz.higher_order import is_scan
 from jaxviz.higher_order.observing import Place
@@ -81,7 +81,7 @@ class CapturedValue:
 
     Args:
       address: by which it was asked for.
-      expression: what computes it.
+      expression: what computes it, or the call that returns it.
       line: where.
       type: of the array that is returned, with an axis for each scan and for the devices of a `shard_map`.
       nbytes: of that array.
@@ -154,10 +154,10 @@ class Capture:
         found = self._finder(args, kwargs)
         program, places = with_taps(found.program, self._taps(found))
         avals = dict(zip(places, program.out_avals[len(found.program.outvars) :], strict=True))
+        meant = ((a, written_for(a, v), avals[v.place]) for a, m in found.meant.items() for v in m.values)
         rows = [
-            CapturedValue(str(a), v.name, v.line, avals[v.place].str_short(short_dtypes=True), _nbytes(avals[v.place]))
-            for a, meant in found.meant.items()
-            for v in meant.values
+            CapturedValue(str(a), w.name, w.line, aval.str_short(short_dtypes=True), _nbytes(aval))
+            for a, w, aval in meant
         ]
         return CaptureReport(found.program.name, tuple(rows))
 
