@@ -172,7 +172,7 @@ BUDGETS = {
     "features/values": 3_065,
     "functions": 2_265,
     "higher_order": 3_955,
-    "ir": 3_885,
+    "ir": 3_895,
     "ir/compat": 4_365,
     "notebook": 1_170,
     "page": 1_155,

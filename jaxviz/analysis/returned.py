@@ -18,7 +18,7 @@ from jaxviz.analysis.calls import Frame, FunctionCall, begin, calls_of, calls_on
 from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.walk import own_location_of
 from jaxviz.ir import compat
-from jaxviz.ir.expressions import assigned_at, expression_at, parts_returned
+from jaxviz.ir.expressions import assigned_at, assigned_whole, expression_at, parts_returned
 from jaxviz.ir.origin import Location, location_at, owners
 from jaxviz.ir.syntax import Equation, Literal, Program, Var
 from jaxviz.report.tables import short_location
@@ -122,9 +122,10 @@ class _Returned:
             own = [part for part, w in alike if w is v]
             if len(own) != 1 or sum(part == own[0] for part, _ in alike) != 1:
                 return None
-            place = [*parts].index(own[0])
-            text, together = text and text + own[0], one_of(assigned, place, len(parts))
-            assigned = assigned and assigned + own[0] if together == assigned else together
+            place, whole = [*parts].index(own[0]), text and text + own[0]
+            together = one_of(assigned, place, len(parts))
+            alone = assigned + own[0] if assigned else assigned_whole(at, whole)
+            text, assigned = whole, alone if together == assigned else together
         elif len(results) != 1:
             return None
         if not text or "," in assigned:

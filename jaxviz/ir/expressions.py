@@ -103,6 +103,13 @@ def assigned_at(location: Location | None) -> str:
     return span.assigned if span is not None else ""
 
 
+def assigned_whole(location: Location, text: str) -> str:
+    """`y` for `f(x)[0]` in `y = f(x)[0]`: what this expression, which starts at a location, is assigned to; or ''."""
+    source = _source(location.file)
+    keys = source.beginning.get((location.line, location.column), ())
+    return next((source.spans[key].assigned for key in keys if source.text(key) == text), "")
+
+
 def assignment(assigned: str, expression: str) -> str:
     """`h = jnp.tanh(x @ w)`, or the expression alone: if it is not assigned, or an augmented assignment such as `h +=
     x`."""
