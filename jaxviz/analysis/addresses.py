@@ -345,7 +345,7 @@ class _Wanted:
         return any(self.ways(v))
 
     def ways(self, v: AddressedValue) -> Iterator[WrittenValue]:
-        """The expressions of a value that it is."""
+        """Where a value has this name or this expression, in this function or module."""
         for w in _written_as(self.value, v):
             if not self.container or self._contains(w.module) or self._contains_function(w.function):
                 yield w
@@ -523,10 +523,15 @@ def _nothing(given: Address, program: Program, values: Sequence[AddressedValue])
     else:
         ways = [(v, w) for v in reversed(values) for w in (*v.returned[::-1], v)]
         names.update((n, way) for way in ways for n in (way[1].text, way[1].assigned, way[0].label) if n)
-    near = get_close_matches(given.text if wanted.value == "out" else wanted.value, names, 3, 0.4) or list(names)[-3:]
+    close = get_close_matches(given.text if wanted.value == "out" else wanted.value, names, 3, 0.4)
+    near = close or list(names)[-3:]
     listed = [f"  {n!r}, {described(*names[n])}" for n in near]
-    hint = ["Near it are:", *listed] if near else ["None of its values has a name; is its source available?"]
+    some = "Near it are:" if close else "Among its values are:"
+    hint = [some, *listed] if near else ["None of its values has a name; is its source available?"]
     reason = "" if near else " What a function with a custom rule computes has no address."
+    call = parsed(wanted.value)
+    if isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[-1] in {v.container for v in values}:
+        reason = f" Of a call that returns several values only these have addresses, as in '{wanted.value}[0]'."
     if takes_gradient(program):
         reason = f" {gradient_left_out(program.name)}"
     was = f" It was {given.written.was}." if given.written is not None else ""

@@ -1,8 +1,8 @@
 """Values as results of calls: `h` and `own(x, w)` mean what `own` returns in `h = own(x, w)`.
 
 JAX records a call only as a frame of what was computed in it. So a value is what the call returned if, of all that was
-computed in it, this one alone is read after it; or if it is named as one part of the tuple or dictionary that is
-returned.
+computed in it, this one alone is read after it; or if it is named as one part of the tuple, list or dictionary that
+is returned.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class _Returned:
             if len(own) != 1 or sum(part == own[0] for part, _ in alike) != 1:
                 return None
             place, whole = [*parts].index(own[0]), text and text + own[0]
-            together = one_of(assigned, place, len(parts))
+            together = target_of(assigned, place, len(parts))
             alone = assigned + own[0] if assigned else assigned_whole(at, whole)
             text, assigned = whole, alone if together == assigned else together
         elif len(results) != 1:
@@ -161,10 +161,10 @@ class _Returned:
 
 def variable_of(naming: Naming, e: Equation, path: Sequence[Equation], index: int) -> str:
     """The variable that a value is assigned to; of `q, k, v = …` the one in its place."""
-    return one_of(naming.assigned(e, path, index), index, len(e.outvars))
+    return target_of(naming.assigned(e, path, index), index, len(e.outvars))
 
 
-def one_of(assigned: str, index: int, n: int) -> str:
+def target_of(assigned: str, index: int, n: int) -> str:
     """What the value in a place is assigned to, of `n` that are assigned together; all of them if that is not known."""
     several = [t.strip(" ()[]") for t in assigned.split(",")]
     named = [t for t in several if t != "_"] if len(several) != n else several

@@ -131,7 +131,7 @@ def unpacked_name(function: Location, path: str) -> str:
 
 
 def parts_returned(file: str, line: int) -> Mapping[str, str]:
-    """The expressions of the tuple or the dictionary that a function returns, by `[0]` or `['h']`; none if it returns
+    """The expressions of the tuple, list or dictionary that a function returns, by `[0]` or `['h']`; none if it returns
     something else, or in several places.
 
     Args:
@@ -340,13 +340,13 @@ def _unpacked(lines: Sequence[str]) -> dict[tuple[int, str], str]:
 
 
 def _returned(lines: Sequence[str]) -> dict[int, list[tuple[Any, ast.expr]]]:
-    """The parts of the tuples and dictionaries that functions of a file return, by the function's first line."""
+    """The parts of the tuples, lists and dictionaries that functions of a file return, by the function's first line."""
     found: dict[int, list[tuple[Any, ast.expr]]] = {}
     for function in ast.walk(_tree(lines)):
         if isinstance(function, ast.FunctionDef):
             start = min([function.lineno, *(d.lineno for d in function.decorator_list)])
             match [n.value for n in _own_nodes(function) if isinstance(n, ast.Return)]:
-                case [ast.Tuple(elts=parts)]:
+                case [ast.Tuple(elts=parts) | ast.List(elts=parts)]:
                     found[start] = [*enumerate(parts)]
                 case [ast.Dict(keys=keys, values=values)] if all(isinstance(k, ast.Constant) for k in keys):
                     found[start] = [(ast.literal_eval(k), e) for k, e in zip(keys, values, strict=True) if k]

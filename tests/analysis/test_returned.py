@@ -78,6 +78,7 @@ def loss(x, w):
     e = one_of_two(s0, True)
     both = pair(e)
     listed = first_of(e)
+    one_read = first_of(s0)
     second = pair(s0)[1]
     m = Model()(e)
     v = jax.vmap(layer, (0, None))(x[None], w)
@@ -88,7 +89,7 @@ def loss(x, w):
     k = jax.checkpoint(layer)(e, w)
     t = layer(layer(e, w), w)
     f = (lambda a: layer(a, w))(e)
-    parts = (second, p, q, d["c"], s1, *both, *listed, m, v, vt, r, c, ks, j, k, t, f)
+    parts = (one_read[0], second, p, q, d["c"], s1, *both, *listed, m, v, vt, r, c, ks, j, k, t, f)
     return sum(map(jnp.sum, parts))
 
 
@@ -102,6 +103,8 @@ def loss(x, w):
         ("q", ["jnp.sin(x)"]),
         ("swapped(h)[1]", ["jnp.sin(x)"]),
         ("d['h']", ["jnp.sin(x)"]),
+        ("listed[1]", ["jnp.cos(x)"]),
+        ("one_read[0]", ["jnp.sin(x)"]),
         ('state(x)["c"]', ["jnp.cos(x)"]),
         ("s0", ["jnp.exp(x)"]),
         ("e", ["jnp.sin(x)"]),
@@ -118,17 +121,25 @@ def loss(x, w):
         ("layer(layer(e, w), w)", ["jnp.tanh(x @ w)"]),
         ("f", ["jnp.tanh(x @ w)"]),
         (f"line:{loss.__code__.co_firstlineno + 1}", ["jnp.tanh(x @ w)"]),
-        (f"line:{loss.__code__.co_firstlineno + 19}", ["jnp.tanh(x @ w)"]),
+        (f"line:{loss.__code__.co_firstlineno + 20}", ["jnp.tanh(x @ w)"]),
     ],
 )
 def test_calls(text, means):
     assert [v.text for v in resolve(jaxviz.trace(loss)(X, X), at(text)).values] == means
 
 
-@pytest.mark.parametrize("text", ["s1", "r", "listed", "first_of(e)", "both", "loss › low"])
+@pytest.mark.parametrize("text", ["s1", "r", "listed", "first_of(e)", "both", "loss › low", "one_read"])
 def test_what_is_not_known_to_be_returned(text):
     """What a function returns as it was given, a call that is one of several, and several values."""
     assert matching(jaxviz.trace(loss)(X, X), text) == []
+
+
+def test_of_a_call_that_returns_several_values_it_is_said_what_to_write():
+    with pytest.raises(AddressError, match=r"only these have addresses, as in 'first_of\(e\)\[0\]'"):
+        resolve(jaxviz.trace(loss)(X, X), at("first_of(e)"))
+    with pytest.raises(AddressError) as error:
+        resolve(jaxviz.trace(loss)(X, X), at("jnp.arctan2(e, s0, listed)"))
+    assert "only these have addresses" not in str(error.value)
 
 
 def test_captured_values_are_those_of_the_calls():
