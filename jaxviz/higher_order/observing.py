@@ -23,7 +23,7 @@ import numpy as np
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import shared, trace_rule
-from jaxviz.ir.syntax import Atom, Equation, Program, Var
+from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.transforms.driver import Builder, program_effects
 from jaxviz.transforms.primitive import bodies, of
 
@@ -65,12 +65,14 @@ class Observer:
         adds what observes it; returns what replaces the value from there on, and what leaves the program, if anything.
       has_use: whether an equation uses the vector of iterations.
       extend: adds such an equation, with the vector.
+      taken: of a literal the number of the shared value that is computed with in its place; None if there is none.
     """
 
     chosen: Callable[[Place], bool]
     observe: Callable[[Builder, Place, Equation, PassedIn], tuple[Atom, Atom | None]]
     has_use: Callable[[Equation], bool] = lambda e: False
     extend: Callable[[Builder, Equation, Atom], None] = lambda builder, e, iterations: None
+    taken: Callable[[Literal], int | None] = lambda literal: None
 
 
 def observed_inside(equation: Equation) -> tuple[Program, ...]:
@@ -123,6 +125,7 @@ class Observing:
             self._touched[path, program] = any(
                 any(self.observer.chosen((path, v)) for v in e.outvars)
                 or self.observer.has_use(e)
+                or any(isinstance(a, Literal) and self.observer.taken(a) is not None for a in e.invars)
                 or any(self.touches((*path, e), nested) for nested in observed_inside(e))
                 for e in program.equations
             )
@@ -137,6 +140,9 @@ class Observing:
         env: dict[Atom, Atom] = {}
         taps: dict[Place, Atom] = {}
         for e in program.equations:
+            for a in e.invars:
+                if isinstance(a, Literal) and (i := self.observer.taken(a)) is not None:
+                    env[a] = passed.shared[1 + i]
             ins = tuple([env.get(a, a) for a in e.invars])
             same = e
             if any(a is not b for a, b in zip(ins, e.invars, strict=True)):

@@ -19,6 +19,7 @@ from jaxviz.analysis.step_run import StepRun
 from jaxviz.analysis.training_step import TrainingStep, is_loss, trace_training_step
 from jaxviz.analysis.written import address_of
 from jaxviz.features.values.inputs import RecordedArguments, type_of, with_constants
+from jaxviz.features.values.literals import NO_LITERALS, RoundedLiterals
 from jaxviz.features.values.records import (
     ITERATION,
     OTHER,
@@ -50,7 +51,7 @@ from jaxviz.ir.syntax import Atom, Equation, Program
 from jaxviz.ir.trace import trace_call, with_fixed
 from jaxviz.ir.usage import check_values
 from jaxviz.report.tables import listed, short_location
-from jaxviz.transforms.driver import select
+from jaxviz.transforms.driver import partition, select
 
 # --- recording --------------------------------------------------------------------------------------------------------
 
@@ -130,18 +131,20 @@ class RecordedPart:
       values: those that are recorded.
       number: from its results to what is differentiated; None if that is nothing.
       is_rest: whether it is what a step computes besides its gradients.
+      literals: those that are inputs.
     """
 
     program: Program
     values: Sequence[AddressedValue]
     number: Callable[[Sequence[Any]], Any] | None = None
     is_rest: bool = False
+    literals: RoundedLiterals = NO_LITERALS
 
     _groups: list[list[list[int]]] = field(default_factory=list, init=False)
 
     @property
     def taps(self) -> Taps:
-        return Taps([v.place for v in self.values], columns, only_inside=True)
+        return Taps([v.place for v in self.values], columns, only_inside=True, literals=self.literals)
 
     def packed(self, ran: TappedRun) -> list[list[Any]]:
         """The summaries of its values, and of their cotangents, those of small arrays of one type in one array."""
@@ -159,8 +162,10 @@ class RecordedPart:
         """The summaries of its values, by number, and those of their cotangents."""
         return [unpacked(groups, arrays) for groups, arrays in zip(self._groups, packed, strict=True)]
 
-    def run(self, inputs: Sequence[Any], cotangents: Sequence[Any] | None = None) -> list[list[Any]]:
-        return self.packed(run_with_taps(self.program, inputs, self.taps, self.number, cotangents))
+    def run(
+        self, inputs: Sequence[Any], literals: Sequence[Any], cotangents: Sequence[Any] | None = None
+    ) -> list[list[Any]]:
+        return self.packed(run_with_taps(self.program, inputs, self.taps, self.number, cotangents, literals))
 
     def around(self) -> tuple[tuple[Order, Order], tuple[Equation, ...]]:
         """Where its forward and its backward pass are in a step; the loops around them."""
@@ -246,7 +251,8 @@ class GradientPart(RecordedPart):
         n = len(self.forward.invars)
 
         def summaries(*atoms: Any) -> Any:
-            ran = self.run(atoms[:n], atoms[n:])
+            inputs, cotangents, literals = partition(atoms, n, len(self.cotangents))
+            ran = self.run(inputs, literals, cotangents)
             self._shapes = [[x.shape for x in of] for of in ran]
             joined = jnp.concatenate([jnp.zeros(0), *(x.reshape(-1) for of in ran for x in of)])
             self._aval = compat.aval_of(joined)
@@ -282,12 +288,13 @@ class PreparedRecord:
     Args:
       program: the function.
       parts: what is recorded of it.
-      run: from constants and flat inputs to what `RecordedPart.run` has of each part.
+      run: from constants and flat inputs, and from the values of literals, to what `RecordedPart.run` has of each part.
       inputs: the flat inputs of a call.
       note: what is not recorded.
       parts_of: from what `run` returns to what each part has.
       compiled: whether it runs as one program, or operation by operation.
       constants: what it closes over that rounding may change.
+      literals: the numbers written in it that are rounded.
     """
 
     program: Program
@@ -298,6 +305,7 @@ class PreparedRecord:
     parts_of: Callable[[list[Any]], list[Any]] = list
     compiled: bool = True
     constants: Sequence[Any] = ()
+    literals: RoundedLiterals = NO_LITERALS
 
     _n: int = field(default=0, init=False)
     _measured: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = field(default_factory=list, init=False)
@@ -321,8 +329,11 @@ class PreparedRecord:
 
     @cached_property
     def call(self) -> Callable[..., Any]:
-        """From constants and flat inputs to the summaries of these, and to what `run` returns."""
-        call = lambda *inputs: (self._arguments.packed(inputs[len(self.constants) :]), self.run(*inputs))
+        """As `run`, with the summaries of the flat inputs."""
+        call = lambda inputs, literals: (
+            self._arguments.packed(inputs[len(self.constants) :]),
+            self.run(inputs, literals),
+        )
         return jax.jit(call) if self.compiled else call
 
     def record(
@@ -336,13 +347,17 @@ class PreparedRecord:
         given = self.inputs(args, kwargs)
         is_carried = [x is (returned or {}).get(id(x)) for x in given]
         inputs = [*self.constants, *given]
-        ran = [jax.device_get(self.call(*inputs))]
+        ran = [jax.device_get(self.call(inputs, self.literals.values))]
         rows = self._rows(ran)
         if self._n & (self._n - 1) == 0 or any(
             np.any((before == 0) & (row.summaries[..., NORM] > 0))
             for row, (before, _) in zip(rows, self._measured, strict=True)
         ):
-            ran += [jax.device_get(self.call(*moved(inputs, seed, d))) for d in self._last_places for seed in SEEDS]
+            ran += [
+                jax.device_get(self.call(moved(inputs, seed, d), self.literals.others(seed)))
+                for d in self._last_places
+                for seed in SEEDS
+            ]
             rows = self._rows(ran)
             self._measured = [(row.summaries[..., NORM], row.noise) for row in rows]
         else:
@@ -393,11 +408,14 @@ def prepared(
     if cotangents is None:
         cotangents = returns_number(found, has_aux)
     number = number_of(found, has_aux, "record with cotangents=True") if cotangents else None
-    part = RecordedPart(program, _meant(program, at), number)
+    literals = RoundedLiterals([program])
+    part = RecordedPart(program, _meant(program, at), number, literals=literals)
     inputs = lambda args, kwargs: select(is_input, jax.tree.leaves((args, kwargs)))
     taking, constants = with_constants(program)
-    call = lambda *inputs: [part.packed(run_with_taps(taking, inputs, part.taps, number))]
-    return PreparedRecord(traced.program, [part], call, inputs, note, compiled=compiled, constants=constants)
+    call = lambda inputs, values: [part.packed(run_with_taps(taking, inputs, part.taps, number, literals=values))]
+    return PreparedRecord(
+        traced.program, [part], call, inputs, note, compiled=compiled, constants=constants, literals=literals
+    )
 
 
 def _meant(program: Program, at: Sequence[Address]) -> list[AddressedValue]:
@@ -435,12 +453,16 @@ def _of_step(
     around = [v for v in addressed_values(program) if not any(map(run.is_pass, (*v.path, v.equation)))]
     rest = RecordedPart(program, around, is_rest=True)
     _keep(at, [*gradients, rest])
+    literals = RoundedLiterals([program, *(p.program for p in gradients)])
+    rest.literals = literals
+    for part in gradients:
+        part.literals = literals
     taps = replace(rest.taps, beside={p.place: p.leaving for p in gradients})
 
     taking, constants = with_constants(program)
 
-    def call(*inputs: Any) -> list[Any]:
-        ran = run_with_taps(taking, inputs, taps, None)
+    def call(inputs: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+        ran = run_with_taps(taking, inputs, taps, None, literals=values)
         return [*(ran.values[p.place] for p in gradients), rest.packed(ran)]
 
     def parts_of(ran: Any) -> list[Any]:
@@ -448,7 +470,9 @@ def _of_step(
         return [*(p.split(x) for p, x in zip(gradients, joined, strict=True)), of_rest]
 
     parts = [*gradients, rest]
-    return PreparedRecord(program, parts, call, step.inputs_of, " ".join(notes), parts_of, compiled, constants)
+    return PreparedRecord(
+        program, parts, call, step.inputs_of, " ".join(notes), parts_of, compiled, constants, literals
+    )
 
 
 def _not_recorded(gradients: Sequence[str]) -> str:

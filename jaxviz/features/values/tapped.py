@@ -15,6 +15,7 @@ import numpy as np
 from jaxviz.analysis.addressed import AddressedValue
 from jaxviz.analysis.addresses import Address, AddressError, Meant, resolve
 from jaxviz.arguments import flat_arguments
+from jaxviz.features.values.literals import NO_LITERALS, RoundedLiterals
 from jaxviz.higher_order import is_loop, is_scan
 from jaxviz.higher_order.observing import Observer, PassedIn, Path, Place, observed_program
 from jaxviz.higher_order.shard_map import inside
@@ -236,7 +237,8 @@ class Taps:
       reduce: from a value, or a cotangent, to what leaves in its place; None for itself.
       only_inside: whether values of the outermost program leave as they are, and only those of others are reduced.
       barrier: whether XLA may not fuse across them.
-      beside: for other places a function of values there, whose result leaves.
+      beside: for other places a function of values there and of `literals`, whose result leaves.
+      literals: which of its literals are inputs, the last ones.
     """
 
     places: Collection[Place]
@@ -244,6 +246,7 @@ class Taps:
     only_inside: bool = False
     barrier: bool = False
     beside: Mapping[Place, tuple[Callable[..., Any], Sequence[Atom]]] = field(default_factory=dict)
+    literals: RoundedLiterals = NO_LITERALS
 
     def reduced_at(self, place: Place) -> Callable[[Any], Any] | None:
         """What is done with a value before it leaves."""
@@ -267,8 +270,8 @@ class TappedRun:
 def with_taps(
     program: Program, taps: Taps, own: Mapping[Place, Var] | None = None
 ) -> tuple[Program, tuple[Place, ...]]:
-    """The program with the vector of iterations as another input, and what leaves it as other results, with the places
-    of these; `own` has an input for each place that has a cotangent."""
+    """The program with the vector of iterations as another input, then literals, and what leaves it as other results,
+    with the places of these; `own` has an input for each place that has a cotangent."""
     chosen = frozenset((*taps.places, *taps.beside))
     traced: dict[Any, Program] = {}
 
@@ -284,7 +287,7 @@ def with_taps(
         if place in taps.beside:
             fun, operands = taps.beside[place]
             with inside_all(place[0]):
-                return value, add(place, fun, *operands)
+                return value, add(place, fun, *operands, *passed.shared[1:])
         if taps.barrier:
             value = add("barrier", jax.lax.optimization_barrier, value)
         reduce = taps.reduced_at(place)
@@ -293,7 +296,8 @@ def with_taps(
             value = add(f"linked {reduce}", _linked(reduce), value, passed.own[place])
         return value, tap
 
-    return observed_program(program, Observer(chosen.__contains__, observe), (), own)
+    shared = constants(taps.literals.values)
+    return observed_program(program, Observer(chosen.__contains__, observe, taken=taps.literals.number), shared, own)
 
 
 def _linked(reduce: Callable[[Any], Any] | None) -> Callable[[Any, Any], Any]:
@@ -311,25 +315,26 @@ def _linked(reduce: Callable[[Any], Any] | None) -> Callable[[Any, Any], Any]:
 
 def run_with_taps(
     program: Program, inputs: Sequence[Any], taps: Taps, number: Callable[[Sequence[Any]], Any] | None,
-    cotangents: Sequence[Any] | None = None,
+    cotangents: Sequence[Any] | None = None, literals: Sequence[Any] = (),
 ) -> TappedRun:  # fmt: skip
     """Runs a program, forward and with `number` also backward.
 
     Args:
       number: from the results to the number that is differentiated; with `cotangents`, to a list of arrays.
       cotangents: of that; by default one.
+      literals: values for those of `taps`.
     """
     n = len(program.outvars)
     tapped, places = with_taps(program, taps)
     if number is None:
-        outs = evaluate(tapped, [*inputs, NO_STEP])
+        outs = evaluate(tapped, [*inputs, NO_STEP, *literals])
         return TappedRun(outs[:n], dict(zip(places, outs[n:], strict=True)), {})
     returned = dict(zip(places, tapped.out_avals[n:], strict=True))
     own = {p: Var(_of_cotangent(a)) for p, a in returned.items() if is_differentiable(p[1].aval)}
     tapped, places = with_taps(program, taps, own)
 
     def run(zeros: list[Any]) -> Any:
-        outs = evaluate(tapped, [*inputs, NO_STEP, *zeros])
+        outs = evaluate(tapped, [*inputs, NO_STEP, *literals, *zeros])
         return number(outs), outs
 
     zeros = [compat.zeros(v.aval) for v in own.values()]  # which may vary over devices

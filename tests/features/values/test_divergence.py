@@ -11,6 +11,7 @@ from short_runs import short
 
 import jaxviz
 from jaxviz.features.values.divergence import MOST_NOISE
+from jaxviz.features.values.literals import RoundedLiterals
 from jaxviz.features.values.summaries import BITS, NORM, SKETCH, columns, finished
 
 
@@ -224,3 +225,81 @@ def test_what_a_function_closes_over_is_moved_like_its_arguments():
     record = jaxviz.record(of_rows(never_rounded), rows)
     assert [a.name for a in record.arguments] == ["rows"]
     assert all(np.all(v.noise > 0) for v in record.values if v.phase == "forward")
+
+
+def far(x):
+    """Amplifies the last digit of a literal more than ten thousand times."""
+    return 1.0 - 0.9999 ** (1.0 + x)
+
+
+def turns(x):
+    return lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, c[1] * far(x)), (0, x))[1]
+
+
+def in_shards(x):
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    return jax.shard_map(far, mesh=mesh, in_specs=jax.P("d"), out_specs=jax.P("d"))(x)
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        far,
+        jax.jit(far),
+        jax.checkpoint(far),
+        jax.vmap(far),
+        lambda x: lax.scan(lambda c, v: (c, far(v)), 0, x)[1],
+        lambda x: lax.cond(x[0] > 0, far, lambda x: x, x),
+        turns,
+        in_shards,
+    ],
+    ids=["alone", "jit", "checkpoint", "vmap", "scan", "cond", "while", "shard_map"],
+)
+def test_a_number_that_is_written_has_a_last_digit(inside):
+    """Which float32 rounds, and float64 does not."""
+
+    def loss(x):
+        return jnp.mean(inside(jnp.tanh(x)))
+
+    found = jaxviz.divergence(loss, jnp.linspace(0.1, 1.0, 128), against="float64", cotangents=inside is not turns)
+    assert found.parting is None, str(found)
+    assert found.worst > 0
+
+
+def test_a_number_that_is_written_has_a_last_digit_in_a_training_step():
+    def step(w, count, x):
+        gradient = jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w) * (1.0 - 0.9999 ** (x @ w) ** 2)))(w)
+        return w - 1e-3 * gradient / (1.0 - 0.999**count)
+
+    w, x = jax.random.normal(jax.random.key(0), (8, 8)), jax.random.normal(jax.random.key(1), (32, 8))
+    found = jaxviz.divergence(step, w, 1, x, against="float64")
+    assert found.parting is None, str(found)
+    assert {p.phase for p in found.partings} >= {"forward", "cotangent", "step"}
+    other = lambda w, count, x: step(w, count + 1, x)
+    assert jaxviz.divergence(step, other, w, 1, x).parting is not None
+
+
+def test_a_number_that_a_library_writes_has_a_last_digit():
+    """A root of two, in a function in which nothing has an address."""
+    record = jaxviz.record(lambda key: jnp.tanh(jax.random.normal(key, (64,))), jax.random.key(0))
+    assert record.values
+    assert all(np.all(v.noise > 0) for v in record.values), record.values
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(
+    ("number", "is_one"),
+    [(0.1, True), (-0.7, True), (1 / 3, True), (1.0, False), (0.75, False), (200.0, False), (-jnp.inf, False)],
+)
+def test_which_literals_are_rounded(number, is_one, dtype):
+    traced = jaxviz.trace(lambda x: x * jnp.asarray(number, dtype))(jnp.ones(3, dtype))
+    literals = RoundedLiterals([traced])
+    assert len(literals.values) == is_one
+    for seed in range(8):
+        for x, y in zip(literals.values, literals.others(seed), strict=True):
+            assert 0 < abs(float(y) - float(x)) <= float(jnp.finfo(dtype).eps) * abs(number)
+
+
+def test_a_mask_has_no_last_digit():
+    largest = float(jnp.finfo(jnp.float32).min)
+    assert not RoundedLiterals([jaxviz.trace(lambda x: jnp.where(x > 0, x, largest))(jnp.ones(3))]).values
