@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.derivation import Derivation
 from jaxviz.features.flow.zeros import ZeroSearch
-from jaxviz.features.nans.capture import CompiledRun, RecordedRun
+from jaxviz.features.nans.capture import CompiledRun, RecordedRun, on_host
 from jaxviz.higher_order import is_call, of
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.syntax import Equation, Program
@@ -53,13 +52,19 @@ class GradientRun:
 
     @cached_property
     def _residuals(self) -> list[Any]:
+        """What the forward pass saves, compiled as a user's is; notes whether it ran faster than it compiled."""
         d = self.derivation
-        outs = jax.jit(as_function(d.forward))(*self.inputs)
+        start = time.perf_counter()
+        compiled = jax.jit(as_function(d.forward)).lower(*self.inputs).compile()
+        middle = time.perf_counter()
+        outs = jax.block_until_ready(compiled(*self.inputs))
+        is_short = time.perf_counter() - middle < 0.1 * (middle - start)
+        object.__setattr__(self, "compiled", CompiledRun((), is_short, compiled))
         return list(outs[len(outs) - d.n_residuals :])
 
     @cached_property
     def _cotangents(self) -> list[Any]:
-        return [jnp.ones(v.aval.shape, v.aval.dtype) for v in self.derivation.backward.invars[self._n_residuals :]]
+        return [np.ones(v.aval.shape, v.aval.dtype) for v in self.derivation.backward.invars[self._n_residuals :]]
 
     @property
     def _n_residuals(self) -> int:
@@ -68,40 +73,23 @@ class GradientRun:
     @cached_property
     def gradients(self) -> dict[int, Any]:
         """The gradient in each input that the backward pass reaches, by its index."""
-        return {k: g for k, (g, _) in self._results.items()}
+        reached = [k for k, is_reached in enumerate(self.derivation.reached) if is_reached]
+        if not reached:
+            return {}
+        run = jax.jit(as_function(self.derivation.backward))
+        return dict(zip(reached, run(*self._residuals, *self._cotangents), strict=True))
 
     @cached_property
     def counts(self) -> dict[int, Count]:
-        """The same as counts."""
+        """The same as counts. They are no part of the backward program, which would take twice as long to compile."""
+        gradients = [*map(on_host, self.gradients.values())]
+        count = lambda xs: [*map(_counted, xs)]
+        counted = (count if all(isinstance(x, np.ndarray) for x in gradients) else jax.jit(count))(gradients)
         counts = {}
-        for k, (gradient, (nonzero, nonzero_rows)) in self._results.items():
-            rows = gradient.shape[0] if gradient.ndim > 1 else 0
-            counts[k] = Count(int(nonzero), int(gradient.size), int(nonzero_rows) if rows else 0, rows)
+        for k, x, (nonzero, nonzero_rows) in zip(self.gradients, gradients, counted, strict=True):
+            rows = x.shape[0] if x.ndim > 1 else 0
+            counts[k] = Count(int(nonzero), int(x.size), int(nonzero_rows) if rows else 0, rows)
         return counts
-
-    @cached_property
-    def _results(self) -> dict[int, tuple[Any, tuple[Any, Any]]]:
-        d = self.derivation
-        reached = [k for k, is_reached in enumerate(d.reached) if is_reached]
-        if not reached:
-            return {}
-        run = as_function(d.backward)
-
-        def backward(*inputs: Any) -> list[Any]:
-            return [(g, _counted(g)) for g in run(*inputs)]
-
-        outs = self._timed(backward, *self._residuals, *self._cotangents)
-        return dict(zip(reached, outs, strict=True))
-
-    def _timed(self, fun: Callable[..., list[Any]], *inputs: Any) -> list[Any]:
-        """The results of a function, which is compiled as a user's is; notes whether it ran faster than it compiled."""
-        start = time.perf_counter()
-        compiled = jax.jit(fun).lower(*inputs).compile()
-        compiling = time.perf_counter() - start
-        outs = jax.block_until_ready(compiled(*inputs))
-        is_short = time.perf_counter() - start - compiling < 0.2 * compiling
-        object.__setattr__(self, "compiled", CompiledRun((), is_short, compiled))
-        return outs  # type: ignore[no-any-return]
 
     @cached_property
     def zero(self) -> tuple[int, ...]:
@@ -135,7 +123,7 @@ def _counted(gradient: Any) -> tuple[Any, Any]:
     """How many elements of an array are not zero, and in how many of its rows there are some."""
     is_nonzero = gradient != 0
     in_rows = is_nonzero.any(tuple(range(1, gradient.ndim))) if gradient.ndim > 1 else is_nonzero
-    return jnp.sum(is_nonzero), jnp.sum(in_rows)
+    return is_nonzero.sum(), in_rows.sum()
 
 
 def _is_plain_call(equation: Equation) -> bool:

@@ -83,11 +83,11 @@ class RecordedRun:
         operands = [a.val if isinstance(a, Literal) else here[a] for a in loop.invars]
         step, carry = self.reached[id(loop)]
         at = carried(loop)
-        operands = [*operands[: at.start], *carry, *map(_on_host, operands[at.stop :])]
+        operands = [*operands[: at.start], *carry, *map(on_host, operands[at.stop :])]
         return of(loop).inputs_of_step(loop.operation, operands, step, place != place_of_body(loop), since=step)
 
 
-def _on_host(x: Any) -> Any:
+def on_host(x: Any) -> Any:
     """An array that NumPy can read, if it is on a single CPU."""
     is_plain = isinstance(x, jax.Array) and not jnp.issubdtype(x.dtype, jax.dtypes.extended)
     return np.asarray(x) if is_plain and {d.platform for d in x.devices()} == {"cpu"} and len(x.devices()) == 1 else x
