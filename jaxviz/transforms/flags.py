@@ -102,7 +102,9 @@ flag_rules: RuleTable[FlagRule] = RuleTable("flags", _default_rule)
 holds."""
 
 
-def flag_program(program: Program, watching: Watching = "finite", inputs: bool = False, keeps: bool = False) -> Flagged:
+def flag_program(
+    program: Program, watching: Watching = "finite", inputs: bool = False, keeps: bool = False, only: Any = None
+) -> Flagged:
     """Adds flags to a program. Calls in it are single steps: inline them first, see `transforms.inline`.
 
     Args:
@@ -111,6 +113,7 @@ def flag_program(program: Program, watching: Watching = "finite", inputs: bool =
       inputs: whether to also watch its inputs.
       keeps: whether to keep the carry of its loops at the start of the first step that sets a flag, so that these need
         not be rerun to inspect it.
+      only: a set of its own values, if no others are watched.
     """
     builder = Builder(program.constvars, program.consts)
     nested: list[tuple[FlaggedValues, Atom]] = []
@@ -131,17 +134,14 @@ def flag_program(program: Program, watching: Watching = "finite", inputs: bool =
             first_carries += of_loop
     can_be = has_zeros if watching == "zeros" else is_watchable
     inputs |= watching == "zeros"  # what a loop carries may be zero until its last iteration
-    watched_inputs = tuple(v for v in program.invars if inputs and can_be(v.aval))
-    values = (*watched_inputs, *watched(program, watching))
+    own_inputs = tuple(v for v in program.invars if inputs and can_be(v.aval))
+    values = tuple([v for v in (*own_inputs, *watched(program, watching)) if only is None or v in only])
     own: list[Atom] = []
     watches: list[FlaggedValues] = []
     if values:
-        if watching == "zeros":
-            each = [builder.inline(_zeros(v.aval), [v])[0] for v in values]
-            own = builder.inline(_side_by_side(*(w.aval for w in each)), each)
-        else:
-            each = [builder.inline(_worst(v.aval), [v])[0] for v in values]
-            own = builder.inline(_kinds(*(w.aval for w in each)), each)
+        of_each, of_all = (_is_nonzero, _twice) if watching == "zeros" else (_worst, _kinds)
+        each = [builder.inline(of_each(v.aval), [v])[0] for v in values]
+        own = builder.inline(of_all(*(w.aval for w in each)), each)
         watches = [FlaggedValues((), 0, program, values)]
     of_loops = dict.fromkeys(a for e in loops for a in (*e.invars, *e.outvars) if type(a) is Var)
     known = tuple(v for v in of_loops if v not in program.invars and v not in program.constvars)
@@ -197,24 +197,23 @@ def _kinds(*avals: Any) -> Program:
 
 
 @shared
-def _zeros(aval: Any) -> Program:
-    """x → bool[2, 1]: whether some element is not zero, twice."""
+def _is_nonzero(aval: Any) -> Program:
+    """x → bool[1, 1]: whether some element is not zero."""
 
-    def zeros(x: Any) -> list[Any]:
-        is_nonzero = x if x.dtype == jnp.bool_ else lax.ne(x, lax.full_like(x, 0))
-        some = lax.reshape(lax.reduce(is_nonzero, np.bool_(False), lax.bitwise_or, tuple(range(x.ndim))), (1, 1))
-        return [lax.concatenate([some, some], 0)]
+    def is_nonzero(x: Any) -> list[Any]:
+        each = x if x.dtype == jnp.bool_ else lax.ne(x, lax.full_like(x, 0))
+        return [lax.reshape(lax.reduce(each, np.bool_(False), lax.bitwise_or, tuple(range(x.ndim))), (1, 1))]
 
-    return trace_rule(zeros, [aval])
+    return trace_rule(is_nonzero, [aval])
 
 
 @shared
-def _side_by_side(*avals: Any) -> Program:
-    return trace_rule(lambda *each: [lax.concatenate([compat.varying_everywhere(p) for p in each], 1)], avals)
+def _twice(*avals: Any) -> Program:
+    row = lambda each: lax.concatenate([compat.varying_everywhere(p) for p in each], 1)
+    return trace_rule(lambda *each: [lax.concatenate([row(each)] * 2, 0)], avals)
 
 
-# --- watched values
-# ----------------------------------------------------------------------------------------------------
+# --- watched values ---------------------------------------------------------------------------------------------------
 
 
 def passes_on(operation: Operation) -> tuple[bool, ...]:

@@ -12,12 +12,12 @@ import jax
 import numpy as np
 
 from jaxviz.derivation import Derivation
-from jaxviz.features.flow.zeros import ZeroSearch
+from jaxviz.features.flow.zeros import ZeroSearch, is_same
 from jaxviz.features.nans.capture import CompiledRun, RecordedRun, on_host
 from jaxviz.higher_order import is_call, of
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.syntax import Equation, Program
-from jaxviz.transforms.driver import partition, with_results
+from jaxviz.transforms.driver import with_results
 from jaxviz.transforms.flags import flag_program
 from jaxviz.transforms.inline import inlined_where
 
@@ -103,10 +103,11 @@ class GradientRun:
         backward = self.derivation.backward
         program = with_results(backward, [backward.outvars[reached.index(k)] for k in self.zero])
         program = inlined_where(program, _is_plain_call)
-        flagged = flag_program(program, "zeros")
+        asked = {a for e in program.equations if not is_same(e) for a in e.invars}
+        flagged = flag_program(program, "zeros", only=asked.difference(program.invars))
         inputs = [*self._residuals, *self._cotangents]
-        outs = self.compiled.once(as_function(flagged.program))(*inputs)
-        _, flags = partition(outs, len(program.outvars))
+        flags_alone = with_results(flagged.program, flagged.program.outvars[len(program.outvars) :])
+        flags = self.compiled.once(as_function(flags_alone))(*inputs)
         return ZeroSearch(
             RecordedRun(program, inputs, jit=self.compiled.once), self._n_residuals, flagged.watches, flags
         )

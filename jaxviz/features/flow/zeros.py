@@ -12,7 +12,7 @@ from jaxviz.analysis.walk import place_of
 from jaxviz.features.nans.capture import RecordedRun
 from jaxviz.features.nans.search import ProgramLevel, Steps
 from jaxviz.higher_order import Body, bodies, carried, is_choice, is_loop, of
-from jaxviz.ir.primitives import keeps_numbers
+from jaxviz.ir.primitives import keeps_numbers, plain
 from jaxviz.ir.syntax import Atom, Equation, Literal, Var
 from jaxviz.transforms.flags import NONZERO, FlaggedValues, flag_rules
 from jaxviz.transforms.transpose import linear_variables
@@ -160,7 +160,7 @@ class ZeroSearch:
                         under_way.append((inner, a))
                 continue
             cotangents = [k for k, a in enumerate(e.invars) if a in self.linear(level)]
-            alive = [k for k in cotangents if self.ever(level, e.invars[k])]
+            alive = [k for k in cotangents if not is_same(e) and self.ever(level, e.invars[k])]
             if alive:
                 found.append(Death(level, e, alive[0]))
             elif not cotangents:
@@ -212,6 +212,11 @@ class ZeroSearch:
             if outer is None:
                 return level, value, None
             level, value = outer
+
+
+def is_same(e: Equation) -> bool:
+    """Whether its result is zero just where its only operand is."""
+    return keeps_numbers(e) and len(e.invars) == 1 and plain(e.primitive.name).same != "rounded"
 
 
 def _body(level: ProgramLevel) -> Body:
