@@ -7,8 +7,9 @@ depends on has an operand with a parameter's tangent, and no result with it, the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
+from operator import or_
 from typing import Literal
 
 from jaxviz.derivation import Derivation
@@ -16,8 +17,9 @@ from jaxviz.higher_order import bodies, is_loop, of
 from jaxviz.higher_order.custom_vjp import is_backward_rule
 from jaxviz.ir import compat
 from jaxviz.ir.primitives import plain
+from jaxviz.ir.sharing import SharedTable
 from jaxviz.ir.syntax import Atom, Equation, Operation, Program
-from jaxviz.transforms.dce import dce_program
+from jaxviz.transforms.dce import live_equations
 from jaxviz.transforms.linearize import linearize_rules
 from jaxviz.transforms.transpose import linear_variables, transpose_rules
 
@@ -70,13 +72,13 @@ class _Inside:
 
     Args:
       results: the bits of the results.
-      after: those of the inputs afterwards: a reference may have been written to.
+      after: those of its references afterwards, by their place among the inputs: they may have been written to.
       stops, carriers: of its own equations.
       calls: those of its equations whose programs are walked through, with the bits of the inputs of each.
     """
 
     results: list[int] = field(default_factory=list)
-    after: list[int] = field(default_factory=list)
+    after: dict[int, int] = field(default_factory=dict)
     stops: list[tuple[Equation, int, int]] = field(default_factory=list)
     carriers: list[tuple[Equation, int]] = field(default_factory=list)
     calls: list[tuple[Equation, _Inside, list[int]]] = field(default_factory=list)
@@ -91,16 +93,15 @@ class Reach:
 
     def __init__(self, derivation: Derivation):
         primal, nonzeros = derivation.primal, derivation.nonzeros
-        n = derivation.n_results or len(primal.outvars)
-        used = [k < n for k in range(len(primal.outvars))]
-        live, kept = dce_program(primal, used, keep_inputs=[False] * len(primal.invars))
-        self.read = sum(1 << k for k, is_kept in enumerate(kept) if is_kept)
+        results = primal.outvars[: derivation.n_results or None]
+        live: set[Atom] = set(results)
+        equations = tuple(live_equations(primal.equations, live, made_smaller=True))
+        self.read = sum(1 << k for k, v in enumerate(primal.invars) if v in live)
         """The inputs that the results depend on in any way, as bits."""
-        self._ins = [1 << k if nonzeros[k] else 0 for k, is_kept in enumerate(kept) if is_kept]
-        self._passes: dict[tuple[Operation, tuple[bool, ...]], tuple[tuple[int, ...], ...]] = {}
+        self._ins = [1 << k if nonzero else 0 for k, nonzero in enumerate(nonzeros)]
         self._walked: dict[tuple[Program, tuple[bool, ...]], _Inside] = {}
-        self._whole = self._inside(live, [b != 0 for b in self._ins])
-        self.reached = _union(_moved(b, self._ins) for b in self._whole.results)
+        self._whole = self._run(replace(primal, equations=equations, outvars=results), self._ins)
+        self.reached = _union(self._whole.results)
         """The differentiated inputs that the derivative reaches, as bits."""
 
     @cached_property
@@ -134,62 +135,70 @@ class Reach:
         inside = _Inside()
         for e in program.equations:
             bits = [env.get(a, 0) for a in e.invars]
-            if not any(bits):
+            every = _union(bits)
+            if not every:
                 continue
             is_opened = _is_opened(e)
-            outs = self._nested(e, bits, env, inside) if is_opened else self._plain(e, bits, env)
+            outs = self._nested(e, bits, env, inside) if is_opened else _plain(e, bits, every, env)
             reached = 0
-            for v, b in zip(e.outvars, outs, strict=True):
-                if b and v in read:
-                    env[v] = b
-                    reached |= b
+            if outs is None:
+                for v in e.outvars:
+                    if v in read:
+                        env[v] = reached = every
+            else:
+                for v, b in zip(e.outvars, outs, strict=True):
+                    if b and v in read:
+                        env[v] = b
+                        reached |= b
             if is_opened or not e.outvars:
                 continue
             if reached:
                 inside.carriers.append((e, reached))
-            for k, b in enumerate(bits):
-                if b & ~reached and not compat.is_ref(e.invars[k].aval):
-                    inside.stops.append((e, k, b & ~reached))
+            if reached != every:
+                for k, b in enumerate(bits):
+                    if b & ~reached and not compat.is_ref(e.invars[k].aval):
+                        inside.stops.append((e, k, b & ~reached))
         inside.results = [env.get(a, 0) for a in program.outvars]
-        inside.after = [env.get(v, 0) for v in program.invars]
+        if program.effects:
+            inside.after = {k: env.get(v, 0) for k, v in enumerate(program.invars) if compat.is_ref(v.aval)}
         return inside
-
-    def _plain(self, e: Equation, bits: Sequence[int], env: dict[Atom, int]) -> list[int]:
-        if e.effects and any(compat.is_ref(a.aval) for a in e.invars):
-            every = _union(bits)
-            env.update((a, every) for a in e.invars if compat.is_ref(a.aval))
-            return [every if _may_vary(a) else 0 for a in e.operation.out_avals]
-        key = e.operation, tuple([b != 0 for b in bits])
-        passes = self._passes.get(key)
-        if passes is None:
-            passes = self._passes[key] = passed_on(*key)
-        if len(passes) == 1 and len(passes[0]) == 1:  # nearly always
-            return [bits[passes[0][0]]]
-        return [_union(bits[k] for k in operands) for operands in passes]
 
     def _nested(self, e: Equation, bits: list[int], env: dict[Atom, int], inside: _Inside) -> list[int]:
         outs = [0] * len(e.outvars)
-        n_before, n_carry = of(e).carry(e.operation)
         for body in bodies(e):
             if not body.has_results:
                 continue
             ins = [bits[i] for i in body.operands]
             while True:
                 within = self._inside(body.program, [b != 0 for b in ins])
-                results, after = ([_moved(b, ins) for b in group] for group in (within.results, within.after))
-                grown = list(after)
+                results = [_moved(b, ins) for b in within.results]
+                after = {k: _moved(b, ins) for k, b in within.after.items()}
+                if not is_loop(e):
+                    break
+                grown = [after.get(k, b) for k, b in enumerate(ins)]
+                n_before, n_carry = of(e).carry(e.operation)
                 for k in range(n_carry):
                     grown[n_before + k] |= results[k]
-                if grown == ins or not is_loop(e):
+                if grown == ins:
                     break
                 ins = grown  # until the carry has the bits of every iteration
             inside.calls.append((e, within, ins))
             for k, b in enumerate(results[: len(outs)]):
                 outs[k] |= b
-            for i, b, v in zip(body.operands, after, body.program.invars, strict=True):
-                if b and compat.is_ref(v.aval):
-                    env[e.invars[i]] = env.get(e.invars[i], 0) | b
+            for k, b in after.items():
+                ref = e.invars[body.operands[k]]
+                env[ref] = env.get(ref, 0) | b
         return outs
+
+
+def _plain(e: Equation, bits: Sequence[int], every: int, env: dict[Atom, int]) -> list[int] | None:
+    """The bits of the results of an equation; None if each has all that its operands have, as nearly always."""
+    operation = e.operation
+    if operation.effects and any(compat.is_ref(a.aval) for a in e.invars):
+        env.update((a, every) for a in e.invars if compat.is_ref(a.aval))
+        return [every if _may_vary(a) else 0 for a in operation.out_avals]
+    passes = passed_on(operation, tuple(map(bool, bits)))
+    return [_union(bits[k] for k in operands) for operands in passes] if passes else None
 
 
 def _walk(
@@ -202,10 +211,7 @@ def _walk(
 
 
 def _union(sets: Iterable[int]) -> int:
-    every = 0
-    for bits in sets:
-        every |= bits
-    return every
+    return reduce(or_, sets, 0)
 
 
 def _moved(bits: int, ins: Sequence[int]) -> int:
@@ -229,14 +235,18 @@ def _may_vary(aval: object) -> bool:
 
 
 def passed_on(operation: Operation, nonzeros: tuple[bool, ...]) -> tuple[tuple[int, ...], ...]:
-    """For each result of an operation the operands whose tangents its tangent depends on.
+    """For each result of an operation the operands whose tangents its tangent depends on; () if each depends on all
+    of them.
 
     Args:
       operation: without programs that are opened.
       nonzeros: which operands have a tangent.
     """
+    key = operation, nonzeros
+    if (known := _PASSED_ON.get(key)) is not None:
+        return known
     rule = linearize_rules(operation, nonzeros)
-    having = [k for k, nonzero in enumerate(nonzeros) if nonzero]
+    having = tuple([k for k, nonzero in enumerate(nonzeros) if nonzero])
     linear = rule.linear.program
     tangents = linear.invars[len(linear.invars) - len(having) :]
     depends: list[tuple[int, ...]] = []
@@ -245,7 +255,12 @@ def passed_on(operation: Operation, nonzeros: tuple[bool, ...]) -> tuple[tuple[i
     for nonzero in rule.nonzeros_out:
         result = next(results) if nonzero else None
         depends.append(tuple([k for k, found in zip(having, of_each, strict=True) if result in found]))
-    return tuple(depends)
+    passes = () if all(operands == having for operands in depends) else tuple(depends)
+    # What passes a user's rule may depend on what was transposed before.
+    return passes if operation.has_user_data else _PASSED_ON.keep(key, passes)
+
+
+_PASSED_ON: SharedTable[tuple[tuple[int, ...], ...]] = SharedTable(8192)
 
 
 def _reached_from(linear: Program, tangent: Atom) -> set[Atom]:
