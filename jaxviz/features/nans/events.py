@@ -17,7 +17,7 @@ from jaxviz.features.nans.advice import ALIASES
 from jaxviz.features.nans.capture import kinds_of
 from jaxviz.features.nans.causes import SINGLE, Case, Operand, cause_of, is_slope, operand
 from jaxviz.features.nans.report import Devices, Event, Iteration, Passed
-from jaxviz.features.nans.search import Birth, NanSearch, Place, ProgramLevel, Values, computed_by
+from jaxviz.features.nans.search import Birth, NanSearch, Place, ProgramLevel, Steps, Values, computed_by
 from jaxviz.higher_order import is_scan, of
 from jaxviz.ir import compat
 from jaxviz.ir.expressions import expression_at, shortened_expression
@@ -277,13 +277,18 @@ def chain_of(birth: Birth) -> list[tuple[Passed, ProgramLevel, Atom]]:
     return lines
 
 
-def with_values(chain: Sequence[tuple[Passed, ProgramLevel, Atom]], values: Sequence[Any]) -> tuple[Passed, ...]:
-    """The lines with their values in the first step in which they are not finite; None if unknown."""
-    operands = (None if x is None else operand(x, first_bad(x, INFINITE)) for x in values)
-    # A value that is finite here came from another step than the one in which it passed.
-    return tuple(
-        p if o is None or o.is_finite else replace(p, value=o) for (p, _, _), o in zip(chain, operands, strict=True)
-    )
+def with_values(
+    chain: Sequence[tuple[Passed, ProgramLevel, Atom]], steps: Sequence[Steps], values: Sequence[Any],
+    addresses: SearchAddresses,
+) -> tuple[Passed, ...]:  # fmt: skip
+    """The lines with their values, in the first steps in which these are not finite, and addresses; None if unknown."""
+    lines = []
+    for (p, level, v), at, x in zip(chain, steps, values, strict=True):
+        o = None if x is None else operand(x, first_bad(x, INFINITE))
+        # A value that is finite here came from another step than the one in which it passed.
+        is_seen = o is not None and not o.is_finite
+        lines.append(replace(p, value=o, address=addresses.of(level, v, at)) if is_seen else p)
+    return tuple(lines)
 
 
 def harmless_in(search: NanSearch, bad: Sequence[int]) -> tuple[Passed, ...]:

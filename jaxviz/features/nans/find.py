@@ -232,7 +232,8 @@ def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
     requests: dict[Place, list[Atom]] = operands_and_results(births)
     for place, (_, _, v) in zip(places, way, strict=True):
         requests.setdefault(place, []).append(v)
-    addressed = AddressedWay.of(search, first, subject.called.addresses)
+    addresses = subject.called.addresses
+    addressed = AddressedWay.of(search, first, addresses)
     for place, v in addressed.values:
         requests.setdefault(place, []).append(v)
     values = search.values(requests)
@@ -242,9 +243,9 @@ def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
     if born is not None and became is not None and (born.made == "NaN" or born.equation_is(became)):
         became = None
     sources = () if first.equations else (_source_text(subject, first),)
-    chain = with_values(way, [values[place][v] for place, (_, _, v) in zip(places, way, strict=True)])
-    address = addressed.first(values, subject.called.addresses)
-    return NanReport(subject.function, (), born, sources, became, chain, address=address)
+    passed = [values[place][v] for place, (_, _, v) in zip(places, way, strict=True)]
+    chain = with_values(way, [steps for _, steps in places], passed, addresses)
+    return NanReport(subject.function, (), born, sources, became, chain, address=addressed.first(values, addresses))
 
 
 def _argument_to_blame(subject: _Subject, search: NanSearch, shown: Sequence[int], bad: Sequence[int]) -> Birth | None:
@@ -529,7 +530,7 @@ def _find_by_stepping(subject: _Subject) -> NanReport | None:
     born = described(birth, birth.equations[0], ins, outs, None, _may_hide(subject, results), subject.called)
     computed: dict[Atom, Any] = dict(zip(birth.equations[0].outvars, outs, strict=True))
     way = chain_of(birth)
-    chain = with_values(way, [computed.get(v) for _, _, v in way])
+    chain = with_values(way, [birth.steps] * len(way), [computed.get(v) for _, _, v in way], subject.called.addresses)
     return NanReport(subject.function, names, born, (), None, chain, note=note, address=born.address)
 
 

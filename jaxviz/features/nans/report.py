@@ -167,6 +167,7 @@ class Passed:
       phase: 'forward' or 'backward'.
       decides: for a value that reaches no result, what a comparison with it decides, such as a loop's end.
       value: the result of the last operation, in the first iteration in which it is not finite; None if unknown.
+      address: of that value, in that iteration; None if it has none.
     """
 
     location: Location | None
@@ -174,6 +175,7 @@ class Passed:
     phase: str
     decides: str = ""
     value: Operand | None = None
+    address: Address | None = None
 
     @property
     def place(self) -> str:
@@ -288,9 +290,9 @@ class NanReport(Report, schema="find_nan"):
             yield Table(("", "value"), list(_values(event)), "<<", caption)
             yield from self._explanation(event)
         heads = ("line", "source", "operations", "pass")
-        ways = [(*_cells(p), "" if p.value is None else str(p.value)) for p in self.chain]
+        ways = [(*_cells(p), *("" if x is None else str(x) for x in (p.value, p.address))) for p in self.chain]
         if ways:
-            yield Table((*heads, "value"), ways, "<<<<<", "from there")
+            yield Table((*heads, "value", "address"), ways, "<<<<<<", "from there")
         for title, passed in self._harmless():
             yield Table((*heads, "decides"), [(*_cells(p), p.decides) for p in passed], "<<<<<", title)
         yield self.unsearched
@@ -389,4 +391,7 @@ def _line(p: Passed) -> str:
     decides = f"; {p.decides}" if p.decides else ""
     text = source_line(p.location)
     written = f" `{fitted(text, _SOURCE)}`" if text else ""
-    return f"{p.place}{written}: {', '.join(p.operations)}, {p.phase}{decides}"
+    # A text that the line of source has need not be repeated.
+    is_read = p.address is None or (repr(p.address) == f"at({p.address.text!r})" and p.address.text in text)
+    address = "" if is_read else f", {p.address!r}"
+    return f"{p.place}{written}: {', '.join(p.operations)}, {p.phase}{address}{decides}"

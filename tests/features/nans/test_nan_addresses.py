@@ -145,3 +145,160 @@ def test_certain_values_alone_are_asked_about():
     assert jaxviz.find_nan(f, jnp.float32(2.5)) is None
     found = jaxviz.find_nan(f, jnp.float32(jnp.inf))
     assert found.results == ("the result['a']",)
+
+
+def with_a_cond(x):
+    def inside(y):
+        low = y - 2.0
+        return jnp.log(low)
+
+    chosen = lax.cond(x[0] > 0, inside, jnp.sin, x)
+    moved = chosen + 1.0
+    return jnp.sum(moved)
+
+
+def with_jit(x):
+    @jax.jit
+    def inner(y):
+        r = jnp.sqrt(y)
+        s = r * 2.0
+        return s
+
+    a = inner(x)
+    b = a @ a
+    return b
+
+
+def nested_scans(x):
+    def outer(h, v):
+        def inner(g, w):
+            t = g - w
+            return jnp.sqrt(t), t
+
+        k = lax.scan(inner, h, v)[0]
+        m = k + 0.5
+        return m, None
+
+    last = lax.scan(outer, x, jnp.array([[0.5, 0.1], [0.1, 2.0], [0.1, 0.1]]))[0]
+    return last * 2.0
+
+
+def in_while(x):
+    def body(c):
+        i, h = c
+        h = jnp.log(h)
+        k = h * 1.5
+        return i + 1, k
+
+    end = lax.while_loop(lambda c: c[0] < 4, body, (0, x))[1]
+    return end + 0.0
+
+
+def through_a_scan(x):
+    """Backward, through layers that are recomputed."""
+
+    @jax.checkpoint
+    def layer(h, w):
+        q = h * w
+        s = jnp.sin(q)
+        return s * s, None
+
+    h, _ = lax.scan(layer, x * 1.0, jnp.arange(1.0, 4.0))
+    return jnp.sum(jnp.sqrt(h))
+
+
+def through_nested_scans(x):
+    def outer(h, v):
+        g = h * v
+        k = lax.scan(lambda c, w: (jnp.sin(c) * w, None), g, jnp.arange(1.0, 3.0))[0]
+        return k * v, None
+
+    last = lax.scan(outer, x, jnp.arange(1.0, 4.0))[0]
+    return jnp.sum(jnp.sqrt(last))
+
+
+def of_layers(x):
+    def layer(h, w):
+        u = h * w
+        return jnp.log(u)
+
+    for w in (1.0, 2.0, 3.0):
+        x = layer(x, w)
+    return jnp.sum(x)
+
+
+def at(text, iteration=None, phase="forward"):
+    return repr(jaxviz.at(text, iteration=iteration, phase=phase))
+
+
+SCANNED = "lax.scan(outer, x, jnp.array([[0.5, 0.1], [0.1, 2.0], [0.1, 0.1]]))"
+INNER = "lax.scan(lambda c, w: (jnp.sin(c) * w, None), g, jnp.arange(1.0, 3.0))"
+CHAINS = {
+    plain: (CASES[plain][0], [at("jnp.sum(logs * 2.0)")]),
+    with_jit: (jnp.array([1.0, -1.0]), [at("b")]),
+    with_a_cond: (jnp.array([3.0, 1.0]), [at("jnp.log(low)"), at("chosen"), at("jnp.sum(moved)")]),
+    nested_scans: (
+        jnp.float32(2.0),
+        [at("jnp.sqrt(t)", 1), at("lax.scan(inner, h, v)", 1), at("m", 1), at(SCANNED), at("last * 2.0")],
+    ),
+    from_the_last: (
+        CASES[from_the_last][0],
+        [at("jnp.sqrt(a)", 0), at("jnp.sum(lax.scan(body, x, jnp.array([9.0, 1.0, 1.0]), reverse=True)[1])")],
+    ),
+    recomputed: (
+        CASES[recomputed][0],
+        [at("jnp.sin(r) * 3.0", 2), at("jnp.sum(lax.scan(layer, x, jnp.arange(3.0))[0])")],
+    ),
+    of_layers: (jnp.array([3.0, 1.0]), [at("jnp.sum(x)")]),
+    called_twice: (CASES[called_twice][0], [at("1.0 / z #2"), at("jnp.sum(inverse(inverse(x)))")]),
+    backward: (CASES[backward][0], [None, None]),
+    through_a_scan: (jnp.array([0.0, 1.0]), [None, at("h #1", phase="cotangent"), None, None]),
+    through_nested_scans: (
+        jnp.array([0.0, 1.0]),
+        [
+            None,
+            at("lax.scan(outer, x, jnp.arange(1.0, 4.0))", None, "cotangent"),
+            at(INNER, 2, "cotangent"),
+            None,
+            at("g", 2, "cotangent"),
+            None,
+            None,
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("f", CHAINS)
+def test_the_addresses_of_a_way_mean_its_values(f):
+    x, written = CHAINS[f]
+    chain = jaxviz.find_nan(f, x).chain
+    assert [p.address and repr(p.address) for p in chain] == written
+    for p in chain:
+        if p.address is not None:
+            (seen,) = jaxviz.capture(f, p.address)(x)[1].values()
+            # Of nested loops, the address has the iteration of the inner one.
+            there = seen if f is not nested_scans or seen.ndim == 0 else seen[~np.isfinite(seen)][:1]
+            assert (np.isnan(there).sum(), np.isinf(there).sum()) == (p.value.n_nan, p.value.n_inf)
+            of_later = f in (from_the_last, nested_scans) or p.address.phase == "cotangent"
+            for i in () if of_later else range(p.address.iteration or 0):
+                (earlier,) = jaxviz.capture(f, jaxviz.at(p.address.text, iteration=i))(x)[1].values()
+                assert np.isfinite(earlier).all()
+
+
+def test_the_way_through_a_while_loop_leads_a_run_of_the_debugger():
+    """A capture has only the last iteration of one."""
+    *_, looped, end, last = jaxviz.find_nan(in_while, jnp.float32(3.0)).chain
+    assert [repr(p.address) for p in (looped, last)] == [at("k", 3), at("end + 0.0")]
+    stepper = jaxviz.step(in_while, jnp.float32(3.0)).run(at=looped.address)
+    assert all(not np.isfinite(stepper.machine.value(stepper.position, v)) for v in stepper.equation.outvars)
+    (seen,) = jaxviz.capture(in_while, end.address)(jnp.float32(3.0))[1].values()
+    assert np.isnan(seen)
+
+
+def test_a_way_says_an_address_that_its_lines_do_not():
+    text = " ".join(str(jaxviz.find_nan(with_a_cond, CHAINS[with_a_cond][0])).split())
+    assert "`return jnp.log(low)`: log, forward test_nan" in text
+    text = " ".join(str(found := jaxviz.find_nan(in_iteration_2, CASES[in_iteration_2][0])).split())
+    assert "`return a, jnp.log(a)`: log, forward, at('jnp.log(a)', iteration=2) test_nan" in text
+    assert found.to_dict()["chain"][0]["address"] == {"text": "jnp.log(a)", "iteration": 2, "phase": "forward"}
+    assert "jnp.log(a), in iteration 2" in found._repr_html_()
