@@ -172,7 +172,7 @@ BUDGETS = {
     "features/values": 3_160,
     "functions": 2_265,
     "higher_order": 3_955,
-    "ir": 3_895,
+    "ir": 3_935,
     "ir/compat": 4_365,
     "notebook": 1_170,
     "page": 1_155,

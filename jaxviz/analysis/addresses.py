@@ -111,8 +111,8 @@ def at(text: str, *, iteration: int | None = None, phase: Phase = "forward") -> 
 
         - an expression of the source, such as `softmax(q @ k.T)`. Spaces do not matter, a called function may be
           without its module (`jax.nn`), and keyword arguments may be left out;
-        - a call of a function of one's own, such as `encode(x)`, or `encode(x)[0]` of a tuple, as far as it is known
-          which value the call returns;
+        - a call of a function of one's own, such as `encode(x)`, `encode(x)[0]` of a tuple or `encode(x).loss` of an
+          object, as far as it is known which value the call returns;
         - a variable that is assigned, the name in `jax.ad_checkpoint.checkpoint_name` or in `jaxviz.probe`;
         - after a module, `out`: what it returns;
         - a line, such as `model.py:41`, or `line:41` of the function's own file: what it computes that others read;

@@ -1,8 +1,8 @@
 """Values as results of calls: `h` and `own(x, w)` mean what `own` returns in `h = own(x, w)`.
 
 JAX records a call only as a frame of what was computed in it. So a value is what the call returned if, of all that was
-computed in it, this one alone is read after it; or if it is named as one part of the tuple, list or dictionary that
-is returned.
+computed in it, this one alone is read after it, and the function returns what has its name; or if that is one part of
+the tuple, list, dictionary or object that is returned.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import takewhile
 from typing import Any
 
@@ -18,7 +18,7 @@ from jaxviz.analysis.calls import Frame, FunctionCall, begin, calls_of, calls_on
 from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.walk import own_location_of
 from jaxviz.ir import compat
-from jaxviz.ir.expressions import assigned_at, assigned_whole, expression_at, parts_returned
+from jaxviz.ir.expressions import assigned_at, assigned_whole, expression_at, returned_by
 from jaxviz.ir.origin import Location, location_at, owners
 from jaxviz.ir.syntax import Equation, Literal, Program, Var
 from jaxviz.report.tables import short_location
@@ -88,6 +88,7 @@ class _Returned:
         self._modules = _modules(self._calls, modules)
         self._results = self._read_outside(program)
         self._levels: dict[int, list[int]] = {}
+        self._ways = cache(returned_by)
 
     def levels(self, v: Var) -> list[int]:
         """The frames of a value in which the user's own code calls something that is also the user's, innermost
@@ -115,18 +116,19 @@ class _Returned:
             return None
         at = location_at(*stack[level])
         text, assigned = expression_at(at), assigned_at(at)
-        code, _ = stack[level + 1]
-        parts = parts_returned(code.co_filename, code.co_firstlineno) if level + 1 in self._own(v) else {}
-        if parts:
-            alike = [(part, w) for part, e in parts.items() for w in results if e in self._names(w, level + 1)]
-            own = [part for part, w in alike if w is v]
-            if len(own) != 1 or sum(part == own[0] for part, _ in alike) != 1:
-                return None
+        inside = self._own(v)[self._own(v).index(level) - 1]  # perhaps through a library, as by `jax.vmap`
+        ways = self._ways(stack[inside][0])
+        alike = {(part, w) for way in ways for part, e in way.items() for w in results if e in self._names(w, inside)}
+        own = [part for part, w in alike if w is v]
+        if len(own) != 1 or sum(part == own[0] for part, _ in alike) != 1 or not all(ways):
+            return None
+        if own[0] and inside == level + 1:
+            parts = next(way for way in ways if own[0] in way)
             place, whole = [*parts].index(own[0]), text and text + own[0]
             together = target_of(assigned, place, len(parts))
             alone = assigned + own[0] if assigned else assigned_whole(at, whole)
             text, assigned = whole, alone if together == assigned else together
-        elif len(results) != 1:
+        elif own[0] or len(results) != 1:
             return None
         if not text or "," in assigned:
             return None
@@ -139,9 +141,11 @@ class _Returned:
         equation, place = self.made[v]
         if level == self._own(v)[0]:
             e = self._equations[equation]
-            return variable_of(self._naming, e, self._path, place), expression_at(own_location_of(e, self._path))
-        by = self.by(v, level) if level in self._own(v) else None
-        return (by.assigned, by.text) if by is not None else ()
+            names = variable_of(self._naming, e, self._path, place), expression_at(own_location_of(e, self._path))
+        else:
+            by = self.by(v, level) if level in self._own(v) else None
+            names = (by.assigned, by.text) if by is not None else ("", "")
+        return tuple(filter(None, names))
 
     def _read_outside(self, program: Program) -> dict[FunctionCall, set[Var]]:
         """For each call the values computed in it that something after it reads."""

@@ -4,19 +4,23 @@ evaluated."""
 from __future__ import annotations
 
 import ast
+import builtins
+import dataclasses
 import io
 import itertools
 import linecache
+import os
 import re
+import sys
 import tokenize
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any
+from functools import cached_property, lru_cache, reduce
+from types import CodeType, ModuleType
 
-from jaxviz.ir.origin import Location
+from jaxviz.ir.origin import Location, is_cell
 
 _SHOWN: ContextVar[bool] = ContextVar("jaxviz_source", default=True)
 
@@ -130,19 +134,14 @@ def unpacked_name(function: Location, path: str) -> str:
     return _source(function.file).unpacked.get((function.line, path), path) if _SHOWN.get() else path
 
 
-def parts_returned(file: str, line: int) -> Mapping[str, str]:
-    """The expressions of the tuple, list or dictionary that a function returns, by `[0]` or `['h']`; none if it returns
-    something else, or in several places.
-
-    Args:
-      file, line: where its code begins, with its decorators.
-    """
-    source = _source(file)
-    parts = source.returned.get(line, ()) if _SHOWN.get() else ()
-    return {
-        f"[{key!r}]": source.text((e.lineno, e.col_offset, e.end_lineno or 0, e.end_col_offset or 0))
-        for key, e in parts
-    }
+def returned_by(code: CodeType) -> list[dict[str, str]]:
+    """What a function may return, for each place where it does: the expressions of the parts, by `[0]`, `['h']` or
+    `.loss`; of what is no tuple, list, dictionary or object, by '', the whole; none if its parts cannot be told."""
+    source = _source(code.co_filename)
+    found = source.returned.get((code.co_firstlineno, code.co_name), []) if _SHOWN.get() else []
+    text = lambda e: source.text((e.lineno, e.col_offset, e.end_lineno or 0, e.end_col_offset or 0)) if e else ""
+    # Of two functions that begin in one line, it is not known which it is.
+    return [{part: text(e) for part, e in _parts_of(way, code)} for way in found[0]] if len(found) == 1 else []
 
 
 def _key(location: Location) -> tuple[int, int, int, int]:
@@ -174,7 +173,7 @@ class _Source:
         return _unpacked(self.lines)
 
     @cached_property
-    def returned(self) -> dict[int, list[tuple[Any, ast.expr]]]:
+    def returned(self) -> dict[tuple[int, str], list[list[ast.expr]]]:
         return _returned(self.lines)
 
     def text(self, key: tuple[int, int, int, int]) -> str:
@@ -339,18 +338,62 @@ def _unpacked(lines: Sequence[str]) -> dict[tuple[int, str], str]:
     return names
 
 
-def _returned(lines: Sequence[str]) -> dict[int, list[tuple[Any, ast.expr]]]:
-    """The parts of the tuples, lists and dictionaries that functions of a file return, by the function's first line."""
-    found: dict[int, list[tuple[Any, ast.expr]]] = {}
+def _returned(lines: Sequence[str]) -> dict[tuple[int, str], list[list[ast.expr]]]:
+    """The expressions that functions of a file return, by the function's first line and its name."""
+    found: dict[tuple[int, str], list[list[ast.expr]]] = {}
     for function in ast.walk(_tree(lines)):
         if isinstance(function, ast.FunctionDef):
             start = min([function.lineno, *(d.lineno for d in function.decorator_list)])
-            match [n.value for n in _own_nodes(function) if isinstance(n, ast.Return)]:
-                case [ast.Tuple(elts=parts) | ast.List(elts=parts)]:
-                    found[start] = [*enumerate(parts)]
-                case [ast.Dict(keys=keys, values=values)] if all(isinstance(k, ast.Constant) for k in keys):
-                    found[start] = [(ast.literal_eval(k), e) for k, e in zip(keys, values, strict=True) if k]
+            values = [n.value for n in _own_nodes(function) if isinstance(n, ast.Return) and n.value]
+            found.setdefault((start, function.name), []).append([way for e in values for way in _ways(e)])
+        elif isinstance(function, ast.Lambda):
+            found.setdefault((function.lineno, "<lambda>"), []).append([*_ways(function.body)])
     return found
+
+
+def _ways(e: ast.expr) -> Iterator[ast.expr]:
+    """What an expression may be: `a` and `b` of `a if first else b`."""
+    if isinstance(e, ast.IfExp):
+        yield from (*_ways(e.body), *_ways(e.orelse))
+    else:
+        yield e
+
+
+def _parts_of(e: ast.expr, code: CodeType) -> list[tuple[str, ast.expr | None]]:
+    """The parts of what a function returns, see `returned_by`; None for a field that is not given."""
+    match e:
+        case ast.Tuple(elts=parts) | ast.List(elts=parts) if not any(isinstance(p, ast.Starred) for p in parts):
+            return [(f"[{i}]", part) for i, part in enumerate(parts)]
+        case ast.Dict(keys=keys, values=values) if all(isinstance(k, ast.Constant) for k in keys):
+            return [(f"[{ast.literal_eval(k)!r}]", v) for k, v in zip(keys, values, strict=True) if k]
+        case ast.Call(func=called, args=args, keywords=keywords) if (names := _fields_of(called, code)) is not None:
+            by_name = {k.arg or "**": k.value for k in keywords}
+            given = {**dict(zip(names, args, strict=False)), **by_name}
+            is_plain = not any(isinstance(a, ast.Starred) for a in args) and given.keys() <= {*names}
+            return [(f".{n}", given.get(n)) for n in names] if is_plain and len(args) <= len(names) else []
+    return [("", e)]
+
+
+def _fields_of(called: ast.expr, code: CodeType) -> Sequence[str] | None:
+    """The fields of a class that a function calls, in the order of its arguments; none if they cannot be told; None if
+    it is not known to be a class."""
+    root, *path = ast.unparse(called).split(".")
+    if root not in code.co_names or root in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
+        return None
+    file = os.path.abspath(code.co_filename)
+    modules = [vars(m) for m in [*sys.modules.values()] if isinstance(m, ModuleType)]
+    own = next((names for names in modules if names.get("__file__") == file), {})
+    names = vars(sys.modules["__main__"]) if is_cell(code.co_filename) else own
+    found = reduce(lambda x, name: getattr(x, name, None), path, names.get(root, vars(builtins).get(root)))
+    if not isinstance(found, type):
+        return None
+    if issubclass(found, tuple):
+        return [*vars(found).get("_fields", ())]
+    params = vars(found).get("__dataclass_params__")
+    if params is not None and params.init and not hasattr(found, "__post_init__"):
+        fields = dataclasses.fields(found)  # type: ignore[arg-type]
+        return [f.name for f in sorted(fields, key=lambda f: bool(f.kw_only)) if f.init]
+    return None if hasattr(found, "dtype") else ()  # `jnp.float32(x)` is an array
 
 
 def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:

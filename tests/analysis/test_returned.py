@@ -1,8 +1,11 @@
 """Calls of one's own functions as addresses: what they return, and what is not known to be that."""
 
+import dataclasses
 import functools
 import sys
+from collections import namedtuple
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -198,6 +201,193 @@ def test_a_call_inside_of_a_jitted_function_that_was_traced_before():
     assert [v.text for v in resolve(program, at("inner")).values] == ["jnp.tanh(x @ w)"]
     with pytest.raises(AddressError):
         resolve(program, at("outer"))
+
+
+class Out(NamedTuple):
+    logits: jax.Array
+    loss: jax.Array
+    aux: int = 0
+
+
+Old = namedtuple("Old", "a b")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class State:
+    step: int = dataclasses.field(metadata={"static": True}, kw_only=True)
+    h: jax.Array
+    c: jax.Array
+
+
+@dataclasses.dataclass
+class Scaled:
+    h: jax.Array
+
+    def __post_init__(self):
+        self.h = self.h * 2
+
+
+class Box:
+    """An object of any other class."""
+
+    def __init__(self, x):
+        self.held = jnp.sin(x)
+        self.other = x
+
+
+def by_place(x):
+    low = jnp.sin(x)
+    return Out(low, jnp.cos(x))
+
+
+def by_name(x):
+    return Out(loss=jnp.cos(x), logits=jnp.sin(x))
+
+
+def old(x):
+    return Old(a=jnp.sin(x), b=x)
+
+
+def registered(x):
+    return State(jnp.sin(x), step=1, c=jnp.cos(x))
+
+
+def wrapping(x):
+    made = by_place(x)
+    return made
+
+
+def repeating(x):
+    return by_place(x)
+
+
+def swapping(x):
+    logits, loss, _ = by_name(x)
+    return Out(loss, logits)
+
+
+def in_post_init(x):
+    return Scaled(jnp.sin(x))
+
+
+def boxed(x):
+    return Box(x)
+
+
+def by_replacing(x):
+    return by_place(x)._replace(loss=x)
+
+
+def in_either(x, first=True):
+    if first:
+        return Out(jnp.sin(x), x)
+    return jnp.cos(x)
+
+
+def in_both(x, first=True):
+    low = jnp.sin(x)
+    return Out(low, x) if first else low
+
+
+def starred(x):
+    return (*[x, x], jnp.sin(x))
+
+
+def in_dict(x):
+    return dict(h=jnp.sin(x))  # noqa: C408
+
+
+def boxed_or_not(x, first=True):
+    low = jnp.sin(x)
+    return dict(h=low) if first else low  # noqa: C408
+
+
+def in_local_class(x):
+    class Local(NamedTuple):
+        h: jax.Array
+
+    return Local(jnp.sin(x))
+
+
+def two_alternatives(x, first=True):
+    return jnp.sin(x) if first else jnp.cos(x)
+
+
+def converted(x):
+    return jnp.float16(jnp.sin(x))
+
+
+TWO = (lambda x: (jnp.sin(x), x), lambda x: jnp.sin(x))
+FIELDS = (
+    "by_place(x).logits",
+    "by_place(x).loss",
+    "by_name(x).logits",
+    "by_name(x).loss",
+    "old(x).a",
+    "registered(x).h",
+    "registered(x).c",
+    "swapping(x).logits",
+    "swapping(x).loss",
+    "two_alternatives(x)",
+    "in_either(x).logits",
+    "converted(x)",
+)
+NOT_TOLD = (
+    "wrapping(x).logits",
+    "repeating(x).loss",
+    "in_post_init(x).h",
+    "boxed(x).held",
+    "Box(x).held",
+    "by_replacing(x).logits",
+    "in_both(x).logits",
+    "starred(x)[2]",
+    "in_dict(x)['h']",
+    "in_local_class(x).h",
+    "boxed_or_not(x)['h']",
+    "TWO[0](x)[0]",
+    "jax.vmap(by_place)(x).logits",
+)
+
+
+def reading(text, folder):
+    """Functions that read only this part of what a call returns, at once and from a variable."""
+    names, file = dict(globals()), folder / "reading.py"
+    call, part = called(text)
+    source = f"""
+def read(x):
+    return jnp.sum({text} * 2.0)
+
+
+def held(x):
+    out = {call}
+    return jnp.sum(out{part} * 2.0)
+"""
+    file.write_text(source)
+    exec(compile(source, str(file), "exec"), names)
+    return names["read"], names["held"]
+
+
+def called(text):
+    end = text.rindex(")") + 1
+    return text[:end], text[end:]
+
+
+@pytest.mark.parametrize("text", FIELDS)
+def test_one_array_of_an_object_has_the_name_of_its_field(text, tmp_path):
+    (read, held), (call, part) = reading(text, tmp_path), called(text)
+    for fun, name in ((read, text), (held, text), (held, f"out{part}")):
+        (seen,) = jaxviz.capture(fun, name)(X)[1].values()
+        assert jnp.array_equal(seen, eval(text, {**globals(), "x": X}))
+        if part:
+            assert [matching(jaxviz.trace(fun)(X), whole) for whole in (call, "out")] == [[], []]
+
+
+@pytest.mark.parametrize("text", NOT_TOLD)
+def test_a_part_that_cannot_be_told_has_no_name(text, tmp_path):
+    for fun in reading(text, tmp_path):
+        names = (text, called(text)[0], "out", f"out{called(text)[1]}")
+        assert [matching(jaxviz.trace(fun)(X), name) for name in names] == [[]] * 4
 
 
 WITH_CALLS = ("transformer, unrolled", "GNN")
