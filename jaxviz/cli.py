@@ -134,6 +134,8 @@ def _elsewhere() -> None:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        if any(c.reads and message.endswith(c.reads) for c in COMMANDS.values()):
+            message += "; the file to compare with is given by --against"
         complain(f"{self.prog}: {message}\n  `{self.prog} --help` lists the options")
         raise SystemExit(_USAGE_ERROR)
 

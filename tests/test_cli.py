@@ -194,4 +194,16 @@ def test_two_recorded_runs_are_compared(tmp_path, capsys, monkeypatch):
     said = " ".join(capsys.readouterr().out.split())
     assert "`a.jaxviz` and `b.jaxviz` part before they run: the argument `a` is another" in said
     assert main(["divergence", "b.jaxviz", "--against", "float64"]) == 2
-    assert main(["divergence", "b.jaxviz", "--against", "c.jaxviz"]) == 2
+    for given, said in (
+        (["b.jaxviz", "--against", "c.jaxviz"], "there is no file c.jaxviz; its folder has a.jaxviz, b.jaxviz; "),
+        (["c.jaxviz", "--against", "b.jaxviz"], "there is no file c.jaxviz; its folder has a.jaxviz, b.jaxviz; "),
+        (["b.jaxviz", "--against", "d/c.jaxviz"], "there is no file d/c.jaxviz, and no folder d; "),
+        (["b.jaxviz", "--against", "float46"], "or a file that --save wrote; got float46"),
+        (["b.jaxviz", "a.jaxviz"], "a.jaxviz; the file to compare with is given by --against"),
+    ):
+        capsys.readouterr()
+        assert main(["divergence", *given]) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert "Errno" not in error
+        assert ("jaxviz.record(f, *args).save(path) writes such files" in error) == ("there is no file" in error)

@@ -153,7 +153,7 @@ def test_each_primitive_that_is_opened_is_in_the_table_of_programs():
 
 
 BUDGETS = {
-    ".": 1_280,
+    ".": 1_282,
     "analysis": 6_560,
     "environments": 1_600,
     "features": 440,
@@ -169,14 +169,14 @@ BUDGETS = {
     "features/probes": 1_240,
     "features/remat": 9_365,
     "features/residuals": 2_000,
-    "features/values": 3_160,
+    "features/values": 3_163,
     "functions": 2_265,
     "higher_order": 3_955,
     "ir": 3_935,
     "ir/compat": 4_365,
     "notebook": 1_170,
     "page": 1_155,
-    "report": 2_715,
+    "report": 2_725,
     "runtime": 1_730,
     "teach": 5_300,
     "transforms": 3_455,

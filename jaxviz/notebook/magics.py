@@ -58,6 +58,9 @@ class JaxvizMagics(Magics):
         what = f"reading {text.strip().splitlines()[-1] if text.strip() else 'the call'}"
         try:
             command.check(options)
+            if command.reads and command.reads in text and "(" not in text:
+                files = f"'a{command.reads}', 'b{command.reads}'"
+                raise CallError(f"a magic takes calls; two files are compared by jaxviz.{command.name}({files})")
             before, parsed = parse_calls(text, command.calls_with(options), place)
             namespace = self._namespace()
             if before.body:

@@ -39,7 +39,7 @@ from jaxviz.features.residuals.residual_set import ResidualSet, residuals
 from jaxviz.features.values.divergence import AGAINST, Divergence, compare_records, divergence
 from jaxviz.features.values.growth import Growth, growth
 from jaxviz.features.values.recording import record
-from jaxviz.features.values.records import RECORDS, RunRecord
+from jaxviz.features.values.records import RECORDS, RunRecord, load_records
 from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.ir.trace import trace
@@ -122,7 +122,7 @@ class Request:
         try:
             before = CompiledMemory.load(path) if path else None
         except (OSError, ValueError) as error:
-            raise CallError(f"--against: {error}") from None
+            raise CallError(str(error)) from None
         report = compiled_memory(self.under_policy())
         if self.options.save:
             self.note(f"wrote {report.save(self.options.save)}")
@@ -208,16 +208,20 @@ class Request:
         if save:
             self.note(f"wrote {self.recorded().save(save)}")
             return self.recorded()
-        if against is None:
-            raise CallError(f"give what to compare with: --against {', '.join(AGAINST)}, or a file that --save wrote")
+        if against is None or not (against in AGAINST or against.endswith(RECORDS) or Path(against).exists()):
+            got = f"; got {against}" if against else ""
+            ways = ", ".join(AGAINST)
+            raise CallError(f"give what to compare with: --against {ways}, or a file that --save wrote{got}")
         if against in AGAINST and self._recorded_in:
             raise CallError(f"--against {against} runs the function; give it in place of {self._recorded_in}")
         if against in AGAINST:
             return divergence(call.fun, *call.args, against=against, **call.kwargs)
-        try:
-            return divergence(against, self._recorded_in or self.recorded())
-        except (OSError, ValueError) as error:
-            raise CallError(f"--against: {error}") from None
+        for path in filter(None, (self._recorded_in, against)):
+            try:
+                load_records(path)
+            except (OSError, ValueError) as error:
+                raise CallError(str(error)) from None
+        return divergence(against, self._recorded_in or self.recorded())
 
     @property
     def _recorded_in(self) -> str:

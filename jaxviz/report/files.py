@@ -1,4 +1,4 @@
-"""Writes files."""
+"""Writes files, and says what to do about one that is not there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import shutil
 import threading
 from pathlib import Path
+
+from jaxviz.report.tables import listed
 
 
 def write_file(path: str | os.PathLike[str], content: str | bytes) -> Path:
@@ -26,6 +28,15 @@ def write_file(path: str | os.PathLike[str], content: str | bytes) -> Path:
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None
     return path
+
+
+def no_such_file(path: str | os.PathLike[str], written_by: str) -> FileNotFoundError:
+    """The error of a file that is to be read: it lists files with such an ending in the folder, and what writes one."""
+    folder, ending = Path(path).parent, Path(path).suffix
+    if not folder.is_dir():
+        return FileNotFoundError(f"there is no file {path}, and no folder {folder}; {written_by}")
+    near = listed(sorted(p.name for p in folder.glob(f"*{ending}")), 6) if ending else ""
+    return FileNotFoundError(f"there is no file {path}{f'; its folder has {near}' if near else ''}; {written_by}")
 
 
 def _can_be_replaced(path: Path) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from jaxviz.ir.origin import Location
 from jaxviz.report.data import Data
-from jaxviz.report.files import write_file
+from jaxviz.report.files import no_such_file, write_file
 from jaxviz.report.tables import printable
 
 T = TypeVar("T")
@@ -55,6 +55,8 @@ class Format:
         name = os.fspath(path)
         try:
             read = json.loads(Path(path).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise no_such_file(path, self.written_by) from None
         except (ValueError, RecursionError):  # not text, or not JSON
             read = None
         if not isinstance(read, dict) or read.get("format") != self.name:

@@ -87,6 +87,17 @@ def test_memory_is_kept_and_compared(run, shell, capsys, tmp_path):
     assert beside.compiled.peak_nbytes == found.peak_nbytes
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("%divergence a.jaxviz --against b.jaxviz", "compared by jaxviz.divergence('a.jaxviz', 'b.jaxviz')"),
+        ("%divergence --against gone.jaxviz f(x)", "there is no file gone.jaxviz"),
+    ],
+)
+def test_of_files_of_records_it_is_said_what_to_write(run, line, said):
+    assert said in run(line)[1]
+
+
 def test_flags_are_compared_for_one_call(run):
     found, _ = run("%compare --flags jax_remat3 f(x)")
     assert found.flags == ({}, {"jax_remat3": True})

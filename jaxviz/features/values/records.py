@@ -18,10 +18,12 @@ from typing import Any, Literal
 import numpy as np
 
 from jaxviz.features.values.summaries import BAD, MAX, N_SKETCH, NORM, WIDTH
+from jaxviz.report.files import no_such_file
 from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import counted
 
 RECORDS = ".jaxviz"
+_WRITTEN_BY = "jaxviz.record(f, *args).save(path) writes such files, and so does jaxviz divergence ... --save path"
 """The end of the names of their files."""
 FORMAT = 4
 """The version of the files."""
@@ -282,6 +284,7 @@ def load_records(path: Any) -> list[RunRecord]:
     """The records in a file, of one call or of several; one that was not written to its end is left out.
 
     Raises:
+      OSError: it cannot be read.
       ValueError: there is no record in it, or one of another version.
     """
     records: list[RunRecord] = []
@@ -297,6 +300,8 @@ def load_records(path: Any) -> list[RunRecord]:
                 arguments = tuple(map(_read_argument, head["arguments"]))
                 of_call = head["environment"], head["note"], head["number"], arguments, head["last_place"]
                 records.append(RunRecord(head["function"], values, *of_call))
+    except FileNotFoundError:
+        raise no_such_file(path, _WRITTEN_BY) from None
     except (gzip.BadGzipFile, zlib.error, KeyError, ValueError, TypeError, StopIteration) as error:
         raise ValueError(f"{path} is not a record of jaxviz: {error}") from None
     if version != FORMAT:

@@ -496,6 +496,10 @@ def test_a_file_that_is_no_record(tmp_path):
     path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(ValueError, match="no record that was written to its end"):
         load_records(path)
+    gone, other = tmp_path / "gone.jaxviz", tmp_path / "b.jaxviz"
+    for given in ((gone, path), (jaxviz.record(loss, WS, X).save(other), gone)):
+        with pytest.raises(FileNotFoundError, match=r"there is no file .*gone.jaxviz; its folder has a.jaxviz.*save"):
+            jaxviz.divergence(*given)
 
 
 def test_what_was_recorded_is_freed_with_its_program():
