@@ -16,6 +16,7 @@ from benchmarks import (
     microbatches,
     nans,
     probes,
+    records,
     remat,
     reports,
     watching,
@@ -38,3 +39,4 @@ memory.main(quick=quick)
 microbatches.main(quick=quick)
 addresses.main(quick=quick)
 capture.main(quick=quick)
+records.main(quick=quick)

@@ -1,8 +1,6 @@
-"""What capturing and recording cost: a compiled gradient with values captured, compared with the same without.
+"""What capturing costs: a compiled gradient with values captured, compared with the same without.
 
-The bound of each is on the median of ratios of runs that alternate, on one machine in one process. That of memory is on
-what XLA allocates for one run of a record. A recorded call is the call and one of these; the noise, of which the first
-calls and then ever fewer take two more, is not in it.
+The bound of each is on the median of ratios of runs that alternate, on one machine in one process.
 """
 
 from __future__ import annotations
@@ -17,8 +15,6 @@ import jax
 import jax.numpy as jnp
 
 import jaxviz
-from jaxviz.analysis.addresses import address
-from jaxviz.features.values.recording import prepared
 
 WIDTH, BATCH, LAYERS = 256, 512, 12
 
@@ -46,30 +42,12 @@ def _captured(*addresses: str, **how: Any) -> Callable[..., Any]:
     return captured
 
 
-def _record(*addresses: str) -> Callable[..., Any]:
-    found = prepared(loss, arguments(), {}, None, False, [address(a) for a in addresses])
-
-    def run(*args: Any) -> Any:
-        return found.call(*jax.tree.leaves(args))
-
-    return run
-
-
-def _recorded(*addresses: str) -> Callable[..., Any]:
-    run, call = _record(*addresses), jax.jit(jax.value_and_grad(loss))
-    return lambda *args: (call(*args), run(*args))
-
-
 FORMS: dict[str, tuple[Callable[[], Callable[..., Any]], float]] = {
     "one carry": (lambda: _captured("layer › h"), 1.03),
     "two values of each layer": (lambda: _captured("layer › h", "layer › down"), 1.1),
     "the norm of the widest": (lambda: _captured("layer › up", reduce=jnp.linalg.norm), 1.1),
-    "a call of which each layer is recorded": (lambda: _recorded("layer › h"), 1.25),
-    "a call of which all values are recorded": (_recorded, 3.0),
 }
-"""What is captured or recorded, and the most that it should cost."""
-MOST_MEMORY = 1.15
-"""Of a record of each layer."""
+"""What is captured, and the most that it should cost."""
 
 
 def compare(plain: Callable[..., Any], other: Callable[..., Any], args: Any, n: int) -> float:
@@ -94,10 +72,6 @@ def main(quick: bool = False) -> None:
         ratio = compare(plain, make(), args, 7 if quick else 25)
         over = "" if ratio <= most else f", more than {most}"
         print(f"{name}: {ratio:.3f} of the time of the gradient{over}")
-    compiled = [jax.jit(f).lower(*args).compile() for f in (jax.value_and_grad(loss), _record("layer › h"))]
-    held = [c.memory_analysis().temp_size_in_bytes for c in compiled]
-    over = "" if held[1] <= MOST_MEMORY * held[0] else f", more than {MOST_MEMORY}"
-    print(f"a record of each layer: {held[1] / held[0]:.3f} of the temporary memory{over}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -79,7 +79,7 @@ class RecordedValue:
     @property
     def n(self) -> int:
         """How many arrays it was."""
-        return int(np.prod(self.summaries.shape[:-1], dtype=int))
+        return math.prod(self.summaries.shape[:-1])
 
     @property
     def n_outer(self) -> int:
@@ -89,7 +89,7 @@ class RecordedValue:
     @property
     def n_inner(self) -> int:
         """How many of them are in one run of that function."""
-        return int(np.prod(self.summaries.shape[self.n_outer : -1], dtype=int))
+        return math.prod(self.summaries.shape[self.n_outer : -1])
 
     def events(self) -> Iterator[Occurrence]:
         """Its arrays in the order of axes."""
@@ -311,6 +311,7 @@ def load_records(path: Any) -> list[RunRecord]:
     return records
 
 
+@lru_cache(maxsize=4096)
 def _size(kind: str) -> int:
     """The number of elements of a type such as `f32[4,3]`."""
     return math.prod(int(n) for n in re.findall(r"\d+", kind.partition("[")[2]))
