@@ -55,7 +55,7 @@ def squared(x):
     return Squared(jax.typeof(x))(x)
 
 
-PROGRAMS = {
+PROGRAMS: dict = {
     "alone": squared,
     "in scan": lambda x: lax.scan(lambda c, _: (squared(c), None), x, None, length=2)[0],
     "in cond": lambda x: lax.cond(x[0] > 0, squared, jnp.sin, x),
@@ -71,5 +71,10 @@ PROGRAMS = {
         lambda g, y: y / g(jnp.ones(3)),
     ),
 }
+if jax.__version_info__ >= (0, 11):
+    from jax.experimental.xla_metadata import xla_metadata_call
+
+    # In a checkpoint JAX cannot transpose it, and so it is not in the shared table.
+    PROGRAMS["metadata"] = lambda x: xla_metadata_call(lambda x: (jnp.tanh(x) * x, x, jnp.exp(x)), tag="a")(jnp.sin(x))
 CASES = [Case(f"hi_{name.replace(' ', '_')}", f, (jnp.linspace(0.5, 2.5, 3),)) for name, f in PROGRAMS.items()]
 """Programs with primitives that hold programs, or have rules of their own, and are not in the shared table."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.experimental.compute_on
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -260,6 +261,36 @@ def _(primals, tangents):
 @case(arange(3), vmaps=False)
 def composite(x):
     return x * _squared_sine(x)
+
+
+def computed_on_host(fun, space=jax.memory.Space.Device):
+    """`compute_on`, which took another name before JAX 0.11.1."""
+    module = jax.experimental.compute_on
+    call = getattr(module, "compute_on2", module.compute_on)
+    return call(fun, compute_type="device_host", out_memory_spaces=space)
+
+
+@case(X, arange(3))
+def computed_elsewhere(x, y):
+    z, same, e = computed_on_host(lambda x, y: (jnp.tanh(x) * y * TABLE, y, jnp.exp(x)))(jnp.sin(x), y)
+    return jnp.sum(z * same) * e
+
+
+@case(X)
+def computed_elsewhere_in_a_loop(x):
+    step = computed_on_host(lambda c, w: jnp.sin(c * w))
+    return lax.scan(lambda c, w: (step(c, w), c), x, M)[0]
+
+
+@case(X)
+def a_loop_computed_elsewhere(x):
+    return computed_on_host(lambda x: lax.scan(lambda c, w: (jnp.sin(c * w), c), x, M))(x)[0] * x
+
+
+@case(X)
+def computed_elsewhere_in_a_checkpoint(x):
+    inner = computed_on_host(lambda x: jnp.sin(jnp.exp(x)))
+    return jnp.sum(jax.checkpoint(lambda x: inner(jnp.tanh(x)) * x)(x))
 
 
 @case(X, X)

@@ -6,7 +6,7 @@ Source: JAX's `pjit.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from jaxviz.higher_order.observing import Observing, PassedIn, Path, Place, add_observed
 from jaxviz.ir import compat
@@ -33,17 +33,55 @@ from jaxviz.transforms.transpose import TransposeOptions, TransposeRule, transpo
 from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program
 
 
-class Jit(CallPrimitive):
+class KeptCall(CallPrimitive):
+    """A call that stays one: what derives from its program is called as its program is.
+
+    Args:
+      primitive, param: as for `CallPrimitive`.
+    """
+
     is_typed_by_cotangents = True
     accumulates = True
+    name: ClassVar[str]
+    """What it calls, in the names of its rules."""
+    saves_results_once: ClassVar[bool] = True
+    """Whether a residual that is also a result passes through the outputs once."""
+
+    def like(
+        self, operation: Operation, body: Program, inputs: Sequence[int | None], outputs: Sequence[int | None]
+    ) -> Operation:
+        """The operation with another body.
+
+        Args:
+          operation: the one it is derived from.
+          body: its program.
+          inputs, outputs: for each operand and result, the position of the one in `operation` that it comes from; None
+            for a new one.
+        """
+        raise NotImplementedError
+
+    def of_derivative(self, operation: Operation) -> Operation:
+        """The operation that the linear program is called as."""
+        return operation
+
+    def may_bypass(self, operation: Operation, result: int) -> bool:
+        """Whether a result that is an input need not pass through the call."""
+        return False
+
+    def call(
+        self, like: Operation, body: Program, inputs: Sequence[int | None], outputs: Sequence[int | None]
+    ) -> Program:
+        """The program that calls another body; see `like`."""
+        body, refs = with_refs_as_inputs(body)
+        return with_constants_first(self.like(like, body, [*([None] * len(refs)), *inputs], outputs), refs)
 
     def jvp(self, operation: Operation, nonzeros: Mask) -> JvpRule:
         pushed = jvp.jvp_program(operation.params["jaxpr"], nonzeros)
         n_in, n_out = len(operation.in_avals), len(operation.out_avals)
         inputs = [*range(n_in), *(i for i, nz in enumerate(nonzeros) if nz)]
         outputs = [*range(n_out), *(i for i, nz in enumerate(pushed.nonzeros_out) if nz)]
-        call = _call(operation, pushed.program, inputs, outputs)
-        return JvpRule(Template(call, "primal"), pushed.nonzeros_out, "jvp of a jitted function")
+        call = self.call(operation, pushed.program, inputs, outputs)
+        return JvpRule(Template(call, "primal"), pushed.nonzeros_out, f"jvp of {self.name}")
 
     def linearize(self, operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
         """Results that are inputs, and residuals that are inputs or results, do not pass through the jit's outputs."""
@@ -55,28 +93,31 @@ class Jit(CallPrimitive):
         constants = tuple(Var(v.aval) for v in body.constvars)
         outside: dict[Atom, Atom] = dict(zip((*body.invars, *body.constvars), (*operands, *constants), strict=True))
 
-        returned = [i for i, a in enumerate(results) if a not in body.invars or not _may_bypass(operation, i)]
-        own = {results[i] for i in returned}
+        returned = [i for i, a in enumerate(results) if a not in body.invars or not self.may_bypass(operation, i)]
+        own = {results[i] for i in returned} if self.saves_results_once else ()
         computed = [a for a in parts.residuals if a not in outside and a not in own and not compat.is_mutable(a.aval)]
         forward, refs = with_refs_as_inputs(with_results(parts.forward, [*(results[i] for i in returned), *computed]))
         outside.update(zip(refs, refs, strict=True))
         inputs = [*([None] * len(refs)), *range(n_in)]
-        jit = jit_operation(operation, forward, inputs, [*returned, *([None] * len(computed))])
-        outs = tuple(Var(a) for a in jit.out_avals)
+        called = self.like(operation, forward, inputs, [*returned, *([None] * len(computed))])
+        outs = tuple(Var(a) for a in called.out_avals)
         result_of = dict(zip(returned, outs, strict=False))
         outer_results = [result_of[i] if i in result_of else outside[a] for i, a in enumerate(results)]
-        for a, v in zip([*(results[i] for i in returned), *computed], outs, strict=True):
+        n = len(returned)
+        for a, v in zip([*computed, *(results[i] for i in returned)], [*outs[n:], *outs[:n]], strict=True):
             outside.setdefault(a, v)  # if an operand is also a result, JAX keeps the operand
-        linearize.refuse_own_references([a for a in parts.residuals if a not in outside], "A jitted function")
+        name = self.name[0].upper() + self.name[1:]
+        linearize.refuse_own_references([a for a in parts.residuals if a not in outside], name)
         residuals = [outside[a] for a in parts.residuals]
 
-        call = Equation(jit, (*refs, *operands), outs)
+        call = Equation(called, (*refs, *operands), outs)
         results_out = (*outer_results, *residuals)
         primal = Program((*constants, *refs), operands, results_out, (call,), (*body.consts, *refs.values()))
         tangents_in = [i for i, nz in enumerate(nonzeros) if nz]
         tangents_out = [i for i, nz in enumerate(parts.nonzeros_out) if nz]
-        linear = _call(operation, parts.linear, [*([None] * len(residuals)), *tangents_in], tangents_out)
-        name = "linearize of a jitted function"
+        inputs = [*([None] * len(residuals)), *tangents_in]
+        linear = self.call(self.of_derivative(operation), parts.linear, inputs, tangents_out)
+        name = f"linearize of {self.name}"
         return linearize.rule_of(
             primal, n_out, residuals, linear, parts.nonzeros_out, name, checkpoints=parts.checkpoints
         )
@@ -95,9 +136,9 @@ class Jit(CallPrimitive):
         computed = [r for r in parts.residuals if r not in outside and r not in results]
         known, refs = with_refs_as_inputs(with_results(parts.known, [*parts.known_results, *computed]))
         inputs = [*([None] * len(refs)), *known_in]
-        jit = jit_operation(operation, known, inputs, [*known_out, *([None] * len(computed))])
+        called = self.like(operation, known, inputs, [*known_out, *([None] * len(computed))])
         ref_operands = [builder.constant(v, x) for v, x in refs.items()]
-        outs = builder.apply(jit, [*ref_operands, *(operands[i] for i in known_in)])
+        outs = builder.apply(called, [*ref_operands, *(operands[i] for i in known_in)])
         n_results = len(parts.known_results)
         for inner, outer in zip([*computed, *parts.known_results], [*outs[n_results:], *outs[:n_results]], strict=True):
             outside.setdefault(inner, outer)
@@ -107,10 +148,42 @@ class Jit(CallPrimitive):
         staged_in = unknown if available is None else available
         inputs = [*([None] * len(residuals)), *(i for i, there in enumerate(staged_in) if there)]
         outputs = [i for i, there in enumerate(parts.available_out) if there]
-        later = Template(_call(operation, parts.staged, inputs, outputs), "tangent")
-        return parts.rule(
-            operation, Template(now, "primal"), later, staged_in, "partial evaluation of a jitted function"
-        )
+        later = Template(self.call(operation, parts.staged, inputs, outputs), "tangent")
+        name = f"partial evaluation of {self.name}"
+        return parts.rule(operation, Template(now, "primal"), later, staged_in, name)
+
+    def dce(self, operation: Operation, used: Mask) -> DceRule:
+        body: Program = operation.params["jaxpr"]
+        if not any(used) and not compat.has_effects(operation.effects):
+            return nothing_left(operation)
+        smaller, read = dce_program(body, used, keep_inputs=(False,) * len(body.invars))
+        if all(used) and all(read) and smaller.equations == body.equations:
+            return read, used, operation
+        inputs = [i for i, r in enumerate(read) if r]
+        outputs = [i for i, u in enumerate(used) if u]
+        return read, used, self.like(operation, smaller, inputs, outputs)
+
+    def observe(
+        self, e: Equation, path: Path, passed: PassedIn, builder: Builder, observing: Observing
+    ) -> dict[Place, Atom]:
+        body, more, places = observing.last(e.params["jaxpr"], path, passed)
+        inputs = [*range(len(e.invars)), *([None] * len(more))]
+        called = self.like(e.operation, body, inputs, [*range(len(e.outvars)), *([None] * len(places))])
+        return add_observed(builder, e, called, (*e.invars, *more), places)
+
+
+class Jit(KeptCall):
+    name = "a jitted function"
+
+    def like(
+        self, operation: Operation, body: Program, inputs: Sequence[int | None], outputs: Sequence[int | None]
+    ) -> Operation:
+        return jit_operation(operation, body, inputs, outputs)
+
+    def may_bypass(self, operation: Operation, result: int) -> bool:
+        """It may if it has no sharding or layout constraint."""
+        params = operation.params
+        return params["out_shardings"][result] is compat.UNSPECIFIED and params["out_layouts"][result] is None
 
     def transpose(self, operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
         options = TransposeOptions(ct_avals=operation.out_avals, logs=logs)
@@ -147,25 +220,6 @@ class Jit(CallPrimitive):
         name = "vmap of a jitted function"
         return VmapRule(Template(call_of(jit), "primal"), body.dims_out, name, notes=body.notes)
 
-    def dce(self, operation: Operation, used: Mask) -> DceRule:
-        body: Program = operation.params["jaxpr"]
-        if not any(used) and not compat.has_effects(operation.effects):
-            return nothing_left(operation)
-        smaller, read = dce_program(body, used, keep_inputs=(False,) * len(body.invars))
-        if all(used) and all(read) and smaller.equations == body.equations:
-            return read, used, operation
-        inputs = [i for i, r in enumerate(read) if r]
-        outputs = [i for i, u in enumerate(used) if u]
-        return read, used, jit_operation(operation, smaller, inputs, outputs)
-
-    def observe(
-        self, e: Equation, path: Path, passed: PassedIn, builder: Builder, observing: Observing
-    ) -> dict[Place, Atom]:
-        body, more, places = observing.last(e.params["jaxpr"], path, passed)
-        inputs = [*range(len(e.invars)), *([None] * len(more))]
-        jit = jit_operation(e.operation, body, inputs, [*range(len(e.outvars)), *([None] * len(places))])
-        return add_observed(builder, e, jit, (*e.invars, *more), places)
-
 
 JIT = Jit(compat.jit_p)
 
@@ -198,23 +252,11 @@ def jit_operation(
     return make_operation(like.primitive, params, body.in_avals, body.out_avals, body.effects, like.context)
 
 
-def _call(like: Operation, body: Program, inputs: Sequence[int | None], outputs: Sequence[int | None]) -> Program:
-    """The program that applies a jit with another body; see `jit_operation`."""
-    body, refs = with_refs_as_inputs(body)
-    return _with_constants_first(jit_operation(like, body, [*([None] * len(refs)), *inputs], outputs), refs)
-
-
-def _with_constants_first(operation: Operation, constants: Mapping[Var, Any]) -> Program:
+def with_constants_first(operation: Operation, constants: Mapping[Var, Any]) -> Program:
     """The program that applies an operation whose first operands are constants to its inputs."""
     builder = Builder(tuple(constants), tuple(constants.values()))
     invars = [Var(a) for a in operation.in_avals[len(constants) :]]
     return builder.program(invars, builder.apply(operation, [*constants, *invars]))
-
-
-def _may_bypass(operation: Operation, result: int) -> bool:
-    """Whether a result that is an input can bypass the jit, because it has no sharding or layout constraint."""
-    params = operation.params
-    return params["out_shardings"][result] is compat.UNSPECIFIED and params["out_layouts"][result] is None
 
 
 def _transposed_jit(
@@ -251,4 +293,4 @@ def _transposed_jit(
         "donated_invars": (False,) * len(body.invars),
     }
     jit = make_operation(like.primitive, params, body.in_avals, body.out_avals, body.effects, like.context)
-    return _with_constants_first(jit, refs)
+    return with_constants_first(jit, refs)

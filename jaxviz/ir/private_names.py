@@ -241,6 +241,8 @@ PRIVATE_NAMES: dict[str, Name] = {
     "lax.lax._convert_element_type": Name("a value with a different weakness of type"),
     # primitives and their params
     "custom_batching.custom_vmap_p": Name("the equation of a function with its own rule for vmap"),
+    "compute_on.compute_on_p": Name("the equation of jax.experimental.compute_on, whose program is opened"),
+    "xla_metadata.xla_metadata_call_p": Name("the same of xla_metadata_call", since=(0, 11)),
     "custom_derivatives.linear_call_p": Name("the equation of a linear function with its own transpose"),
     "state.discharge.run_state_p": Name("the equation of a function of references"),
     "debugging.debug_callback_p": Name("a debug callback under a checkpoint policy"),

@@ -16,6 +16,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, primitives
 
 from jaxviz.ir.compat.private import (
+    _compute_on,
     _core,
     _custom_batching,
     _custom_derivatives,
@@ -29,6 +30,7 @@ from jaxviz.ir.compat.private import (
     _source,
     _state_primitives,
     _state_types,
+    _xla_metadata,
     api_util,
     debugging,
     pjit,
@@ -75,6 +77,11 @@ closed_call_p: Any = primitives.closed_call_p
 core_call_p: Any = _core.call_p
 composite_p: Any = _lax.composite_p
 custom_vmap_p: Any = _custom_batching.custom_vmap_p
+compute_on_p: Any = _compute_on.compute_on_p
+xla_metadata_call_p: Any = getattr(_xla_metadata, "xla_metadata_call_p", None)
+"""None before 0.11."""
+MERGES_RESIDUALS_OF_CALLS: bool = jax.__version_info__ >= (0, 11, 1)
+"""Whether a residual of `compute_on` that is also a result leaves it once."""
 linear_call_p: Any = _custom_derivatives.linear_call_p
 run_state_p: Any = _discharge.run_state_p
 hi_primitive_p: Any = _hijax.call_hi_primitive_p

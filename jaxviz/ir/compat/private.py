@@ -16,6 +16,7 @@ from jax._src import api as _api
 from jax._src import api_util, debugging, dispatch, dtypes, pjit
 from jax._src import array as _array
 from jax._src import callback as _callback
+from jax._src import compute_on as _compute_on
 from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import custom_batching as _custom_batching
@@ -29,6 +30,7 @@ from jax._src import sharding_impls as _sharding_impls
 from jax._src import source_info_util as _source
 from jax._src import traceback_util as _traceback_util
 from jax._src import tree_util as _tree_util
+from jax._src import xla_metadata as _xla_metadata
 from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import batching as _batching
 from jax._src.interpreters import partial_eval as _pe
