@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import jax
@@ -480,6 +480,7 @@ def _ratio(apart: float, noise: float) -> float:
     return ratio if ratio < MOST else MOST
 
 
+@cache
 def _epsilon(kind: str) -> float:
     """The last place of a type such as `f32[4,3]`; summaries are of float32, whatever is wider."""
     name = kind.partition("[")[0]

@@ -86,7 +86,26 @@ class RecordedValue:
         """How many axes of `summaries` are those of loops of the step around a function that it differentiates."""
         return 0 if self.phase == "step" else sum(isinstance(part, str) for part in self.order[: self.around])
 
-    @property
+    @cached_property
+    def numbered(self) -> list[tuple[str, int, int, str]]:
+        """Each of the texts without numbers; which of how many the first array is, and how far the next is."""
+        found = []
+        for text in self.texts:
+            body, _, which = text.rpartition("#")
+            first, _, total = which.partition("/")
+            start, step = 1, 1
+            if first != "*":
+                start, *_, step = map(int, f"{first}:1".split(":")[:3] if ":" in first else (first, "1"))
+            found.append((body, start, step, total))
+        return found
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """The trip counts of the loops around it, outermost first."""
+        signs = [part for part in self.order if isinstance(part, str)]
+        return tuple(n for n, sign in zip(self.summaries.shape, signs, strict=False) if sign != OTHER)
+
+    @cached_property
     def n_inner(self) -> int:
         """How many of them are in one run of that function."""
         return math.prod(self.summaries.shape[self.n_outer : -1])
@@ -133,8 +152,7 @@ class Occurrence:
     @property
     def lengths(self) -> tuple[int, ...]:
         """The trip counts of these loops."""
-        signs = [part for part in self.value.order if isinstance(part, str)]
-        return tuple(n for n, sign in zip(self.value.summaries.shape, signs, strict=False) if sign != OTHER)
+        return self.value.lengths
 
     @property
     def noise(self) -> np.ndarray[Any, Any]:
@@ -147,16 +165,10 @@ class Occurrence:
         return found
 
     @property
-    def names(self) -> Iterator[str]:
+    def names(self) -> list[str]:
         """What means this array alone: `h @ w #3/12`, be it the third of twelve in Python or iteration 2 of a scan."""
-        number, inner = self.number, self.value.n_inner
-        for text in self.value.texts:
-            body, _, which = text.rpartition("#")
-            first, _, total = which.partition("/")
-            start, step = 1, 1
-            if first != "*":
-                start, *_, step = map(int, f"{first}:1".split(":")[:3] if ":" in first else (first, "1"))
-            yield f"{body}#{start + number % inner * step}/{total}"
+        number = self.number % self.value.n_inner
+        return [f"{body}#{start + number * step}/{total}" for body, start, step, total in self.value.numbered]
 
 
 @dataclass(frozen=True, eq=False)
