@@ -9,20 +9,23 @@ one value for all iterations.
 from __future__ import annotations
 
 import ast
+import math
+import operator
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from itertools import groupby
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from jaxviz.analysis.addressed import AddressedValue, addressed_values, gradient_left_out, takes_gradient
 from jaxviz.analysis.computed import computed, forms, used
 from jaxviz.analysis.returned import WrittenValue
+from jaxviz.higher_order import is_scan, scan_length
 from jaxviz.ir.expressions import expression_at
 from jaxviz.ir.origin import Location, call_stack, definition
 from jaxviz.ir.sharing import kept_with
@@ -125,7 +128,9 @@ def at(text: str, *, iteration: int | None = None, phase: Phase = "forward") -> 
     """
     if not isinstance(text, str) or not text.strip():
         raise TypeError(f"an address is a text such as 'softmax(q @ k.T)' or 'model.py:41', not {text!r}")
-    return Address(" ".join(text.split()), iteration, phase)
+    if phase not in (phases := get_args(Phase)):
+        raise ValueError(f"phase={phase!r}; it must be one of {', '.join(map(repr, phases))}")
+    return Address(" ".join(text.split()), None if iteration is None else operator.index(iteration), phase)
 
 
 def address(given: Any) -> Address:
@@ -162,7 +167,21 @@ def resolve(program: Program, given: Address) -> Meant:
     for v in meant.values:
         if meant.iteration is not None and not v.loops:
             raise AddressError(f"{v.name} at {v.line} is in no loop, so it has no iteration {meant.iteration}.")
+    check_iterations(meant, [] if meant.iteration is None else [meant.iteration])
     return meant
+
+
+def check_iterations(meant: Meant, iterations: Collection[int]) -> None:
+    """
+    Raises:
+      AddressError: no loop around the values has one of these iterations.
+    """
+    inner = [v.loops[-1] for v in meant.values if v.loops]
+    most = max((scan_length(e) if is_scan(e) else math.inf for e in inner), default=0)
+    for i in iterations:
+        if not 0 <= i < most:
+            v, of = meant.values[0], "" if most == math.inf else f" to {most - 1}"
+            raise AddressError(f"{v.name} at {v.line} has iterations from 0{of}, and no iteration {i}.")
 
 
 def meanings(program: Program, given: Address) -> tuple[AddressedValue, ...]:
@@ -281,7 +300,7 @@ def _meant(program: Program, given: Address) -> Meant:
     if wanted.total is not None:
         return _of_runs(program, given, wanted, found)
     if wanted.ordinal is not None:
-        if wanted.ordinal > len(found):
+        if not 1 <= wanted.ordinal <= len(found):
             how_many = "one value" if len(found) == 1 else f"{len(found)} values"
             raise AddressError(f"{program.name} has {how_many} at {wanted.text!r}, and no #{wanted.ordinal}.")
         found = [found[wanted.ordinal - 1]]

@@ -15,6 +15,7 @@ from typing import Literal
 from jaxviz.derivation import Derivation
 from jaxviz.higher_order import bodies, is_loop, of
 from jaxviz.higher_order.custom_vjp import is_backward_rule
+from jaxviz.higher_order.shard_map import inside as traced_inside
 from jaxviz.ir import compat
 from jaxviz.ir.primitives import plain
 from jaxviz.ir.sharing import SharedTable
@@ -170,7 +171,8 @@ class Reach:
                 continue
             ins = [bits[i] for i in body.operands]
             while True:
-                within = self._inside(body.program, [b != 0 for b in ins])
+                with traced_inside(e):  # rules that are found here have the types that they have there
+                    within = self._inside(body.program, [b != 0 for b in ins])
                 results = [_moved(b, ins) for b in within.results]
                 after = {k: _moved(b, ins) for k, b in within.after.items()}
                 if not is_loop(e):

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jaxviz.analysis.addressed import AddressedValue
 from jaxviz.analysis.addresses import Address, AddressError, Meant, address, written_for
-from jaxviz.features.values.tapped import Finder, Found, Taps, number_of, run_with_taps, with_taps
+from jaxviz.features.values.tapped import Finder, Found, Taps, axis_of_iterations, number_of, run_with_taps, with_taps
 from jaxviz.higher_order import is_scan
 from jaxviz.higher_order.observing import Place
 from jaxviz.ir import compat
@@ -154,11 +154,13 @@ class Capture:
         found = self._finder(args, kwargs)
         program, places = with_taps(found.program, self._taps(found))
         avals = dict(zip(places, program.out_avals[len(found.program.outvars) :], strict=True))
-        meant = ((a, written_for(a, v), avals[v.place]) for a, m in found.meant.items() for v in m.values)
-        rows = [
-            CapturedValue(str(a), w.name, w.line, aval.str_short(short_dtypes=True), _nbytes(aval))
-            for a, w, aval in meant
-        ]
+        meant = [(a, m, v) for a, m in found.meant.items() for v in m.values]
+        rows = []
+        for a, m, v in meant:
+            w, aval = written_for(a, v), avals[v.place]
+            if m.iteration is not None:
+                aval = compat.aval_of(jax.eval_shape(functools.partial(_iteration, m, v), aval))
+            rows.append(CapturedValue(str(a), w.name, w.line, aval.str_short(short_dtypes=True), _nbytes(aval)))
         return CaptureReport(found.program.name, tuple(rows))
 
     def nbytes(self, *args: Any, **kwargs: Any) -> int:
@@ -197,7 +199,7 @@ def _iteration(meant: Meant, value: AddressedValue, array: Any) -> Any:
             f"{value.name} at {value.line} is in a while loop, of which capture returns the last iteration: leave out "
             "the iteration, or step(…).run(at=…) to it."
         )
-    return jnp.take(array, meant.iteration, axis=array.ndim - len(value.aval.shape) - 1)
+    return jnp.take(array, meant.iteration, axis=axis_of_iterations(value))
 
 
 def _nbytes(aval: Any) -> int:

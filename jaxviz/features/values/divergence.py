@@ -15,7 +15,7 @@ import numpy as np
 from jaxviz.displays import display
 from jaxviz.features.values.compiler import CompiledDifference, compiled_difference
 from jaxviz.features.values.recording import SEEDS, prepared, squares
-from jaxviz.features.values.records import Occurrence, RecordedArgument, RecordedValue, RunRecord, load_records
+from jaxviz.features.values.records import OTHER, Occurrence, RecordedArgument, RecordedValue, RunRecord, load_records
 from jaxviz.features.values.summaries import BAD, BITS, LEAST_NOISE, MOST, MOST_NOISE, NORM, SKETCH, moved
 from jaxviz.higher_order.checkpoint import CHECKPOINT
 from jaxviz.ir import compat
@@ -448,8 +448,9 @@ def _without_counterpart(run: RunRecord, paired: Collection[RecordedValue]) -> C
 
 
 def _are_of_one_kind(a: RecordedValue, b: RecordedValue) -> bool:
-    """Whether two values may be one: by their operation, and their number of elements."""
-    return a.operation == b.operation and a.size == b.size
+    """Whether two values may be one: by their operation, and their number of elements. What each device computes of its
+    part, such as a sum, is not what is computed of the whole, though it may be as large."""
+    return (a.operation, a.size, a.order.count(OTHER)) == (b.operation, b.size, b.order.count(OTHER))
 
 
 def _parting(a: Occurrence, b: Occurrence, alone: tuple[str, ...], drift: float, is_coarse: bool) -> Parting:

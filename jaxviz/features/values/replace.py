@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.analysis.addressed import AddressedValue
-from jaxviz.analysis.addresses import Address, AddressError, Meant, address
+from jaxviz.analysis.addresses import Address, AddressError, Meant, address, check_iterations
 from jaxviz.features.values.tapped import (
     NO_STEP,
     At,
@@ -85,12 +85,13 @@ class Replaced:
         chosen = self._iterations if meant.iteration is None else [meant.iteration]
         if chosen is not None and not v.loops:
             raise AddressError(f"{v.name} at {v.line} is in no loop, so it has no iterations.")
+        check_iterations(meant, chosen or ())
         takes_place, axes = callable(replacement) and _takes_two(replacement), axes_of_devices(v.path, v.aval)
 
         def new(x: Any, vector: Any) -> Any:
             where = At(a.text, v, numbers(vector), axes)
             if not callable(replacement):
-                y = where.pick(jnp.asarray(replacement))
+                y = where.pick(jnp.asarray(replacement), is_of_one=meant.iteration is not None)
             else:
                 y = replacement(x, where) if takes_place else replacement(x)
             y = jnp.asarray(y)

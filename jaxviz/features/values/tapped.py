@@ -16,9 +16,9 @@ from jaxviz.analysis.addressed import AddressedValue
 from jaxviz.analysis.addresses import Address, AddressError, Meant, resolve
 from jaxviz.arguments import flat_arguments
 from jaxviz.features.values.literals import NO_LITERALS, RoundedLiterals
-from jaxviz.higher_order import is_loop, is_scan
+from jaxviz.higher_order import is_loop, is_scan, scan_length
 from jaxviz.higher_order.observing import Observer, PassedIn, Path, Place, observed_program
-from jaxviz.higher_order.shard_map import inside
+from jaxviz.higher_order.shard_map import axes_of_devices, inside
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_traced, trace_rule
 from jaxviz.ir.syntax import Atom, Equation, Program, Var
@@ -154,18 +154,43 @@ class At:
             raise AddressError(f"{self._value.name} at {self._value.line} is in no loop, so it has no iteration.")
         return self.iterations[-1]
 
-    def pick(self, captured: Any) -> Any:
+    def pick(self, captured: Any, *, is_of_one: bool = False) -> Any:
         """What belongs here of an array that `capture` has returned for this address: of a stack the row of these
-        iterations, and over devices the part of this one."""
-        loops = iter(self.iterations)
+        iterations, and over devices the part of this one.
+
+        Args:
+          is_of_one: whether it was returned for one iteration of the innermost loop.
+
+        Raises:
+          TypeError: it has no row for each iteration.
+        """
+        loops, innermost = iter(self.iterations), self._value.loops[-1:]
         for e, names in zip(self._value.path, self._axes, strict=True):
             if is_scan(e):
-                captured = _row(captured, next(loops))
+                i, n = next(loops), scan_length(e)
+                if is_of_one and e is innermost[0]:
+                    continue
+                if captured.shape[:1] != (n,):
+                    v, kind = self._value, jax.typeof(captured).str_short(short_dtypes=True)
+                    raise TypeError(
+                        f"The array for {v.name} (at {v.line}) has type {kind}, and must have a first axis of {n}, for "
+                        "the iterations of the loop, as capture returns it."
+                    )
+                captured = _row(captured, i)
             elif is_loop(e):
                 next(loops)
             elif names:
                 captured = _row(captured, jax.lax.axis_index(names))
         return captured
+
+
+def axis_of_iterations(value: AddressedValue) -> int:
+    """Which axis of what leaves a program for a value is of the iterations of the innermost scan around it."""
+    axis, found = 0, 0
+    for e, names in zip(value.path, axes_of_devices(value.path, value.aval), strict=True):
+        found = axis if is_scan(e) else found
+        axis += is_scan(e) or bool(names)
+    return found
 
 
 def _row(stack: Any, i: Any) -> Any:

@@ -196,3 +196,15 @@ def test_library_programs_are_reached_where_jax_s_gradient_is_not_zero(seed):
             # Where terms cancel, one program rounds to zero and another does not.
             assert all(largest[k] <= 1e-6 * max(largest) for k in differing), c.name
             assert all(leaf.endings for leaf in flow.leaves if not leaf.is_reached), c.name
+
+
+def test_the_structure_inside_of_a_shard_map_leaves_its_rules_as_they_are():
+    """Rules are found once, with the types that they have where devices differ."""
+    mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def one(w, x):
+        return jax.lax.psum(jnp.sum(jnp.tanh(jnp.sinh(x @ w)) ** 2), "d")
+
+    x = jnp.linspace(-1.0, 1.0, 32).reshape(8, 4)
+    loss = jax.shard_map(one, mesh=mesh, in_specs=(jax.P(), jax.P("d")), out_specs=jax.P())
+    assert not jaxviz.gradient_flow(loss, jnp.full((4, 3), 0.1), x)

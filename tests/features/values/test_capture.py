@@ -288,3 +288,64 @@ def test_an_address_may_be_of_a_cotangent_and_not_of_an_iteration_of_a_while_loo
 
     with pytest.raises(jaxviz.AddressError, match="in a while loop"):
         jaxviz.capture(g, jaxviz.at("z", iteration=1))(1.0)
+
+
+# --- iterations and phases that are not there -------------------------------------------------------------------------
+
+
+def in_scan(ws, x):
+    def layer(h, w):
+        pre = h @ w
+        return jnp.tanh(pre), None
+
+    return jnp.sum(lax.scan(layer, x, ws)[0])
+
+
+@pytest.mark.parametrize("iteration", [5, -1])
+def test_an_iteration_that_is_not_there(iteration):
+    with pytest.raises(jaxviz.AddressError, match=f"iterations from 0 to 4, and no iteration {iteration}"):
+        jaxviz.capture(in_scan, jaxviz.at("pre", iteration=iteration))(WS, X)
+    with pytest.raises(jaxviz.AddressError, match=f"no iteration {iteration}"):
+        jaxviz.replace(in_scan, {"pre": jnp.zeros_like}, iterations=[1, iteration])(WS, X)
+
+
+def test_an_address_of_an_unknown_phase():
+    with pytest.raises(ValueError, match="'backward'; it must be one of 'forward', 'recomputed', 'cotangent'"):
+        jaxviz.at("pre", phase="backward")
+    with pytest.raises(TypeError):
+        jaxviz.at("pre", iteration="2")
+
+
+def test_there_is_no_value_number_0():
+    with pytest.raises(jaxviz.AddressError, match="and no #0"):
+        jaxviz.capture(in_scan, "pre #0")(WS, X)
+
+
+def test_a_stack_of_another_length_is_not_put_back():
+    with pytest.raises(TypeError, match=r"type f32\[3,8,4\], and must have a first axis of 5"):
+        jaxviz.replace(in_scan, {"pre": jnp.zeros((3, 8, 4))})(WS, X)
+
+
+def test_one_iteration():
+    whole, one = jaxviz.capture(in_scan, "pre"), jaxviz.capture(in_scan, at := jaxviz.at("pre", iteration=2))
+    pre, of_one = whole(WS, X)[1]["pre"], one(WS, X)[1][str(at)]
+    np.testing.assert_array_equal(of_one, pre[2])
+    assert (one.nbytes(WS, X), one.where(WS, X).values[0].type) == (of_one.nbytes, "f32[8,4]")
+    np.testing.assert_allclose(jaxviz.replace(in_scan, {at: of_one})(WS, X), in_scan(WS, X), rtol=1e-6)
+    norm = jaxviz.capture(in_scan, at, reduce=jnp.linalg.norm)(WS, X)[1][str(at)]
+    np.testing.assert_allclose(norm, jnp.linalg.norm(pre[2]), rtol=1e-6)
+
+
+def test_one_iteration_around_devices():
+    mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def loss(ws, x):
+        def layer(h, w):
+            pre = jax.shard_map(lambda h: jnp.sin(h), mesh=mesh, in_specs=P("d"), out_specs=P("d"))(h @ w)
+            return pre, None
+
+        return jnp.sum(lax.scan(layer, x, ws)[0])
+
+    whole = jaxviz.capture(loss, "jnp.sin(h)")(WS, X)[1]["jnp.sin(h)"]
+    at = jaxviz.at("jnp.sin(h)", iteration=4)
+    np.testing.assert_array_equal(jaxviz.capture(loss, at)(WS, X)[1][str(at)], whole[4])

@@ -34,6 +34,22 @@ def test_the_same_program_otherwise_raises_no_alarm(against):
     assert found.worst < MOST_NOISE / 3
 
 
+def test_sums_of_devices_are_not_the_whole_sum():
+    mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def whole(x):
+        return jnp.sum(jnp.tanh(x)) / 8
+
+    def in_parts(x):
+        def part(x):
+            return lax.psum(jnp.sum(jnp.tanh(x)), "d")
+
+        return jax.shard_map(part, mesh=mesh, in_specs=jax.P("d"), out_specs=jax.P())(x) / 8
+
+    found = jaxviz.divergence(in_parts, whole, X)
+    assert found.parting is None, str(found)
+
+
 def decides(ws, x):
     """Rounding may decide a comparison, and which is the largest."""
     h = jnp.tanh(x @ ws[0, 0])
