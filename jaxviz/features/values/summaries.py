@@ -122,6 +122,9 @@ def finished(packed: Any, size: int) -> np.ndarray[Any, Any]:
     squares, largest, total, zeros, bad, high, low, sketch = (wide[..., i, :] for i in range(8))
     bits = (high * 2**16 + low).astype(np.uint64).sum(-1) % 2**32
     norm, mean = np.sqrt(squares.sum(-1)), total.sum(-1) / max(size, 1)
+    # The squares of such numbers are infinite or zero in float32; the projection is not.
+    far = (bad.sum(-1) == 0) & ((largest.max(-1) > 1e17) | (largest.max(-1) < 1e-17))
+    norm = np.where(far, np.sqrt((sketch**2).sum(-1)), norm)
     statistics = [norm, largest.max(-1), mean, zeros.sum(-1), bad.sum(-1), bits // 2**16, bits % 2**16]
     return np.concatenate([np.stack(statistics, -1), sketch], -1).astype(np.float32)
 
