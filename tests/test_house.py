@@ -162,7 +162,7 @@ BUDGETS = {
     "features/debugger": 4_170,
     "features/draw": 1_520,
     "features/explorer": 4_505,
-    "features/flow": 1_670,
+    "features/flow": 1_715,
     "features/lint": 2_270,
     "features/memory": 1_185,
     "features/nans": 2_840,

@@ -170,10 +170,12 @@ class Reasons:
         factor = self._origin(run, death, a)
         n = math.prod(a.aval.shape)
         count = f"all {counted(n, 'element')}" if n > 1 else "its element"
+        if (cause := factor.cause) is not None:
+            return cause.kind, f"whose slope is zero in {count}, since {cause.why}"
         if factor.is_slope:
             return "slope", f"whose slope is zero in {count}"
         if factor.how:
-            return factor.how, f"where it is multiplied by {factor.text}, {_ROUNDED[factor.how]}"
+            return factor.kind, f"where it is multiplied by {factor.text}, {_ROUNDED[factor.how]}"
         return "zero factor", f"where it is multiplied by {factor.text}, which is zero in {count}"
 
     def _origin(self, run: GradientRun, death: Death, a: Atom) -> ZeroFactor:
@@ -186,27 +188,48 @@ class Reasons:
         residual = d.linearized.residuals[top.invars.index(v)] if v in top.invars else v  # type: ignore[arg-type]
         source = next(iter(SourceTracer(d.forward, _keeps)(residual)), None)
         if source is None or source.equation is None:
-            atom = residual if source is None else source.atom
-            names = dict(zip(d.forward.invars, d.primal.arg_names, strict=True))
-            return ZeroFactor(names.get(atom, "") if isinstance(atom, Var) else "", False, "")
+            return ZeroFactor(self._name_of_input(residual if source is None else source.atom), False, "")
         how = self._rounded(run, source)
         name = self.naming.name(source.equation, source.within, source.place, ROOM_IN_SENTENCE)
         is_slope = _is_slope(source.equation, name)
-        if is_slope and (inner := self._zero_operand(run, source)) is not None:
-            return inner
-        return ZeroFactor(name, is_slope, how)
+        return ZeroFactor(name, is_slope, how, cause=self._cause(run, source) if is_slope else None)
 
-    def _zero_operand(self, run: GradientRun, source: Source) -> ZeroFactor | None:
-        """The difference of equal numbers whose multiple a slope is, such as that of a square; None if it is none."""
-        e = source.equation
-        if e is None or source.within or plain(e.primitive.name).grows != "product":
-            return None
-        for a in e.invars:
-            inner = next(iter(SourceTracer(self.derivation.forward, _keeps)(a)), None) if isinstance(a, Var) else None
-            if inner is not None and inner.equation is not None and (how := self._rounded(run, inner)):
-                name = self.naming.name(inner.equation, inner.within, inner.place, ROOM_IN_SENTENCE)
-                return ZeroFactor(name, False, how)
+    def _cause(self, run: GradientRun, source: Source) -> ZeroFactor | None:
+        """Why the number that a slope is a multiple of is zero, such as that of a square: what it is computed from,
+        followed back through products; None if that is not found."""
+        slope, of = source.equation, ""
+        for _ in range(_MOST_FOLLOWED):
+            e = source.equation
+            if e is None:
+                return ZeroFactor(self._name_of_input(source.atom), False, "", of)
+            name = self.naming.name(e, source.within, source.place, ROOM_IN_SENTENCE)
+            if e is not slope:
+                if plain(e.primitive.name).kind == "selection":
+                    return ZeroFactor(name, False, "selected")
+                if how := self._rounded(run, source):
+                    return ZeroFactor(name, False, how)
+            does = plain(e.primitive.name)
+            if source.within or (does.grows != "product" and does.kind not in ("product", "convolution")):
+                return None
+            zeros = (a for a, x in zip(e.invars, self._operands(run, e), strict=False) if not np.any(x))
+            if (zero := next(zeros, None)) is None:
+                return None
+            of = "" if e is slope else name
+            if not isinstance(zero, Var):
+                return ZeroFactor("", False, "", of)
+            source = next(iter(SourceTracer(self.derivation.forward, _keeps)(zero)), Source(None, zero))
         return None
+
+    def _name_of_input(self, a: Atom) -> str:
+        names = dict(zip(self.derivation.forward.invars, self.derivation.primal.arg_names, strict=True))
+        return names.get(a, "") if isinstance(a, Var) else ""
+
+    def _operands(self, run: GradientRun, e: Equation) -> list[np.ndarray[Any, Any]]:
+        """What an equation of the forward program reads; nothing if that cannot be computed."""
+        try:
+            return [as_float64(x) for x in run.forward_values(self.derivation.forward, e.invars)]
+        except Exception:  # what only makes the sentence more precise
+            return []
 
     def _rounded(self, run: GradientRun, source: Source) -> Literal["", "cancellation", "underflow"]:
         """Whether a value is zero because it was rounded: a difference of equal numbers, or one that is too small."""
@@ -214,9 +237,8 @@ class Reasons:
         does = plain(e.primitive.name) if e is not None else None
         if e is None or source.within or does is None or does.grows == "":
             return ""
-        try:
-            operands = [as_float64(x) for x in run.forward_values(self.derivation.forward, e.invars)]
-        except Exception:  # what only makes the sentence more precise
+        operands = self._operands(run, e)
+        if not operands:
             return ""
         if does.grows == "exponential":
             return "underflow" if np.all(np.isfinite(operands[0])) else ""
@@ -232,16 +254,33 @@ class ZeroFactor:
     Args:
       name: an argument or an expression; '' if none is found.
       is_slope: whether it is the slope of a function.
-      how: why it was rounded to zero; '' if it was not.
+      how: why it was rounded to zero, or 'selected'; '' for neither.
+      of: the expression that is multiplied by it; '' for that of the cotangent.
+      cause: of a slope, what makes it zero, if that is found.
     """
 
     name: str
     is_slope: bool
-    how: Literal["", "cancellation", "underflow"]
+    how: Literal["", "cancellation", "underflow", "selected"]
+    of: str = ""
+    cause: ZeroFactor | None = None
 
     @property
     def text(self) -> str:
         return f"`{self.name}`" if self.name else "a constant"
+
+    @property
+    def kind(self) -> Kind:
+        return "branch" if self.how == "selected" else self.how or "zero factor"
+
+    @property
+    def why(self) -> str:
+        """Why a number that depends on it is zero."""
+        if self.how == "selected":
+            return f"{self.text} selects zeros"
+        if self.how:
+            return f"{self.text} is {_ROUNDED[self.how].removeprefix('which is ')}"
+        return f"`{self.of}` is multiplied by {self.text}, which is zero" if self.of else f"{self.text} is zero"
 
 
 def _keeps(e: Equation) -> bool:
@@ -265,6 +304,8 @@ _STRUCTURAL = {
     "rule": "whose rule gives no derivative for this argument",
     "none": "for which JAX's rule of `{}` gives no derivative",
 }
+_MOST_FOLLOWED = 8
+"""Values are followed through so many products: each may have to be computed."""
 _ROUNDED = {
     "cancellation": "a difference of numbers that are equal as rounded",
     "underflow": "which is too small for its type and rounds to zero",

@@ -163,11 +163,18 @@ class ZeroSearch:
             alive = [k for k in cotangents if not is_same(e) and self.ever(level, e.invars[k])]
             if alive:
                 found.append(Death(level, e, alive[0]))
-            elif not cotangents:
-                constants.append(Death(level, e, None))
-            else:
+            elif cotangents:
                 under_way += [(level, e.invars[k]) for k in cotangents]
+            elif zeros := [(level, a) for a in e.invars if self._is_zeros(level, a)]:
+                under_way += zeros  # which a rule returns
+            else:
+                constants.append(Death(level, e, None))
         return found or constants
+
+    def _is_zeros(self, level: ProgramLevel, v: Atom) -> bool:
+        """Whether a value is computed here, and zero, or made of zeros that are written out."""
+        k = level.makers.get(v)
+        return k is not None and not all(self.ever(level, a) for a in (v, *level.program.equations[k].invars))
 
     def _is_left_out(self, branch: ProgramLevel, result: Atom) -> bool:
         """Whether a branch is never taken, although its result depends on a cotangent."""

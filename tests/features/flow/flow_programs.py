@@ -211,6 +211,47 @@ def branch_of_a_cond_never_taken(params, x):
     return lax.cond(jnp.sum(x) > 1e6, lambda: jnp.sum(params["second"]), lambda: jnp.sum(params["first"] ** 2))
 
 
+MASK = jnp.zeros(4)
+
+
+@case("params['w']", "zero", "zero factor", "h**2", w=W)
+def square_of_what_a_mask_removes(params, x):
+    h = jnp.tanh(x @ params["w"]) * MASK
+    return jnp.sum(h**2)
+
+
+@case("params['a']", "zero", "zero factor", "out**2", a=array(12, 3, 2), b=jnp.zeros((2, 4)))
+def square_of_a_low_rank_product(params, x):
+    out = x @ params["a"] @ params["b"]
+    return jnp.sum(out**2)
+
+
+@case("params['w']", "zero", "branch", "h**2", w=W)
+def square_of_what_a_where_removes(params, x):
+    h = jnp.where(x[:, :1] > 50.0, x @ params["w"], 0.0)
+    return jnp.sum(h**2)
+
+
+@case("params['rate']", "zero", "cancellation", "(grown * x) ** 2", rate=jnp.full(3, 1e-9, jnp.float32))
+def multiple_of_a_difference_that_is_lost(params, x):
+    grown = jnp.exp(params["rate"]) - 1.0
+    return jnp.sum((grown * x) ** 2)
+
+
+@jax.custom_vjp
+def first_of(a, b):
+    return a * b
+
+
+first_of.defvjp(lambda a, b: (a * b, b), lambda b, g: (g * b, jnp.zeros_like(b)))
+
+
+@case("params['b']", "zero", "rule", "first_of(", a=W, b=array(13, 3, 4))
+def rule_that_returns_zeros(params, x):
+    second = x @ params["b"]
+    return jnp.sum(first_of(x @ params["a"], second))
+
+
 # --- right, although they look alike ----------------------------------------------------------------------------------
 
 

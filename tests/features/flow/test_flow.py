@@ -208,3 +208,24 @@ def test_the_structure_inside_of_a_shard_map_leaves_its_rules_as_they_are():
     x = jnp.linspace(-1.0, 1.0, 32).reshape(8, 4)
     loss = jax.shard_map(one, mesh=mesh, in_specs=(jax.P(), jax.P("d")), out_specs=jax.P())
     assert not jaxviz.gradient_flow(loss, jnp.full((4, 3), 0.1), x)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        (
+            "square_of_what_a_mask_removes",
+            'since `jnp.tanh(x @ params["w"]) * MASK` is multiplied by a constant, which',
+        ),
+        ("square_of_a_low_rank_product", "is multiplied by `params['b']`, which is zero"),
+        ("square_of_what_a_where_removes", "selects zeros"),
+        ("multiple_of_a_difference_that_is_lost", "is a difference of numbers that are equal as rounded"),
+    ],
+)
+def test_why_a_slope_is_zero(name, why):
+    """Followed back through products: it is the slope of a square where that is zero."""
+    c = FLOW_CASES[name]
+    (leaf,) = [leaf for leaf in jaxviz.gradient_flow(c.loss, *c.args).leaves if leaf.name == c.leaf]
+    (ending,) = leaf.endings
+    assert "whose slope is zero" in ending.text
+    assert why in ending.text
