@@ -29,7 +29,7 @@ class AddressedValue(WrittenValue):
     Args:
       path, program, equation, index: where it is: the equations around its program, that, the equation that computes
         it, which of its results.
-      label: its `checkpoint_name`, or the name of its probe; '' if it has none.
+      label: its `checkpoint_name`, or the name of its probe if that is asked for; '' if it has none.
       returned_by: the modules that return it.
       returned: the calls of the user's own functions that return it, innermost first.
     """

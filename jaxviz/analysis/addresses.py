@@ -116,7 +116,8 @@ def at(text: str, *, iteration: int | None = None, phase: Phase = "forward") -> 
           without its module (`jax.nn`), and keyword arguments may be left out;
         - a call of a function of one's own, such as `encode(x)`, `encode(x)[0]` of a tuple or `encode(x).loss` of an
           object, as far as it is known which value the call returns;
-        - a variable that is assigned, the name in `jax.ad_checkpoint.checkpoint_name` or in `jaxviz.probe`;
+        - a variable that is assigned, the name in `jax.ad_checkpoint.checkpoint_name`, or in `capture`, `replace` and
+          `record` that in `jaxviz.probe`;
         - after a module, `out`: what it returns;
         - a line, such as `model.py:41`, or `line:41` of the function's own file: what it computes that others read;
         - then `#2`, the second of several, or `#*`, all of them; `#2/12` only as long as there are twelve, where each

@@ -25,10 +25,12 @@ from typing import Literal as OneOf
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from jaxviz.ir import compat
+from jaxviz.runtime import probe_names
 
 What = OneOf["summary", "value"]
 Kind = OneOf["value", "cotangent"]
@@ -167,8 +169,8 @@ def probe(x: T, name: str, *, index: Any = None) -> T:
     Returns:
       x.
     """
-    specs = active_specs()
-    if not specs:
+    specs, names = active_specs(), probe_names.asked()
+    if not specs and not names:
         return x
     if not isinstance(name, str):
         raise TypeError(f"the name of a probe must be a str; got {type(name).__name__}. Write probe(x, 'name').")
@@ -178,6 +180,7 @@ def probe(x: T, name: str, *, index: Any = None) -> T:
     for path, leaf in paths:
         below = jax.tree_util.keystr(path, simple=True, separator=".")
         full = f"{name}.{below}" if below else name
+        leaf = checkpoint_name(leaf, full) if full in names else leaf
         for spec in specs:
             leaf = _observed(leaf, full, spec, indices) if spec.matches(full) else leaf
         leaves.append(leaf)

@@ -40,7 +40,15 @@ from jaxviz.features.values.summaries import (
     packed_together,
     unpacked,
 )
-from jaxviz.features.values.tapped import Found, TappedRun, Taps, number_of, returns_number, run_with_taps
+from jaxviz.features.values.tapped import (
+    Found,
+    TappedRun,
+    Taps,
+    also_in_probes,
+    number_of,
+    returns_number,
+    run_with_taps,
+)
 from jaxviz.higher_order import bodies, is_loop, is_scan, of
 from jaxviz.higher_order.observing import Path as Around
 from jaxviz.higher_order.observing import Place, observed_inside, walk_observed
@@ -390,6 +398,13 @@ def prepared(
       compiled: whether it runs as one program, or operation by operation.
       change: what is done first to the program that is differentiated.
     """
+    return also_in_probes(at, lambda: _prepared(fun, args, kwargs, cotangents, has_aux, at, compiled, change))
+
+
+def _prepared(
+    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], cotangents: bool | None, has_aux: bool,
+    at: Sequence[Address], compiled: bool, change: Callable[[Program], Program] | None,
+) -> PreparedRecord:  # fmt: skip
     check_values("record", (args, kwargs))
     is_input = [compat.is_array_like(x) for x in jax.tree.leaves((args, kwargs))]
     if all(is_input):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import compress
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +24,10 @@ from jaxviz.ir.convert import read_traced, trace_rule
 from jaxviz.ir.syntax import Atom, Equation, Program, Var
 from jaxviz.ir.trace import trace_call, with_fixed
 from jaxviz.runtime.evaluate import evaluate
+from jaxviz.runtime.probe_names import asking_for
 from jaxviz.transforms.driver import Builder, with_constants_as_inputs
 
+T = TypeVar("T")
 NO_STEP = np.zeros(1, np.int32)
 """The vector of iterations around a whole function."""
 
@@ -58,6 +60,22 @@ class Found:
         it = iter(outs)
         leaves = [next(it) if x is None else x for x in self.fixed] if self.fixed else outs
         return jax.tree.unflatten(self.out_tree, leaves)
+
+
+def also_in_probes(addresses: Sequence[Address], find: Callable[[], T]) -> T:
+    """What a function finds that traces a program; if an address means nothing in it, perhaps that of a probe.
+
+    Raises:
+      AddressError: an address means nothing, or several values.
+    """
+    try:
+        return find()
+    except AddressError as error:
+        with asking_for(a.text for a in addresses):
+            try:
+                return find()
+            except AddressError:
+                raise error from None
 
 
 class Finder:
@@ -98,12 +116,17 @@ class Finder:
                 return self._found[key]
         except TypeError:  # an argument is not an array: tracing reports which
             key = None
-        traced, out_tree, fixed = self._trace(args, kwargs, is_input)
-        program = traced.program if self._change is None else self._change(traced.program)
-        found = Found(program, out_tree, {a: resolve(program, a) for a in self.addresses}, is_input, fixed)
-        if key is not None and not traced.program.is_path:  # a recorded path is valid only for these values
+        found, is_path = also_in_probes(self.addresses, lambda: self._find(args, kwargs, is_input))
+        if key is not None and not is_path:  # a recorded path is valid only for these values
             self._found[key] = found
         return found
+
+    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any], is_input: Sequence[bool]) -> tuple[Found, bool]:
+        """What the addresses mean, and whether the program holds for these values alone."""
+        traced, out_tree, fixed = self._trace(args, kwargs, is_input)
+        program = traced.program if self._change is None else self._change(traced.program)
+        meant = {a: resolve(program, a) for a in self.addresses}
+        return Found(program, out_tree, meant, is_input, fixed), traced.program.is_path
 
     def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], is_input: Sequence[bool]) -> Any:
         """The traced function, the tree of its result, and what of that is fixed."""

@@ -349,3 +349,30 @@ def test_one_iteration_around_devices():
     whole = jaxviz.capture(loss, "jnp.sin(h)")(WS, X)[1]["jnp.sin(h)"]
     at = jaxviz.at("jnp.sin(h)", iteration=4)
     np.testing.assert_array_equal(jaxviz.capture(loss, at)(WS, X)[1][str(at)], whole[4])
+
+
+def test_the_name_of_a_probe_is_an_address():
+    """A probe leaves nothing in a program, unless its name is asked for."""
+
+    def loss(w, x):
+        def layer(h, w):
+            return jaxviz.probe(jnp.tanh(h @ w), "hidden"), None
+
+        h, _ = jax.jit(lambda x: jax.lax.scan(layer, x, w))(x)
+        return jnp.sum(jaxviz.probe({"h": h * 2.0}, "doubled")["h"])
+
+    w, x = jnp.linspace(-1.0, 1.0, 48).reshape(3, 4, 4), jnp.linspace(0.0, 1.0, 8).reshape(2, 4)
+    hidden = [x]
+    for each in w:
+        hidden.append(jnp.tanh(hidden[-1] @ each))
+    value, seen = jaxviz.capture(loss, "hidden", "doubled.h", cotangents=True)(w, x)
+    np.testing.assert_allclose(seen["hidden"], hidden[1:], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(seen["doubled.h"], 2 * hidden[-1], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(seen.cotangents["hidden"][-1], 2 * jnp.ones_like(x))
+    np.testing.assert_allclose(value, loss(w, x), rtol=1e-6)
+    zero = jaxviz.replace(loss, {"hidden": jnp.zeros_like}, iterations=[2])
+    assert zero(w, x) == 0
+    assert {v.address for v in jaxviz.record(loss, w, x, at=["hidden"]).values} == {"hidden"}
+    assert "name[" not in str(jaxviz.trace(loss)(w, x))
+    with pytest.raises(jaxviz.AddressError, match="'hiden'"):
+        jaxviz.capture(loss, "hiden")(w, x)
