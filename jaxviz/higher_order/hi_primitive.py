@@ -17,7 +17,15 @@ from jaxviz.ir.errors import EquationError, NoRuleError, message_of
 from jaxviz.ir.syntax import Operation, Program
 from jaxviz.transforms import linearize
 from jaxviz.transforms.dce import DceRule, dce_program, nothing_left, roles_by_use
-from jaxviz.transforms.driver import Mask, Template, check_differentiable, refuse_reference, select, with_line_of_call
+from jaxviz.transforms.driver import (
+    Mask,
+    Template,
+    check_differentiable,
+    no_rule,
+    refuse_reference,
+    select,
+    with_line_of_call,
+)
 from jaxviz.transforms.jvp import JvpRule
 from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode
 from jaxviz.transforms.primitive import Body, CallPrimitive, Primitive
@@ -55,8 +63,9 @@ class HiPrimitive(CallPrimitive):
             pushed, nonzeros_out = _pushed(operation, nonzeros)
             name = compat.hi_rule_name(operation.params, "jvp")
             return linearize.split_jvp(pushed, nonzeros_out, len(nonzeros), name, keeps_lines=True)
-        check_differentiable(operation)
-        name = compat.hi_rule_name(operation.params, "vjp_fwd" if mode.is_vjp else "lin")
+        method = "vjp_fwd" if mode.is_vjp else "lin"
+        _check_rule(operation, method)
+        name = compat.hi_rule_name(operation.params, method)
         with compat.as_it_was(operation.params):
             return linearize.jax_rule(operation, nonzeros, mode.is_vjp, values, name)
 
@@ -103,9 +112,25 @@ HI_PRIMITIVE = HiPrimitive(compat.hi_primitive_p, compat.BODY)
 HI_LINEAR = HiLinear(compat.hi_linear_p)
 
 
+def _check_rule(operation: Operation, method: str) -> None:
+    """
+    Raises:
+      NoRuleError: in JAX's words if the class does not implement the rule; or its operands are references.
+    """
+    if not compat.touches_ref(operation):
+        return check_differentiable(operation)
+    if refused := compat.hi_refusal(operation.params, method):
+        raise NoRuleError(f"{refused}.")
+    advice = (
+        "Its rule works on mutable references, which may be its own, and jaxviz does not trace it: use jax's own "
+        "transforms, or switch off what makes it, such as jax_scan3."
+    )
+    raise no_rule(operation, "Differentiation rule for", advice)
+
+
 def _pushed(operation: Operation, nonzeros: Mask) -> tuple[Program, Mask]:
     """The JVP rule of a hi-primitive: operands, nonzero tangents → results, nonzero tangents; and which are nonzero."""
-    check_differentiable(operation)
+    _check_rule(operation, "jvp")
     rule, avals, nonzeros_out = compat.jvp_rule(
         operation.primitive, write_params(operation), operation.in_avals, nonzeros, operation.context
     )

@@ -268,6 +268,21 @@ def hi_rule_name(params: Mapping[str, Any], method: str) -> str:
     return f"custom {'JVP' if has_jvp_alone(params['_prim']) else 'VJP'} rule of {function}"
 
 
+def hi_refusal(params: Mapping[str, Any], method: str) -> str:
+    """What JAX says of a hi-primitive whose class does not implement a rule, such as `vjp_fwd`; '' if it does."""
+    hi = params["_prim"]
+    by = [vars(cls)[method] for cls in type(hi).__mro__ if method in vars(cls)]
+    if len(by) != 1:  # that of the class from which all derive raises
+        return ""
+    try:
+        by[0](hi, ())
+    except NotImplementedError as error:
+        return str(error)
+    except Exception:  # it does something else
+        return ""
+    return ""
+
+
 def hi_params(params: Mapping[str, Any]) -> dict[str, Any]:
     """The params of a hi-primitive that are numbers, names or types, as JAX prints them; and the name of its
     function."""

@@ -117,6 +117,12 @@ def test_a_loop_that_jax_does_not_differentiate_is_refused_in_its_words():
         jax.vjp(f, W, X)
     except NotImplementedError as error:
         refused = str(error)
+        with pytest.raises(NotImplementedError) as alone:
+            jaxviz.vjp(f, W, X)
+        with pytest.raises(NotImplementedError, match="switch off what makes it"):
+            jaxviz.jvp(f, (W, X), (W, X))
+        assert refused in str(alone.value)
+        assert "test_under_flags.py" in str(alone.value)
     else:
         pytest.skip("JAX differentiates it")
     finally:
