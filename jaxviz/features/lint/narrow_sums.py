@@ -47,6 +47,9 @@ def find_narrow_sums(d: Derivation) -> Iterator[Advice]:
         return
     naming = naming_of(d)
     sums = [s for program in passes(d) for s in _sums(program, program is not d.forward)]
+    # The rule of `lax.reduce` adds in pairs, so that only the function itself has it, and sums as it says.
+    sums = [s for s in sums if s.is_backward or not _adds_by_function(s.equation)]
+    sums += [s for s in _sums(d.primal, False) if _adds_by_function(s.equation)]
     for same in grouped(sums, lambda s: (s.is_backward, location_of(s.term, s.within), _kind(s))):
         s = max(same, key=lambda s: s.terms)
         where = location_of(s.term, s.within)
@@ -65,7 +68,8 @@ def find_narrow_sums(d: Derivation) -> Iterator[Advice]:
         if _kind(s) not in ("loop", "scattered arithmetic"):
             share = 100 * math.ceil(math.log2(s.terms)) * 2**-bits
             error += f"; added in pairs, the sum may be wrong by {share:.1f} % of the sum of their magnitudes"
-        text = f"The {'backward' if s.is_backward else 'forward'} pass sums {many} in {dtype.name} for {of}. {error}."
+        function = "function" if _adds_by_function(s.equation) else "forward pass"
+        text = f"The {'backward pass' if s.is_backward else function} sums {many} in {dtype.name} for {of}. {error}."
         library = naming.library(s.term, s.within)
         in_library = (
             f"it is on a line of a library ({library}): where this matters, compute that part on a line of yours, in "
@@ -75,7 +79,9 @@ def find_narrow_sums(d: Derivation) -> Iterator[Advice]:
 
 
 def _kind(s: _Sum) -> str:
-    return "loop" if s.terms != _terms(s.equation) else plain(s.equation.primitive.name).kind
+    if s.terms != _terms(s.equation):
+        return "loop"
+    return "window" if "window_dimensions" in s.equation.params else plain(s.equation.primitive.name).kind
 
 
 def _sums(program: Program, is_backward: bool) -> Iterator[_Sum]:
@@ -84,7 +90,7 @@ def _sums(program: Program, is_backward: bool) -> Iterator[_Sum]:
         if _is_lossy(e, n := _terms(e)) and not _counts_booleans(e, made):
             yield _Sum(e, within, n, primal_equation(e) if is_backward else e, is_backward)
         if is_scan(e):
-            for add, term in _added(e):
+            for add, term in _added(e, is_backward):
                 if _is_lossy(add, n := scan_length(e)):
                     yield _Sum(add, (*within, e), n, term, is_backward)
 
@@ -99,15 +105,15 @@ def _is_lossy(e: Equation, terms: int) -> bool:
 
 def _terms(e: Equation) -> int:
     """How many terms each result of a sum has at most; 0 if it is none."""
-    does, avals = plain(e.primitive.name), e.operation.in_avals
-    if does.grows != "sum":
+    does, avals, by_function = plain(e.primitive.name), e.operation.in_avals, _adds_by_function(e)
+    if does.grows != "sum" and not by_function:
         return 0
-    if does.kind == "reduction":
+    if "window_dimensions" in e.params:
+        return math.prod(e.params["window_dimensions"])
+    if does.kind == "reduction" or by_function:
         return int(avals[0].size // max(1, e.operation.out_avals[0].size))
     if does.kind == "cumulative":
         return int(avals[0].shape[e.params["axis"]])
-    if does.kind == "window":
-        return math.prod(e.params["window_dimensions"])
     if does.kind != "scattered arithmetic" or e.params["unique_indices"]:
         return 0
     numbers = e.params["dimension_numbers"]
@@ -115,6 +121,14 @@ def _terms(e: Equation) -> int:
         return 0  # rows and columns together, as one element of each row: they seldom meet
     batch = set(numbers.scatter_indices_batching_dims)
     return math.prod(n for i, n in enumerate(avals[1].shape[:-1]) if i not in batch)
+
+
+def _adds_by_function(e: Equation) -> bool:
+    """Whether it is `lax.reduce` or `lax.reduce_window` with a function that adds: where JAX cannot tell that the sum
+    starts at zero, as with `jnp.bfloat16(0)` under jit, it is no `reduce_sum`."""
+    if e.primitive.name not in ("reduce", "reduce_window"):
+        return False
+    return all({x.primitive.name for x in body.equations} == {"add"} for _, body in e.programs)
 
 
 def _counts_booleans(e: Equation, made: dict[Atom, Equation]) -> bool:
@@ -127,13 +141,13 @@ def _counts_booleans(e: Equation, made: dict[Atom, Equation]) -> bool:
     return False
 
 
-def _added(scan: Equation) -> Iterator[tuple[Equation, Equation]]:
+def _added(scan: Equation, is_backward: bool) -> Iterator[tuple[Equation, Equation]]:
     """The additions in the body of a scan that only add to what it carries, each with what computes the term."""
     body = next(b for _, b in scan.programs)
     made: dict[Atom, Equation] = {v: e for e in body.equations for v in e.outvars}
     reads = Counter[Atom](a for e in body.equations for a in e.invars)
-    reads.update(body.outvars)
     starts = carried(scan)
+    reads.update(body.outvars if is_backward else body.outvars[: len(starts)])  # the function may stack its sums
     for held, total in zip(body.invars[starts.start : starts.stop], body.outvars, strict=False):
         add = made.get(total)
         if add is None or add.primitive.name not in ("add", "add_any") or reads[held] != 1 or reads[total] != 1:
@@ -156,7 +170,7 @@ def _fix(s: _Sum, narrow: str) -> str:
                 "twice, say so: `table.at[ids].get(unique_indices=True)`."
             )
         return "scatter into float32, as `jnp.zeros(…, jnp.float32).at[…].add(…)`, and convert the result."
-    if s.is_backward:
+    if s.is_backward or kind == "window":
         return f"compute it in float32, and convert the result: `{back}` after `.astype(jnp.float32)` of the operands."
     if kind == "cumulative":
         return "sum in float32, as `jnp.cumsum(x, dtype=jnp.float32)`, and convert the result."

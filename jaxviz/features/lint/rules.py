@@ -223,9 +223,10 @@ _RULES = (
         of a value that was broadcast, indexed or read in each iteration of a loop in the type of that value: of a bias
         over all rows, of an embedding over all tokens, of weights over all steps.
 
-        Loops and, on a CPU, scatters add one by one. Other sums XLA adds in an order of its own, in the type that the
-        program says or a wider one: on a CPU, 4,096 equal terms came out two to five percent wrong. Let the value be
-        float32 where it is broadcast, indexed or added up, and convert the result.
+        The gradient of a `lax.reduce` to which JAX does not know the start, such as `jnp.bfloat16(0)` under jit, adds
+        in pairs; the function itself does not. Loops and, on a CPU, scatters add one by one. Other sums XLA adds in an
+        order of its own, in the type that the program says or a wider one: on a CPU, 4,096 equal terms came out two to
+        five percent wrong. Let the value be float32 where it is broadcast, indexed or added up, and convert the result.
         """,
     ),
     LintRule(

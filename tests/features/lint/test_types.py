@@ -230,6 +230,11 @@ SUMS = {
                "forward"),
     "carry": (lambda x: total(lax.scan(lambda c, r: (c + r, None), jnp.zeros(4, BF16), x)[0]),
               lambda x: total(lax.scan(lambda c, r: (c + r, None), jnp.zeros(4, F32), x)[0]), (ROWS,), "forward"),
+    "running sum": (lambda x: total(lax.scan(lambda c, r: (y := c + r, y), jnp.zeros(4, BF16), x)[1][-1]),
+                    lambda x: total(lax.scan(lambda c, r: (y := c + r, y), jnp.zeros(4, F32), x)[1][-1]), (ROWS,),
+                    "forward"),
+    "window": (lambda x: total(lax.reduce_window(x, np.array(0, BF16), lax.add, (4096, 1), (1, 1), "VALID")),
+               lambda x: total(jnp.sum(x, 0)), (ROWS,), "forward"),
     "segments": (lambda x: total(jax.ops.segment_sum(x, IDS, 2)),
                  lambda x: total(back(jnp.zeros((2, 4), F32).at[IDS].add(x))), (ROWS,), "forward"),
     "bias": (lambda b, x: total((b + x) * 0.1), lambda b, x: total(back(b.astype(F32) + x.astype(F32)) * 0.1),
@@ -261,7 +266,29 @@ def test_a_narrow_sum_is_as_wrong_as_it_says_and_a_wide_one_is_not(name):
         assert 256 <= values[0] / 4 / float(BF16(0.1)) <= 512
 
 
+REDUCED = {
+    "lax.add": lambda x: lax.reduce(x, jnp.bfloat16(0), lax.add, (0,)),
+    "a function": lambda x: lax.reduce(x, jnp.bfloat16(0), lambda a, b: a + b, (0,)),
+    "two sums": lambda x: lax.reduce((x, -x), (jnp.bfloat16(0),) * 2, lambda a, b: (a[0] + b[0], a[1] + b[1]), (0,))[0],
+    "windows": lambda x: lax.reduce_window(
+        lax.stop_gradient(x), jnp.bfloat16(0), lax.add, (4096, 1), (1, 1), "VALID")[0],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_a_sum_by_a_function_that_adds(name):
+    f = lambda x: total(x[0] * REDUCED[name](x))
+    (a,) = advice("narrow-sum", f, ROWS)
+    assert a.text.startswith("The function sums 4,096 terms in bfloat16 for `lax.reduce")
+    sums = jax.jit(REDUCED[name])(ROWS).astype(F32)
+    assert np.all(np.abs(sums / (4096 * float(BF16(0.1))) - 1) > 2 * 2**-8)
+
+
 NOT_LOSSY = {
+    "a maximum by a function": (lambda x: total(lax.reduce(x, jnp.bfloat16(0), lax.max, (0,))), (ROWS,)),
+    "few by a function": (lambda x: total(lax.reduce(x, jnp.bfloat16(0), lax.add, (1,))), (ROWS,)),
+    "a product in bfloat16": (lambda x: total(lax.dot_general(x, x, (((0,), (0,)), ((), ())),
+                                                              preferred_element_type=BF16)), (ROWS,)),
     "jnp.sum": (lambda x: total(jnp.sum(x, 0) + jnp.mean(x, 0)), (ROWS,)),
     "a product": (lambda w, x: total(x.T @ x @ w), (jnp.ones((4, 4), BF16), ROWS)),
     "one element of each row": (lambda x: total(jnp.take_along_axis(x, IDS[:, None], -1)), (ROWS,)),
