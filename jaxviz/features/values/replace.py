@@ -17,6 +17,7 @@ from jaxviz.features.values.tapped import (
     NO_STEP,
     At,
     Finder,
+    as_array,
     checked,
     constants,
     is_differentiable,
@@ -86,15 +87,16 @@ class Replaced:
         if chosen is not None and not v.loops:
             raise AddressError(f"{v.name} at {v.line} is in no loop, so it has no iterations.")
         check_iterations(meant, chosen or ())
+        part = "replacement of the cotangent" if of_cotangent else "replacement"
+        what = f"The {part} of {v.name} (at {v.line})"
         takes_place, axes = callable(replacement) and _takes_two(replacement), axes_of_devices(v.path, v.aval)
 
         def new(x: Any, vector: Any) -> Any:
             where = At(a.text, v, numbers(vector), axes)
             if not callable(replacement):
-                y = where.pick(jnp.asarray(replacement), is_of_one=meant.iteration is not None)
+                y = where.pick(as_array(replacement, what), is_of_one=meant.iteration is not None)
             else:
-                y = replacement(x, where) if takes_place else replacement(x)
-            y = jnp.asarray(y)
+                y = as_array(replacement(x, where) if takes_place else replacement(x), what)
             if chosen is not None and y.shape == x.shape:
                 is_now = functools.reduce(jnp.logical_or, [where.iteration == i for i in chosen], np.bool_(False))
                 y = jnp.where(is_now, y, x)
@@ -102,7 +104,7 @@ class Replaced:
 
         vector = iterations_type(v)
         program, closed_over = traced_inside(v, new, v.aval, vector)
-        checked(v, program, "replacement of the cotangent" if of_cotangent else "replacement")
+        checked(v, program, what)
         if not of_cotangent:
             return program, closed_over
         run = as_function(program)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxviz.analysis.addressed import AddressedValue
 from jaxviz.analysis.addresses import Address, AddressError, Meant, resolve
+from jaxviz.analysis.walk import own_location_of
 from jaxviz.arguments import flat_arguments
 from jaxviz.features.values.literals import NO_LITERALS, RoundedLiterals
 from jaxviz.higher_order import is_loop, is_scan, scan_length
@@ -21,8 +22,10 @@ from jaxviz.higher_order.observing import Observer, PassedIn, Path, Place, obser
 from jaxviz.higher_order.shard_map import axes_of_devices, inside
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_traced, trace_rule
+from jaxviz.ir.expressions import expression_at
 from jaxviz.ir.syntax import Atom, Equation, Program, Var
 from jaxviz.ir.trace import trace_call, with_fixed
+from jaxviz.report.tables import short_location
 from jaxviz.runtime.evaluate import evaluate
 from jaxviz.runtime.probe_names import asking_for
 from jaxviz.transforms.driver import Builder, with_constants_as_inputs
@@ -197,7 +200,7 @@ class At:
                     v, kind = self._value, jax.typeof(captured).str_short(short_dtypes=True)
                     raise TypeError(
                         f"The array for {v.name} (at {v.line}) has type {kind}, and must have a first axis of {n}, for "
-                        "the iterations of the loop, as capture returns it."
+                        f"the iterations of the loop, as capture returns it.{_of_number(captured)}"
                     )
                 captured = _row(captured, i)
             elif is_loop(e):
@@ -260,9 +263,29 @@ def checked(value: AddressedValue, program: Program, what: str) -> None:
     (result,), aval = program.out_avals, value.aval
     if (result.shape, result.dtype) != (aval.shape, aval.dtype):
         raise TypeError(
-            f"The {what} of {value.name} (at {value.line}) has type {result.str_short(short_dtypes=True)}, and must "
-            f"have the type of what it replaces, {aval.str_short(short_dtypes=True)}."
+            f"{what} has type {result.str_short(short_dtypes=True)}, and must have the type of what it replaces, "
+            f"{aval.str_short(short_dtypes=True)}.{_of_number(result)}"
         )
+
+
+def _of_number(given: Any) -> str:
+    """What to write in place of a number that stands for an array."""
+    return "" if given.shape else " For one number everywhere, give `lambda v: jnp.full_like(v, number)`."
+
+
+def as_array(given: Any, what: str, *, may_be_list: bool = True) -> Any:
+    """
+    Raises:
+      TypeError: it is none.
+    """
+    if isinstance(given, jax.Array):
+        return given
+    if may_be_list or jax.tree_util.all_leaves([given]):
+        with suppress(TypeError, ValueError):
+            return jnp.asarray(given)
+    kind = "None" if given is None else f"of type {type(given).__name__}"
+    hint = "; jnp.stack makes one of several" if isinstance(given, (tuple, list)) else ""
+    raise TypeError(f"{what} is {kind}, and must be one array{hint}.")
 
 
 def constants(arrays: Sequence[Any]) -> list[Var]:
@@ -296,9 +319,18 @@ class Taps:
     beside: Mapping[Place, tuple[Callable[..., Any], Sequence[Atom]]] = field(default_factory=dict)
     literals: RoundedLiterals = NO_LITERALS
 
-    def reduced_at(self, place: Place) -> Callable[[Any], Any] | None:
+    def reduced_at(self, place: Place, e: Equation) -> Callable[[Any], Any] | None:
         """What is done with a value before it leaves."""
-        return self.reduce if place[0] or not self.only_inside else None
+        reduce = self.reduce
+        if reduce is None or (self.only_inside and not place[0]):
+            return None
+
+        def reduced(x: Any) -> Any:
+            at = own_location_of(e, place[0])
+            of = f"{expression_at(at)} (at {short_location(at)})" if at is not None else str(e.primitive.name)
+            return as_array(reduce(x), f"What reduce= returns of {of}", may_be_list=False)
+
+        return reduced
 
 
 @dataclass(frozen=True, eq=False)
@@ -338,10 +370,10 @@ def with_taps(
                 return value, add(place, fun, *operands, *passed.shared[1:])
         if taps.barrier:
             value = add("barrier", jax.lax.optimization_barrier, value)
-        reduce = taps.reduced_at(place)
+        reduce = taps.reduced_at(place, e)
         tap = value if reduce is None else add("reduce", reduce, value)
         if place in passed.own:
-            value = add(f"linked {reduce}", _linked(reduce), value, passed.own[place])
+            value = add(f"linked {reduce is not None}", _linked(reduce), value, passed.own[place])
         return value, tap
 
     shared = constants(taps.literals.values)

@@ -1,6 +1,7 @@
 """Captured values are those that a model edited by hand returns, and putting them back changes nothing."""
 
 import collections
+import re
 
 import jax
 import jax.numpy as jnp
@@ -324,6 +325,28 @@ def test_there_is_no_value_number_0():
 def test_a_stack_of_another_length_is_not_put_back():
     with pytest.raises(TypeError, match=r"type f32\[3,8,4\], and must have a first axis of 5"):
         jaxviz.replace(in_scan, {"pre": jnp.zeros((3, 8, 4))})(WS, X)
+
+
+@pytest.mark.parametrize(("f", "written"), [(in_scan, "h @ w"), (plain, "x @ ws[0]")])
+def test_what_is_no_array(f, written):
+    name, line = re.escape(written), r"\(at test_capture.py:\d+\)"
+    for given in (lambda x: (x, x), lambda x: {"x": x}, lambda x: None, lambda x: "x"):
+        kind = "None" if given(0) is None else f"of type {type(given(0)).__name__}"
+        with pytest.raises(TypeError, match=rf"reduce= returns of {name} {line} is {kind}, and must be one array"):
+            jaxviz.capture(f, written, reduce=given)(WS, X)
+    for given in (None, {"x": 1}, lambda x: None, [1, [2]]):
+        for values, cotangents, of in (({written: given}, None, ""), (None, {written: given}, " of the cotangent")):
+            with pytest.raises(TypeError, match=rf"The replacement{of} of {name} {line} is .*, and must be one array"):
+                jaxviz.replace(f, values, cotangents=cotangents)(WS, X)
+    for given in (0.0, jnp.float32(0), lambda x: 0.0):
+        with pytest.raises(TypeError, match=rf"{name} {line} has type f32\[\].* `lambda v: jnp.full_like\("):
+            jaxviz.replace(f, {written: given})(WS, X)
+    jaxviz.replace(f, {written: lambda v: jnp.full_like(v, 0.0)})(WS, X)
+
+
+def test_a_number_is_captured_in_place_of_a_value():
+    seen = jaxviz.capture(in_scan, "h @ w", reduce=lambda x: 3.0, cotangents=True)(WS, X)[1]
+    np.testing.assert_array_equal([seen["h @ w"], seen.cotangents["h @ w"]], 3 * np.ones((2, 5)))
 
 
 def test_one_iteration():
