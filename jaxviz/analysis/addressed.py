@@ -77,6 +77,8 @@ def addressed_values(program: Program) -> tuple[AddressedValue, ...]:
 
 def _values(program: Program, naming: Naming) -> Iterator[AddressedValue]:
     for path, nested in walk_observed(program):
+        if any(compat.is_differentiated(e.source) for e in path):  # what is inside does not say so itself
+            continue
         outer = path[-1] if path and not is_loop(path[-1]) else None
         results = set(nested.outvars)
         modules = [module_of(e, path) for e in nested.equations]

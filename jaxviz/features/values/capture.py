@@ -13,8 +13,18 @@ import jax.numpy as jnp
 
 from jaxviz.analysis.addressed import AddressedValue
 from jaxviz.analysis.addresses import Address, AddressError, Meant, address, written_for
-from jaxviz.features.values.tapped import Finder, Found, Taps, axis_of_iterations, number_of, run_with_taps, with_taps
+from jaxviz.features.values.tapped import (
+    Finder,
+    Found,
+    Taps,
+    axis_of_iterations,
+    is_differentiable,
+    number_of,
+    run_with_taps,
+    with_taps,
+)
 from jaxviz.higher_order import is_scan
+from jaxviz.higher_order.checkpoint import CHECKPOINT
 from jaxviz.higher_order.observing import Place
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -136,7 +146,7 @@ class Capture:
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, Captured]:
         if not self._finder.addresses:
             return self._fun(*args, **kwargs), Captured({}, Captured({}) if self._cotangents else None)
-        found = self._finder(args, kwargs)
+        found = self._found(args, kwargs)
         inputs = found.inputs(args, kwargs)
         takes = self._cotangents or any(a.phase == "cotangent" for a in found.meant)
         number = number_of(found, self._has_aux, "capture with cotangents=True") if takes else None
@@ -151,7 +161,7 @@ class Capture:
 
         Nothing is computed, and the arguments may be `jax.ShapeDtypeStruct`s.
         """
-        found = self._finder(args, kwargs)
+        found = self._found(args, kwargs)
         program, places = with_taps(found.program, self._taps(found))
         avals = dict(zip(places, program.out_avals[len(found.program.outvars) :], strict=True))
         meant = [(a, m, v) for a, m in found.meant.items() for v in m.values]
@@ -169,6 +179,12 @@ class Capture:
 
     def __repr__(self) -> str:
         return f"capture({self._finder})"
+
+    def _found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found:
+        found = self._finder(args, kwargs)
+        for a, meant in found.meant.items():
+            _check_phase(a, meant)
+        return found
 
     def _taps(self, found: Found) -> Taps:
         return Taps(
@@ -189,6 +205,20 @@ def _by_address(found: Found, values: Mapping[Place, Any], cotangents: Mapping[P
         elif there:
             by_address[str(a)] = there
     return by_address
+
+
+def _check_phase(a: Address, meant: Meant) -> None:
+    """
+    Raises:
+      AddressError: none of the values has this phase.
+    """
+    recomputed = any(e.primitive is CHECKPOINT.primitive for v in meant.values for e in v.path)
+    has = {"forward": True, "recomputed": recomputed, "cotangent": any(is_differentiable(v.aval) for v in meant.values)}
+    if not has[a.phase]:
+        v, phases = meant.values[0], " and ".join(repr(phase) for phase in has if has[phase])
+        why = "in no jax.checkpoint" if a.phase == "recomputed" else v.aval.str_short(short_dtypes=True)
+        also = "; capture also returns cotangents with cotangents=True" if has["cotangent"] else ""
+        raise AddressError(f"{v.name} at {v.line} is {why}, so its phases are {phases}, not {a.phase!r}{also}.")
 
 
 def _iteration(meant: Meant, value: AddressedValue, array: Any) -> Any:
@@ -245,7 +275,8 @@ def capture(
       captures, `nbytes(*args)` how much.
 
     Raises:
-      AddressError: when it is called, an address means no value, or several; the message lists candidates.
+      AddressError: when it is called, an address means no value, or several, and the message lists candidates; or the
+        value does not have the phase that it asks for.
     """
     compat.check_callable(fun)
     return Capture(fun, [address(a) for a in addresses], cotangents, has_aux, reduce, barrier)

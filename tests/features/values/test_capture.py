@@ -317,6 +317,32 @@ def test_an_address_of_an_unknown_phase():
         jaxviz.at("pre", iteration="2")
 
 
+def checkpointed(ws, x):
+    def block(x, w):
+        pre = x @ w
+        is_large = pre > 0
+        return jnp.tanh(pre) * is_large
+
+    return jnp.sum(jax.checkpoint(block)(x, ws[0]) ** 2)
+
+
+def test_a_phase_that_the_value_does_not_have():
+    with pytest.raises(jaxviz.AddressError, match=r"no jax\.checkpoint, so its phases are 'forward' and 'cotangent', "
+                       "not 'recomputed'; capture also returns cotangents with cotangents=True"):  # fmt: skip
+        jaxviz.capture(in_scan, jaxviz.at("pre", phase="recomputed"))(WS, X)
+    with pytest.raises(jaxviz.AddressError, match=r"bool\[8,4\], so its phases are 'forward' and 'recomputed', not"):
+        jaxviz.capture(checkpointed, jaxviz.at("is_large", phase="cotangent")).where(WS, X)
+    recomputed = jaxviz.at("pre", phase="recomputed")
+    np.testing.assert_array_equal(jaxviz.capture(checkpointed, recomputed)(WS, X)[1][recomputed], X @ WS[0])
+
+
+def test_what_a_checkpoint_in_a_gradient_holds_has_no_address():
+    for f in (jax.grad(checkpointed), jax.grad(in_scan)):
+        for phase in ("forward", "recomputed", "cotangent"):
+            with pytest.raises(jaxviz.AddressError, match=r"no value at 'pre'\. `.*` takes a gradient itself"):
+                jaxviz.capture(f, jaxviz.at("pre", phase=phase))(WS, X)
+
+
 def test_there_is_no_value_number_0():
     with pytest.raises(jaxviz.AddressError, match="and no #0"):
         jaxviz.capture(in_scan, "pre #0")(WS, X)
