@@ -505,10 +505,11 @@ def _several(given: Address, program: Program, found: Sequence[AddressedValue]) 
     listed = [f"  #{i}  {described(v, w)}" for i, (v, w) in enumerate(zip(found[:MOST_LISTED], ways, strict=False), 1)]
     more = [f"  and {len(found) - MOST_LISTED} more"] if len(found) > MOST_LISTED else []
     containers = list(dict.fromkeys(w.container for w in ways if w.container))
-    inside = f" name the function, as in '{containers[0]} › {given.text}'," if len(containers) > 1 else ""
+    inside = f" name the function, as in {f'{containers[0]} › {given.text}'!r}," if len(containers) > 1 else ""
     n, text = len(found), given.text
     head = (
-        f"{program.name} has {n} values at {text!r}. Write '{text} #1' for the first,{inside} or '{text} #*' for all:"
+        f"{program.name} has {n} values at {text!r}. Write {f'{text} #1'!r} for the first,{inside} or "
+        f"{f'{text} #*'!r} for all:"
     )
     left_out = [gradient_left_out(program.name)] if takes_gradient(program) else []
     return "\n".join([head, *listed, *more, *left_out])
@@ -551,7 +552,7 @@ def _nothing(given: Address, program: Program, values: Sequence[AddressedValue])
     reason = "" if near else " What a function with a custom rule computes has no address."
     call = parsed(wanted.value)
     if isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[-1] in {v.container for v in values}:
-        reason = f" Of a call that returns several values only these have addresses, as in '{wanted.value}[0]'."
+        reason = f" Of a call that returns several values only these have addresses, as in {f'{wanted.value}[0]'!r}."
     if takes_gradient(program):
         reason = f" {gradient_left_out(program.name)}"
     was = f" It was {given.written.was}." if given.written is not None else ""

@@ -1,5 +1,8 @@
 """What an address means: expressions, names, modules, lines, and what is said where it means nothing."""
 
+import ast
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -70,6 +73,26 @@ def test_forms_of_addresses(text, means):
 def test_what_means_nothing_or_several(text):
     with pytest.raises(AddressError):
         resolve(jaxviz.trace(loss)(X), at(text))
+
+
+def test_an_address_is_printed_so_that_it_can_be_pasted():
+    def one(x):
+        return x["a"] * 2
+
+    def two(x):
+        return jnp.sin(x["a"] * 2), x["a"]
+
+    def both(x):
+        y = two({"a": x})
+        return one({"a": x}) + y[0] * y[1]
+
+    program = jaxviz.trace(both)(X)
+    with pytest.raises(AddressError) as e:
+        resolve(program, at("x['a'] * 2"))
+    written = re.findall(r'"(?:x|\w+ › x)\[.*?"', str(e.value).partition("Write")[2])
+    assert [len(resolve(program, at(ast.literal_eval(text))).values) for text in written] == [1, 1, 2]
+    with pytest.raises(AddressError, match=re.escape("as in \"two({'a': x})[0]\"")):
+        resolve(program, at("two({'a': x})"))
 
 
 def test_what_is_said_of_several_values():
