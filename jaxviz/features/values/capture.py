@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 
 from jaxviz.analysis.addressed import AddressedValue
 from jaxviz.analysis.addresses import Address, AddressError, Meant, address, written_for
+from jaxviz.analysis.returned import WrittenValue
 from jaxviz.features.values.tapped import (
     Finder,
     Found,
@@ -91,7 +93,8 @@ class CapturedValue:
 
     Args:
       address: by which it was asked for.
-      expression: what computes it, or the call that returns it.
+      expression: what computes it, or the call that returns it; of several on one line with the module or function
+        before it, or else with which of how many behind it.
       line: where.
       type: of the array that is returned, with an axis for each scan and for the devices of a `shard_map`.
       nbytes: of that array.
@@ -164,13 +167,14 @@ class Capture:
         found = self._found(args, kwargs)
         program, places = with_taps(found.program, self._taps(found))
         avals = dict(zip(places, program.out_avals[len(found.program.outvars) :], strict=True))
-        meant = [(a, m, v) for a, m in found.meant.items() for v in m.values]
         rows = []
-        for a, m, v in meant:
-            w, aval = written_for(a, v), avals[v.place]
-            if m.iteration is not None:
-                aval = compat.aval_of(jax.eval_shape(functools.partial(_iteration, m, v), aval))
-            rows.append(CapturedValue(str(a), w.name, w.line, aval.str_short(short_dtypes=True), _nbytes(aval)))
+        for a, m in found.meant.items():
+            ways = [written_for(a, v) for v in m.values]
+            for v, w, name in zip(m.values, ways, _told_apart(ways), strict=True):
+                aval = avals[v.place]
+                if m.iteration is not None:
+                    aval = compat.aval_of(jax.eval_shape(functools.partial(_iteration, m, v), aval))
+                rows.append(CapturedValue(str(a), name, w.line, aval.str_short(short_dtypes=True), _nbytes(aval)))
         return CaptureReport(found.program.name, tuple(rows))
 
     def nbytes(self, *args: Any, **kwargs: Any) -> int:
@@ -192,6 +196,22 @@ class Capture:
             self._reduce,
             barrier=self._barrier,
         )
+
+
+def _told_apart(ways: Sequence[WrittenValue]) -> list[str]:
+    """What computes values: of those that are the same on one line with the module or function, if that differs, or
+    else with which of how many."""
+    inside: dict[tuple[str, str], set[str]] = {}
+    for w in ways:
+        inside.setdefault((w.name, w.line), set()).add(w.module or w.container)
+    names = [f"{w.module or w.container} › {w.name}" if len(inside[w.name, w.line]) > 1 else w.name for w in ways]
+    alike = [(name, w.line) for name, w in zip(names, ways, strict=True)]
+    times, so_far = Counter(alike), Counter[tuple[str, str]]()
+    for i, key in enumerate(alike):
+        so_far[key] += 1
+        if times[key] > 1:
+            names[i] += f" #{so_far[key]} of {times[key]}"
+    return names
 
 
 def _by_address(found: Found, values: Mapping[Place, Any], cotangents: Mapping[Place, Any]) -> dict[str, Any]:

@@ -375,6 +375,38 @@ def test_a_number_is_captured_in_place_of_a_value():
     np.testing.assert_array_equal([seen["h @ w"], seen.cotangents["h @ w"]], 3 * np.ones((2, 5)))
 
 
+def score(x):
+    scores = jnp.sin(x)
+    return scores
+
+
+@pytest.mark.parametrize(("n", "names"), [(1, ["scores"]), (3, ["scores #1 of 3", "scores #2 of 3", "scores #3 of 3"])])
+def test_what_is_captured_is_told_apart(n, names):
+    def loss(x):
+        for _ in range(n):
+            x = score(x)
+        return jnp.sum(x)
+
+    names = [name.replace("scores", "jnp.sin(x)") for name in names]
+    assert [v.expression for v in jaxviz.capture(loss, "scores #*").where(X).values] == names
+
+
+def test_what_is_captured_in_modules_is_told_apart():
+    nn = pytest.importorskip("flax.linen")
+
+    class Block(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            h = jnp.sin(x)
+            return h + jnp.sin(h)
+
+    model = nn.Sequential([Block(), Block()])
+    loss = lambda x: jnp.sum(model.apply({}, x))
+    values = jaxviz.capture(loss, "h #*").where(X).values
+    assert [v.expression for v in values] == [f"Sequential/layers_{i} › jnp.sin(x)" for i in range(2)]
+    assert [resolve(jaxviz.trace(loss)(X), jaxviz.at(v.expression)).values[0].assigned for v in values] == ["h", "h"]
+
+
 def test_one_iteration():
     whole, one = jaxviz.capture(in_scan, "pre"), jaxviz.capture(in_scan, at := jaxviz.at("pre", iteration=2))
     pre, of_one = whole(WS, X)[1]["pre"], one(WS, X)[1][str(at)]
