@@ -169,6 +169,10 @@ class At:
         self.iterations = tuple(iterations)
         self._value, self._axes = value, axes
 
+    def __repr__(self) -> str:
+        inside = f", iterations={self.iterations}" if self.iterations else ""
+        return f"At({self.name!r}{inside})"
+
     @property
     def iteration(self) -> Any:
         """Of the innermost loop around it, from 0.

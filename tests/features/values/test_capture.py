@@ -407,6 +407,14 @@ def test_what_is_captured_in_modules_is_told_apart():
     assert [resolve(jaxviz.trace(loss)(X), jaxviz.at(v.expression)).values[0].assigned for v in values] == ["h", "h"]
 
 
+def test_a_place_says_where_it_is():
+    places = []
+    zeros = lambda v, at: places.append(repr(at)) or jnp.zeros_like(v)
+    jaxviz.replace(in_scan, {"pre": zeros})(WS, X)
+    jaxviz.replace(checkpointed, {"pre": zeros})(WS, X)
+    assert places == ["At('pre', iterations=(JitTracer(int32[]),))", "At('pre')"]
+
+
 def test_one_iteration():
     whole, one = jaxviz.capture(in_scan, "pre"), jaxviz.capture(in_scan, at := jaxviz.at("pre", iteration=2))
     pre, of_one = whole(WS, X)[1]["pre"], one(WS, X)[1][str(at)]
