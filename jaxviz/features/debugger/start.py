@@ -32,7 +32,8 @@ from jaxviz.runtime.references import repeated_references, uses_mutable_types, u
 
 if TYPE_CHECKING:
     from jaxviz.features.nans.report import Event, NanReport
-    from jaxviz.features.values.divergence import Divergence, Parting
+    from jaxviz.features.values.divergence import Divergence
+    from jaxviz.features.values.partings import Parting
 
 
 @api_boundary
@@ -256,6 +257,8 @@ def _go_to_parting(stepper: Stepper, parting: Parting) -> Stepper:
             f"{parting.what} is in a gradient that the function takes itself, which the stepper does not enter at an "
             "address. Compare the functions that are differentiated."
         )
+    if not parting.address:
+        raise SteppingError(f"No equation computes {parting.what}.")
     given = at(parting.address, phase="cotangent" if parting.phase == "cotangent" else "forward")
     addressed = Addressed.of(given, stepper._texts, stepper._phases, stepper._places)
     if not addressed.sites:

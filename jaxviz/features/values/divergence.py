@@ -5,7 +5,8 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
+from itertools import product
 from typing import Any
 
 import jax
@@ -14,9 +15,18 @@ import numpy as np
 
 from jaxviz.displays import display
 from jaxviz.features.values.compiler import CompiledDifference, compiled_difference
-from jaxviz.features.values.recording import SEEDS, prepared, squares
-from jaxviz.features.values.records import OTHER, Occurrence, RecordedArgument, RecordedValue, RunRecord, load_records
-from jaxviz.features.values.summaries import BAD, BITS, LEAST_NOISE, MOST, MOST_NOISE, NORM, SKETCH, moved
+from jaxviz.features.values.partings import Parting, parting, parting_of_arguments
+from jaxviz.features.values.recording import SEEDS, prepared
+from jaxviz.features.values.records import (
+    OTHER,
+    RESULT,
+    Occurrence,
+    RecordedArgument,
+    RecordedValue,
+    RunRecord,
+    load_records,
+)
+from jaxviz.features.values.summaries import MOST_NOISE, moved
 from jaxviz.higher_order.checkpoint import CHECKPOINT
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -31,75 +41,10 @@ MOST_DRIFT = 0.01
 """Calls whose arguments earlier ones have driven further apart than this part of their norm are not compared: what is
 computed from these is not near enough to be proportional to the difference."""
 
-_PHASES = {
-    "forward": "the forward pass",
-    "cotangent": "the backward pass",
-    "step": "the step, outside of its gradient",
-}
+LEAST_FIT = 0.9
+"""How much of the logarithms of differences one factor from iteration to iteration explains, if it is said."""
 
 AGAINST = ("op-by-op", "float64", "bfloat16", "no-remat", "unsharded", "perturbed")
-
-
-@dataclass(frozen=True)
-class Parting:
-    """How far two runs are apart in one array.
-
-    Args:
-      address: what means it.
-      phase: 'forward', 'cotangent', 'step' for what a training step computes besides its gradient; 'argument', or
-        'carried' for one that an earlier call of a `Recorder` returned.
-      expression, line: what computes it, and where.
-      type: of the array in the first run.
-      iterations: of the loops around it, outermost first.
-      loops: these loops' lines, and trip counts.
-      relative: the norm of the difference, relative to that of the value.
-      noise: how many times what rounding may change that is.
-      alone: what it is computed from that has no counterpart, in words.
-      is_inside_step: whether it is in a function that a training step differentiates.
-    """
-
-    address: str
-    phase: str
-    expression: str
-    line: str
-    type: str
-    iterations: tuple[int, ...]
-    loops: tuple[tuple[str, int], ...]
-    relative: float
-    noise: float
-    alone: tuple[str, ...] = ()
-    is_inside_step: bool = False
-
-    @property
-    def differs(self) -> bool:
-        """Whether it is further apart than rounding may change."""
-        return self.noise > MOST_NOISE
-
-    @property
-    def is_real(self) -> bool:
-        """Whether it is of numbers that are rounded, and no choice among some; or was given, whatever it is."""
-        return self.is_given or bool(_epsilon(self.type))
-
-    @property
-    def is_given(self) -> bool:
-        """Whether it is an argument."""
-        return self.phase in ("argument", "carried")
-
-    @property
-    def what(self) -> str:
-        """The value in words."""
-        of = "the cotangent of " if self.phase == "cotangent" else "the argument " if self.is_given else ""
-        return f"{of}`{self.expression}`"
-
-    @property
-    def where(self) -> str:
-        """`the backward pass, in iteration 17 of 32 of the loop at model.py:41`"""
-        each = [
-            f"iteration {i} of {n} of the loop at {line}"
-            for i, (line, n) in zip(self.iterations, self.loops, strict=True)
-        ]
-        which = f", in {' in '.join(reversed(each))}" if each else ""
-        return f"{_PHASES[self.phase]}{which}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +76,7 @@ class Divergence(Report, schema="divergence"):
       agreed: the number of the last calls that agree, if there are some.
       drift: how many times what rounding may change in one call their arguments differ already, since earlier calls
         returned them; as much is allowed for all that is computed from these.
+      not_returned: why what they return was not compared, or not all of it; '' if it was.
       compiled: against 'op-by-op', how the function compiled as a whole differs, though all values that leave it agree.
       ran: the first run's function and arguments, as long as they are kept; see `step`.
     """
@@ -143,6 +89,7 @@ class Divergence(Report, schema="divergence"):
     call: tuple[int, int] | None = None
     agreed: int | None = None
     drift: float = 1.0
+    not_returned: str = ""
     compiled: CompiledDifference | None = None
     ran: weakref.ref[RecordedCall] | None = None
 
@@ -158,6 +105,7 @@ class Divergence(Report, schema="divergence"):
         "noise",
         "turn",
         "alone",
+        "not_returned",
         "note",
     )
 
@@ -169,15 +117,23 @@ class Divergence(Report, schema="divergence"):
         of real numbers and differs too. An argument counts if something that is computed differs, or if earlier calls
         should have returned the same.
         """
-        differing = [i for i, p in enumerate(self.partings) if p.differs and p.is_real]
-        if self.drifted is not None or all(self.partings[i].phase == "argument" for i in differing):
-            differing = [i for i in differing if self.partings[i].phase == "carried"]
-        if not differing:
+        first = next((i for i, p in enumerate(self.partings) if p.differs and self._counts(p)), None)
+        if first is None:
             return None
-        first = differing[0]
         while first and self.partings[first - 1].differs:
             first -= 1
         return self.partings[first]
+
+    def _counts(self, p: Parting) -> bool:
+        """Whether a difference in it says that the runs part; see `parting`."""
+        if self.drifted is not None:
+            return p.phase == "carried"
+        return p.is_real and (p.phase != "argument" or self._differ_computed)
+
+    @cached_property
+    def _differ_computed(self) -> bool:
+        """Whether anything differs that they were not given, or that an earlier call should have returned the same."""
+        return any(p.differs and p.is_real and p.phase != "argument" for p in self.partings)
 
     @property
     def n_compared(self) -> int:
@@ -191,8 +147,8 @@ class Divergence(Report, schema="divergence"):
 
     @property
     def worst(self) -> float:
-        """The largest difference of real numbers, in units of what rounding may change."""
-        return max((p.noise for p in self.partings if p.is_real), default=0.0)
+        """The largest difference, in units of what rounding may change, but for what does not count; see `parting`."""
+        return max((p.noise for p in self.partings if not p.differs or self._counts(p)), default=0.0)
 
     @property
     def noise(self) -> tuple[float, ...]:
@@ -220,7 +176,8 @@ class Divergence(Report, schema="divergence"):
     def summary(self) -> str:
         p = self.parting
         if not self.partings:
-            return f"`{self.first}` and `{self.second}` have no value in common"
+            also = f"; {self.not_returned}" if self.not_returned else ""
+            return f"`{self.first}` and `{self.second}` have no value in common{also}"
         if p is None and (c := self.compiled) is not None:
             return (
                 f"`{self.first}`, compiled as a whole, and `{self.second}` differ in {c.what}, by {c.relative:.2g} of "
@@ -235,13 +192,10 @@ class Divergence(Report, schema="divergence"):
                 f"earlier call returned, differs by {d.relative:.2g} of its norm, as rounding alone may have led to"
             )
         if p is None:
-            differs = f"none differs by more than {self.worst:.2g} times what rounding may change"
-            most = differs if self.worst else "all are equal bit by bit"
-            calls = "" if self.call is None else f" in {counted(self.call[1], 'call')}"
-            of = f"of {counted(self.n_compared, 'array')}{' of the last one' if calls else ''}"
-            return f"`{self.first}` and `{self.second}` agree{calls}: {of} {most}"
+            return f"`{self.first}` and `{self.second}` {self._agree()}"
         if p.is_given:
             return f"`{self.first}` and `{self.second}` part {self._before_they_run(p)}"
+        line = f" ({p.line})" if p.line else ""
         what = "the gradients of " if p.phase == "cotangent" else ""
         called = "" if self.call is None else f"call {self.call[0]}, in "
         agrees = (
@@ -250,9 +204,23 @@ class Divergence(Report, schema="divergence"):
         if p.alone:
             agrees += f"; it is computed from {listed(p.alone)}, which only one of them has"
         return (
-            f"{what}`{self.first}` and `{self.second}` part in {called}{p.where}: {p.what} ({p.line}) differs by "
+            f"{what}`{self.first}` and `{self.second}` part in {called}{p.where}: {p.what}{line} differs by "
             f"{p.relative:.2g} of its norm, {_times(p.noise)} what rounding may change, {agrees}"
         )
+
+    def _agree(self) -> str:
+        """How they agree, as far as that can be said."""
+        most = f"none differs by more than {self.worst:.2g} times what rounding may change"
+        if not self.worst:
+            most = "all are equal bit by bit"
+        calls = "" if self.call is None else f" in {counted(self.call[1], 'call')}"
+        differing = [p for p in self.partings if p.differs]
+        n_given = sum(p.is_given for p in differing)
+        kinds = (("arguments that differ", n_given), ("choices that rounding decides", len(differing) - n_given))
+        but = " and ".join(f"{what} ({n})" for what, n in kinds if n)
+        of = f"of {counted(self.n_compared - len(differing), 'array')}{' of the last one' if calls else ''}"
+        they = f"cannot be said to agree{calls}, since {self.not_returned}" if self.not_returned else f"agree{calls}"
+        return f"{they}: {of} {most}{f', not counting {but}' if but else ''}"
 
     def _before_they_run(self, p: Parting) -> str:
         """How they part in their arguments."""
@@ -311,18 +279,27 @@ class Divergence(Report, schema="divergence"):
             parts.append(Table(heads, rows, "<<<>>>", "Before and after it, in the order of the run"))
             if (growth := self._growth()) is not None:
                 parts.append(growth)
+        if self.not_returned and self.parting is not None:
+            parts.append(f"What they return was not compared, since {self.not_returned}.")
         if self.alone:
             parts.append(f"Not compared, since only one of them has it: {listed(map(repr, self.alone), 5)}.")
         return parts
 
     def _growth(self) -> str | None:
+        """How the difference grows from iteration to iteration, if it does so by one factor."""
         p = self.parting
-        later = [q for q in self.partings if p and (q.address, q.phase) == (p.address, p.phase) and q.relative > 0]
-        if p is None or len(later) < 3 or not p.iterations:
+        if p is None or not p.iterations:
             return None
-        factor = (later[-1].relative / later[0].relative) ** (1 / (len(later) - 1))
-        how = "grows" if factor > 1.05 else "shrinks" if factor < 0.95 else "stays as it is"
-        return f"From there it {how}{f', ×{factor:.2g} an iteration' if how != 'stays as it is' else ''}."
+        same = [q for q in self.partings[self.partings.index(p) :] if (q.address, q.phase) == (p.address, p.phase)]
+        if len(same) < 3 or not all(0 < q.relative < np.inf for q in same):
+            return None
+        logs, numbers = np.log([q.relative for q in same]), np.arange(len(same))
+        if np.ptp(logs) < 0.1:
+            return "From there it stays as it is."
+        if np.corrcoef(numbers, logs)[0, 1] ** 2 < LEAST_FIT:
+            return None
+        factor = float(np.exp(np.polyfit(numbers, logs, 1)[0]))
+        return f"From there it {'grows' if factor > 1 else 'shrinks'}, ×{factor:.2g} an iteration."
 
 
 def _times(noise: float) -> str:
@@ -355,16 +332,34 @@ def compare_records(a: RunRecord, b: RunRecord, names: tuple[str, str], agreed: 
             pairs[e] = same[0]
             used.add(same[0])
     paired = {*pairs, *used}
+    returned, not_returned = _results(a, b, names)
     alone.update((e.value.address, None) for run in (a, b) for e in run.events if e not in paired)
     values = {o.value for o in paired}
     before = [_without_counterpart(run, values) for run in (a, b)]
     calls = (a.number - agreed.call[0]) * agreed.drift if agreed and agreed.call else float(max(a.number, 1))
     # What XLA leaves out of the roundings of a type differs between equal programs, if both compute in it.
     coarse = a.last_place if a.last_place == b.last_place else 0.0
-    given = [_parting_of_arguments(x, y, calls, coarse) for x, y in _arguments(a, b)]
+    given = [parting_of_arguments(x, y, calls, coarse) for x, y in _arguments(a, b)]
     drift = max((1.0, *(calls * p.noise for p in given if p.phase == "carried")))
-    partings = [_parting(e, o, (*before[0](e.value), *before[1](o.value)), drift, coarse > 0) for e, o in pairs.items()]
-    return Divergence(*names, (*given, *partings), tuple(alone), a.note or b.note, drift=drift)
+    partings = [
+        parting(e, o, (*before[0](e.value), *before[1](o.value)), drift, coarse > 0)
+        for e, o in sorted((*pairs.items(), *returned), key=lambda pair: pair[0].key)
+    ]
+    return Divergence(
+        *names, (*given, *partings), tuple(alone), a.note or b.note, drift=drift, not_returned=not_returned
+    )
+
+
+def _results(a: RunRecord, b: RunRecord, names: tuple[str, str]) -> tuple[list[tuple[Occurrence, Occurrence]], str]:
+    """The results of both by their place, whatever computes them; and why not all are compared."""
+    if len(a.results) != len(b.results):
+        many = counted(len(a.results), "array"), str(len(b.results))
+        return [], f"`{names[0]}` returns {many[0]}, and `{names[1]}` {many[1]}"
+    pairs = list(zip(a.results, b.results, strict=True))
+    others = (
+        f"{x.operation} is {x.type} in `{names[0]}`, and {y.type} in `{names[1]}`" for x, y in pairs if x.size != y.size
+    )
+    return [(next(x.events()), next(y.events())) for x, y in pairs if x.size == y.size], next(others, "")
 
 
 def _arguments(a: RunRecord, b: RunRecord) -> Iterator[tuple[RecordedArgument, RecordedArgument]]:
@@ -376,23 +371,6 @@ def _arguments(a: RunRecord, b: RunRecord) -> Iterator[tuple[RecordedArgument, R
         y = named.get(x) or placed.get(x.number)
         if y is not None and x.size == y.size:
             yield x, y
-
-
-def _parting_of_arguments(a: RecordedArgument, b: RecordedArgument, calls: float, coarse: float) -> Parting:
-    """
-    Args:
-      coarse: the last place of the coarsest type, in which what is carried may have been rounded.
-      calls: in how many calls rounding may have changed what is carried, each as much as it may in one.
-    """
-    is_carried = a.is_carried and b.is_carried
-    is_same, apart, size = _apart(a.summary, b.summary)
-    last_places = [*map(_epsilon, (a.type, b.type)), coarse if is_carried else 0.0]
-    ratio = _ratio(apart, max(last_places) * size / 2)
-    if not a.is_read:  # then only whether they are the same is known
-        ratio = 0.0 if is_same or is_carried or a.type != b.type else MOST
-    ratio = MOST if a.summary[BAD] != b.summary[BAD] else ratio / calls if is_carried else ratio
-    phase = "carried" if is_carried else "argument"
-    return Parting(a.name, phase, a.name, "", a.type, (), (), apart / size if size else 0.0, ratio)
 
 
 ByName = dict[tuple[str, str], list[Occurrence]]
@@ -440,8 +418,9 @@ def _without_counterpart(run: RunRecord, paired: Collection[RecordedValue]) -> C
     alone = {(v.phase, v.order): v for v in run.values if v not in paired}
 
     def before(value: RecordedValue) -> Iterator[str]:
-        for order, _ in value.neighbours:
-            if (v := alone.get((value.phase, order))) is not None:
+        phases = ("forward", "step") if value.phase == RESULT else (value.phase,)
+        for (order, _), phase in product(value.neighbours, phases):
+            if (v := alone.get((phase, order))) is not None:
                 yield f"{'the cotangent of ' if v.phase == 'cotangent' else ''}`{v.expression}` ({v.line})"
 
     return before
@@ -451,42 +430,6 @@ def _are_of_one_kind(a: RecordedValue, b: RecordedValue) -> bool:
     """Whether two values may be one: by their operation, and their number of elements. What each device computes of its
     part, such as a sum, is not what is computed of the whole, though it may be as large."""
     return (a.operation, a.size, a.order.count(OTHER)) == (b.operation, b.size, b.order.count(OTHER))
-
-
-def _parting(a: Occurrence, b: Occurrence, alone: tuple[str, ...], drift: float, is_coarse: bool) -> Parting:
-    _, apart, size = _apart(a.summary, b.summary)
-    kind = -1 if is_coarse else 0
-    noise = max(
-        float(a.noise[kind]),
-        float(b.noise[kind]),
-        LEAST_NOISE * size * max(map(_epsilon, (a.value.type, b.value.type))),
-    )
-    ratio = MOST if a.summary[BAD] != b.summary[BAD] else _ratio(apart, drift * noise)
-    loops = tuple(zip(a.value.loops, a.lengths, strict=False))
-    return Parting(
-        a.value.address, a.value.phase, a.value.expression, a.value.line, a.value.type, a.iterations, loops,
-        apart / size if size else 0.0, ratio, alone, a.value.phase != "step" and a.value.around > 0,
-    )  # fmt: skip
-
-
-def _apart(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> tuple[bool, float, float]:
-    """Of the summaries of two arrays: whether they are the same, the norm of the difference, and that of the larger."""
-    is_same = np.array_equal(one[[*BITS, BAD]], other[[*BITS, BAD]])
-    apart = 0.0 if is_same else float(np.sqrt(squares(one[SKETCH], other[SKETCH])))
-    return is_same, apart, float(max(one[NORM], other[NORM]))
-
-
-def _ratio(apart: float, noise: float) -> float:
-    ratio = apart / noise if noise else (np.inf if apart else 0.0)
-    return ratio if ratio < MOST else MOST
-
-
-@cache
-def _epsilon(kind: str) -> float:
-    """The last place of a type such as `f32[4,3]`; summaries are of float32, whatever is wider."""
-    name = kind.partition("[")[0]
-    coarse = {"bf16": jnp.bfloat16, "f16": jnp.float16}.get(name, jnp.float32)
-    return float(jnp.finfo(coarse).eps) if name[:1] in ("b", "f", "c") and name != "bool" else 0.0
 
 
 @api_boundary
@@ -507,7 +450,7 @@ def divergence(
     changed at random, of what it closes over and of numbers written in it such as 0.999, so bfloat16 may be compared
     with float32. If the coarsest type that both compute in is the same, it is that type's last digit, since XLA leaves
     out some of its roundings, and not always the same. A number written in a function with a custom rule stays. A value
-    that only one run has is listed.
+    that only one run has is listed. Results are compared by their place, whatever computes them.
 
     Args:
       first, second: two records, or paths of files that `RunRecord.save` or a `Recorder` has written; or two

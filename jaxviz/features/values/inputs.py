@@ -40,9 +40,7 @@ class RecordedArguments:
 
     def packed(self, inputs: Sequence[Any]) -> list[Any]:
         """The summaries of the arrays among them, or of what random keys are made of."""
-        is_array = lambda x: isinstance(compat.aval_of(x).dtype, np.dtype) and not compat.is_mutable(compat.aval_of(x))
-        data = [jax.random.key_data(x) if _is_key(a) else x for x, a in zip(inputs, self.avals, strict=True)]
-        self._groups, packed = packed_together({i: x for i, x in enumerate(data) if is_array(x)})
+        self._groups, packed = packed_together(data_of(inputs))
         return packed
 
     def rows(self, packed: Sequence[Any], is_carried: Sequence[bool]) -> Iterator[RecordedArgument]:
@@ -55,8 +53,16 @@ class RecordedArguments:
             yield found
 
 
-def _is_key(aval: Any) -> bool:
-    return bool(jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key))
+def data_of(inputs: Sequence[Any]) -> dict[int, Any]:
+    """The arrays among the inputs or results of a program, by number; of random keys what they are made of."""
+    found = {}
+    for i, x in enumerate(inputs):
+        aval = compat.aval_of(x)
+        if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
+            found[i] = jax.random.key_data(x)
+        elif isinstance(aval.dtype, np.dtype) and not compat.is_mutable(aval) and not compat.is_float0(aval):
+            found[i] = x
+    return found
 
 
 def type_of(aval: Any) -> str:

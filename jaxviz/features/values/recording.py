@@ -18,11 +18,12 @@ from jaxviz.analysis.addresses import Address, AddressError, address, resolve
 from jaxviz.analysis.step_run import StepRun
 from jaxviz.analysis.training_step import TrainingStep, is_loss, trace_training_step
 from jaxviz.analysis.written import address_of
-from jaxviz.features.values.inputs import RecordedArguments, type_of, with_constants
+from jaxviz.features.values.inputs import RecordedArguments, data_of, type_of, with_constants
 from jaxviz.features.values.literals import NO_LITERALS, RoundedLiterals
 from jaxviz.features.values.records import (
     ITERATION,
     OTHER,
+    RESULT,
     REVERSED,
     Neighbour,
     Order,
@@ -86,12 +87,13 @@ Behind = dict[Any, dict[Neighbour, None]]
 
 def _neighbours(
     program: Program, values: Sequence[AddressedValue], orders: Sequence[Order]
-) -> tuple[list[tuple[Neighbour, ...]], list[tuple[Neighbour, ...]]]:
-    """For each value the nearest that it is computed from, and the nearest that are computed from it."""
+) -> tuple[list[tuple[Neighbour, ...]], list[tuple[Neighbour, ...]], list[tuple[Neighbour, ...]]]:
+    """For each value the nearest that it is computed from, and the nearest that are computed from it; for each result
+    of the program the nearest that it is computed from."""
     order_of = {v.place: order for v, order in zip(values, orders, strict=True)}
     read: dict[Order, dict[Neighbour, None]] = {}
 
-    def inside(path: Around, nested: Program, behind: Behind) -> None:
+    def inside(path: Around, nested: Program, behind: Behind) -> list[dict[Neighbour, None]]:
         for e in nested.equations:
             operands = {o: None for a in e.invars for o in behind.get(a, ())}
             through = [dict(operands) for _ in e.outvars]
@@ -105,6 +107,7 @@ def _neighbours(
                 behind[v] = found if own is None else {(own, 0): None}
                 if own is not None:
                     read.setdefault(own, {}).update(found)
+        return [behind.get(a, {}) for a in nested.outvars]
 
     def called(path: Around, nested: Program, given: Sequence[dict[Neighbour, None]]) -> list[dict[Neighbour, None]]:
         """What the results of a nested program are computed from."""
@@ -115,15 +118,16 @@ def _neighbours(
             for v, after in zip(nested.invars[n_before : n_before + n_carry], nested.outvars, strict=False):
                 before = {(o, 1): None for o, n in behind.get(after, ()) if not n and o in own}
                 behind[v] = {**behind[v], **before}
-            inside(path, nested, behind)
-        return [behind.get(a, {}) for a in nested.outvars]
+            of_results = inside(path, nested, behind)
+        return of_results
 
-    inside((), program, {})
+    of_results = inside((), program, {})
     readers: dict[Order, dict[Neighbour, None]] = {}
     for reader, operands in read.items():
         for operand, steps in operands:
             readers.setdefault(operand, {})[reader, -steps] = None
-    return [tuple(read.get(o, ())) for o in orders], [tuple(readers.get(o, ())) for o in orders]
+    of_values = [tuple(read.get(o, ())) for o in orders], [tuple(readers.get(o, ())) for o in orders]
+    return *of_values, list(map(tuple, of_results))
 
 
 SEEDS = (1, 2)
@@ -140,6 +144,7 @@ class RecordedPart:
       number: from its results to what is differentiated; None if that is nothing.
       is_rest: whether it is what a step computes besides its gradients.
       literals: those that are inputs.
+      returns: whether its results are recorded, which whoever calls it gets.
     """
 
     program: Program
@@ -147,6 +152,7 @@ class RecordedPart:
     number: Callable[[Sequence[Any]], Any] | None = None
     is_rest: bool = False
     literals: RoundedLiterals = NO_LITERALS
+    returns: bool = True
 
     _groups: list[list[list[int]]] = field(default_factory=list, init=False)
 
@@ -155,7 +161,8 @@ class RecordedPart:
         return Taps([v.place for v in self.values], columns, only_inside=True, literals=self.literals)
 
     def packed(self, ran: TappedRun) -> list[list[Any]]:
-        """The summaries of its values, and of their cotangents, those of small arrays of one type in one array."""
+        """The summaries of its values, of their cotangents and of its results, those of small arrays of one type in one
+        array."""
         packed: list[list[Any]] = []
         self._groups = []
         for left in (ran.values, ran.cotangents):
@@ -164,10 +171,12 @@ class RecordedPart:
             groups, outermost = packed_together({i: x for i, x in found.items() if not self.values[i].path})
             self._groups.append([*groups, *([i] for i in inside)])
             packed.append([*outermost, *map(found.get, inside)])
-        return packed
+        groups, of_results = packed_together(data_of(ran.results) if self.returns else {})
+        self._groups.append(groups)
+        return [*packed, of_results]
 
     def unpacked(self, packed: Sequence[Sequence[Any]]) -> list[dict[int, Any]]:
-        """The summaries of its values, by number, and those of their cotangents."""
+        """The summaries of its values, by number, those of their cotangents, and those of its results."""
         return [unpacked(groups, arrays) for groups, arrays in zip(self._groups, packed, strict=True)]
 
     def run(
@@ -181,7 +190,8 @@ class RecordedPart:
 
     @cached_property
     def _found(self) -> tuple[list[Order], tuple[list[tuple[Neighbour, ...]], ...], list[tuple[str, tuple[str, ...]]]]:
-        """Of each value where it is, what its values and its cotangents are computed from, and what it is called."""
+        """Of each value where it is, what its values and its cotangents are computed from, with what the results are
+        computed from, and what it is called."""
         orders = _orders(self.program, [(v.path, v.equation, v.aval) for v in self.values])
         names = [_named(address_of(self.program, v)) for v in self.values]
         return orders, _neighbours(self.program, self.values, orders), names
@@ -193,16 +203,21 @@ class RecordedPart:
           ran: what `run` gave for the arguments, and for others in which the last digits differ, as many of each kind
             as there are `SEEDS`. Without these there is no noise.
         """
-        itself, *others = map(self.unpacked, ran)
+        of_runs = list(map(self.unpacked, ran))
         orders, read, names = self._found
+
+        def measured(i: int, j: int, aval: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+            """Its summaries, and their noise."""
+            size = math.prod(aval.shape) * (2 if jnp.issubdtype(aval.dtype, jnp.complexfloating) else 1)
+            summaries, *moves = (finished(of[i][j], size) for of in of_runs)
+            return summaries, _noise(summaries, moves)
+
         around, outer = self.around()
         for i, phase in enumerate(("forward", "cotangent")):
             before = around[i]
             for j, (v, order) in enumerate(zip(self.values, orders, strict=True)):
-                if j not in itself[i]:
+                if j not in of_runs[0][i]:
                     continue
-                size = math.prod(v.aval.shape) * (2 if jnp.issubdtype(v.aval.dtype, jnp.complexfloating) else 1)
-                summaries, *moves = (finished(other[i][j], size) for other in (itself, *others))
                 yield RecordedValue(
                     *names[j],
                     v.equation.primitive.name,
@@ -214,9 +229,20 @@ class RecordedPart:
                     (*before, *order),
                     tuple(short_location(e.location) for e in (*outer, *v.loops)),
                     tuple([((*before, *of), steps) for of, steps in read[i][j]]),
-                    summaries,
-                    _noise(summaries, moves),
+                    *measured(i, j, v.aval),
                 )
+        known = dict(zip(orders, zip(self.values, names, strict=True), strict=True))
+        arguments: dict[Atom, str] = dict(zip(self.program.invars, self.program.arg_names, strict=True))
+        n, end = len(self.program.outvars), len(self.program.equations)
+        for j in sorted(of_runs[0][2]):
+            atom, computed_from = self.program.outvars[j], read[2][j]
+            which = f"result {j + 1} of {n}" if n > 1 else "the result"
+            text, expression, line = "", arguments.get(atom, ""), ""
+            if len(computed_from) == 1:
+                v, (text, _) = known[computed_from[0][0]]
+                expression, line = v.name, v.line
+            what = expression, line, type_of(atom.aval), (end + j,), (), computed_from
+            yield RecordedValue(text, (), which, RESULT, 0, *what, *measured(2, j, atom.aval))
 
 
 def _noise(summaries: np.ndarray[Any, Any], moves: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
@@ -373,7 +399,9 @@ class PreparedRecord:
         self._n += 1
         arguments = tuple(self._arguments.rows(ran[0][0], is_carried))
         coarsest = self._last_places[-1]
-        return RunRecord(self.program.name, tuple(rows), _environment(), self.note, number, arguments, coarsest)
+        results = tuple(row for row in rows if row.phase == RESULT)
+        of_call = _environment(), self.note, number, arguments, coarsest, results
+        return RunRecord(self.program.name, tuple(rows[: len(rows) - len(results)]), *of_call)
 
     def _rows(self, ran: Sequence[Any]) -> list[RecordedValue]:
         of_parts = zip(*(self.parts_of(of_run) for _, of_run in ran), strict=True)
@@ -461,7 +489,7 @@ def _of_step(
         primal = d.primal if change is None else change(d.primal)
         number = partial(_selected, d.linearized.nonzeros_out) if backward else None
         values, ((forward, path),) = list(addressed_values(primal)), calls
-        part = GradientPart(primal, values, number, step=program, path=path, forward=forward)
+        part = GradientPart(primal, values, number, returns=False, step=program, path=path, forward=forward)
         if backward:
             part.backward, part.cotangents = backward[0], step.cotangents_of(mark, backward[0])
         gradients.append(part)
@@ -552,8 +580,8 @@ def record(
 
     For each value that has an address, for its cotangent and for each iteration: the norm, the largest magnitude, the
     mean, how many elements are zero and how many not finite, a hash, and a random projection to 16 numbers, which tells
-    how far two arrays are apart. `divergence` compares two records, also of other processes, machines and versions;
-    `growth` reads the norms.
+    how far two arrays are apart; and the same of what it returns. `divergence` compares two records, also of other
+    processes, machines and versions; `growth` reads the norms.
 
     Args:
       fun: takes and returns arrays, or pytrees of them.

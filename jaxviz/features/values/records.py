@@ -25,11 +25,12 @@ from jaxviz.report.tables import counted
 RECORDS = ".jaxviz"
 _WRITTEN_BY = "jaxviz.record(f, *args).save(path) writes such files, and so does jaxviz divergence ... --save path"
 """The end of the names of their files."""
-FORMAT = 4
+FORMAT = 5
 """The version of the files."""
 Phase = str
 Order = tuple[Any, ...]
 Neighbour = tuple[Order, int]
+RESULT = "result"
 ITERATION, REVERSED, OTHER = "+", "-", "·"
 """What stands in an order for the number of an iteration, of one of a scan that runs in reverse, or for an axis of
 devices."""
@@ -37,13 +38,13 @@ devices."""
 
 @dataclass(frozen=True, eq=False)
 class RecordedValue:
-    """A value of a run, or its cotangent.
+    """A value of a run, or its cotangent; or what the function returns, which is no value of its own.
 
     Args:
-      address: what means it.
+      address: what means it; of a result the value that it is, or is computed from, '' if that is not one.
       texts: that mean it, and which of how many; see `Evidence`.
-      operation: the primitive that computes it.
-      phase: 'forward', 'cotangent', or 'step' for what a training step computes besides its gradient.
+      operation: the primitive that computes it; of a result which it is, in words.
+      phase: 'forward', 'cotangent', 'step' for what a training step computes besides its gradient, or 'result'.
       around: how many parts of its order are of the training step that takes the gradient.
       expression, line: what computes it, and where.
       type: of one array of it.
@@ -217,6 +218,7 @@ class RunRecord(Report, schema="record"):
       number: of the call in a `Recorder`, from 0.
       arguments: what it was given.
       last_place: of the coarsest type that it computes in.
+      results: what the function returned, flat.
     """
 
     function: str
@@ -226,6 +228,7 @@ class RunRecord(Report, schema="record"):
     number: int = 0
     arguments: tuple[RecordedArgument, ...] = ()
     last_place: float = 0.0
+    results: tuple[RecordedValue, ...] = ()
 
     _data = ("function", "environment", "n_values", "n_arrays", "nbytes")
 
@@ -273,10 +276,11 @@ class RunRecord(Report, schema="record"):
     def written_to(self, path: Path, mode: Literal["wt", "at"]) -> Path:
         """Writes it, as a whole, to a file: over what is there ("wt") or after it ("at")."""
         head = {"format": FORMAT, "function": self.function, "environment": self.environment}
-        head |= {"note": self.note, "number": self.number, "n_values": self.n_values, "last_place": self.last_place}
+        head |= {"note": self.note, "number": self.number, "last_place": self.last_place}
+        head |= {"n_values": self.n_values, "n_results": len(self.results)}
         head["arguments"] = [{**vars(a), "summary": _encoded(a.summary)} for a in self.arguments]
         with gzip.open(path, mode, encoding="utf-8") as file:
-            for line in (head, *map(_written, self.values)):
+            for line in (head, *map(_written, (*self.values, *self.results))):
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
         return path
 
@@ -308,9 +312,11 @@ def load_records(path: Any) -> list[RunRecord]:
                 version = head["format"]
                 if version != FORMAT:
                     break
-                values = tuple([_read(json.loads(next(file))) for _ in range(head["n_values"])])
+                values, results = (
+                    tuple([_read(json.loads(next(file))) for _ in range(head[n])]) for n in ("n_values", "n_results")
+                )
                 arguments = tuple(map(_read_argument, head["arguments"]))
-                of_call = head["environment"], head["note"], head["number"], arguments, head["last_place"]
+                of_call = head["environment"], head["note"], head["number"], arguments, head["last_place"], results
                 records.append(RunRecord(head["function"], values, *of_call))
     except FileNotFoundError:
         raise no_such_file(path, _WRITTEN_BY) from None

@@ -10,9 +10,10 @@ from jax import lax
 from short_runs import short
 
 import jaxviz
-from jaxviz.features.values.divergence import MOST_NOISE
+from jaxviz.features.values.divergence import Divergence
 from jaxviz.features.values.literals import RoundedLiterals
-from jaxviz.features.values.summaries import BITS, NORM, SKETCH, columns, finished
+from jaxviz.features.values.partings import Parting
+from jaxviz.features.values.summaries import BITS, MOST_NOISE, NORM, SKETCH, columns, finished
 
 
 @pytest.mark.slow
@@ -319,3 +320,82 @@ def test_which_literals_are_rounded(number, is_one, dtype):
 def test_a_mask_has_no_last_digit():
     largest = float(jnp.finfo(jnp.float32).min)
     assert not RoundedLiterals([jaxviz.trace(lambda x: jnp.where(x > 0, x, largest))(jnp.ones(3))]).values
+
+
+# --- what they return -------------------------------------------------------------------------------------------------
+
+
+def product(w, x):
+    return x @ w
+
+
+def both(w, x):
+    return {"a": x, "b": [x @ w, w > 0]}
+
+
+def trained(w, x):
+    return w - 0.1 * jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w)))(w), x
+
+
+OTHERWISE = {
+    "a factor": (product, lambda w, x: (x @ w) * 1.01, "the result, `x @ w`"),
+    "inside of jit": (jax.jit(product), jax.jit(lambda w, x: (x @ w) * 1.01), "the result, `x @ w`"),
+    "another loss": (lambda w, x: jnp.mean(x @ w), lambda w, x: jnp.sum(w), "the result, `jnp.mean(x @ w)`"),
+    "an argument": (both, lambda w, x: {**both(w, x), "a": 1.01 * x}, "result 1 of 3, `x`"),
+    "a choice": (both, lambda w, x: {"a": x, "b": [x @ w, w > 0.1]}, "result 3 of 3, `w > 0`"),
+    "a literal": (lambda w, x: (x, 1.0), lambda w, x: (x, 1.5), "result 2 of 2"),
+    "a random key": (lambda *_: jax.random.key(0), lambda *_: jax.random.key(1), "the result"),
+    "a step": (trained, lambda w, x: (1.001 * trained(w, x)[0], x), "result 1 of 2, `w - 0.1 * jax.grad("),
+}
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_results_are_compared_whatever_computes_them(name, tmp_path):
+    one, other, what = OTHERWISE[name]
+    w, x = WS[0, 0], X
+    found = jaxviz.divergence(one, other, w, x)
+    assert found.parting.phase == "result"
+    assert found.parting.what.startswith(what)
+    assert f"part in what they return: {what}" in found.summary
+    again = jaxviz.RunRecord.load(jaxviz.record(one, w, x).save(tmp_path / "a.jaxviz"))
+    assert jaxviz.divergence(again, jaxviz.record(other, w, x)).parting == found.parting
+    for of in (one, other):
+        assert jaxviz.divergence(of, of, w, x).summary.endswith("all are equal bit by bit")
+
+
+def test_what_a_result_is_computed_from_is_said_and_stepped_to():
+    found = jaxviz.divergence(product, OTHERWISE["a factor"][1], WS[0, 0], X)
+    assert "computed from `(x @ w) * 1.01` (" in found.summary
+    assert found.step().stage == "primal"
+    with pytest.raises(jaxviz.SteppingError, match="No equation computes result 1 of 3, `x`"):
+        jaxviz.divergence(both, OTHERWISE["an argument"][1], WS[0, 0], X).step()
+
+
+@pytest.mark.parametrize(("other", "why"), [
+    (lambda w, x: (x @ w, x), "`product` returns 1 array, and `the other` 2"),
+    (lambda w, x: (x @ w)[:2], "the result is f32[8,16] in `product`, and f32[2,16] in `the other`"),
+])  # fmt: skip
+def test_results_that_cannot_be_compared_do_not_agree(other, why):
+    other.__name__ = "the other"
+    found = jaxviz.divergence(product, other, WS[0, 0], X)
+    assert found.parting is None
+    assert f"cannot be said to agree, since {why}: of 3 arrays" in found.summary
+
+
+def test_what_does_not_count_is_said_where_runs_agree():
+    """Of small arguments only is known that they are others."""
+    found = jaxviz.divergence(lambda b, w: jnp.tanh(b) @ w, jnp.arange(16.0), WS[0, 0], against="perturbed")
+    assert 0 < found.worst < MOST_NOISE
+    assert found.summary.endswith("times what rounding may change, not counting arguments that differ (1)")
+
+
+@pytest.mark.parametrize(("differences", "says"), [
+    ([1e-7, 1e-3, 2e-3, 4e-3, 8e-3], "grows, ×2 an iteration"),
+    ([1e-3, 1e-3, 1e-3], "stays as it is"),
+    ([1.4, 0.0061, 0.0076, 0.5], None),
+])  # fmt: skip
+def test_how_a_difference_grows_is_said_where_one_factor_explains_it(differences, says):
+    n = len(differences)
+    of = lambda i, d: Parting("h", "forward", "h", "", "f32[4]", (i,), (("", n),), d, 1e7 * d if d > 1e-6 else 1.0)
+    found = Divergence("one", "other", tuple(of(i, d) for i, d in enumerate(differences)), ())
+    assert found._growth() == (says and f"From there it {says}.")

@@ -319,7 +319,7 @@ def test_two_files_of_calls_part_in_the_call_that_differs_first(tmp_path):
     assert (found.call, found.agreed) == ((2, 3), 1)
     assert "part in call 2, in the step, outside of its gradient: `" in found.summary
     assert jaxviz.divergence(a, a).summary.endswith(
-        "agree in 4 calls: of 31 arrays of the last one all are equal bit by bit"
+        "agree in 4 calls: of 32 arrays of the last one all are equal bit by bit"
     )
 
 
