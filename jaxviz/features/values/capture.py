@@ -25,8 +25,7 @@ from jaxviz.features.values.tapped import (
     run_with_taps,
     with_taps,
 )
-from jaxviz.higher_order import is_scan
-from jaxviz.higher_order.checkpoint import CHECKPOINT
+from jaxviz.higher_order import is_scan, of
 from jaxviz.higher_order.observing import Place
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -232,7 +231,7 @@ def _check_phase(a: Address, meant: Meant) -> None:
     Raises:
       AddressError: none of the values has this phase.
     """
-    recomputed = any(e.primitive is CHECKPOINT.primitive for v in meant.values for e in v.path)
+    recomputed = any(of(e).is_checkpoint for v in meant.values for e in v.path)
     has = {"forward": True, "recomputed": recomputed, "cotangent": any(is_differentiable(v.aval) for v in meant.values)}
     if not has[a.phase]:
         v, phases = meant.values[0], " and ".join(repr(phase) for phase in has if has[phase])
