@@ -255,7 +255,7 @@ class ZeroFactor:
       name: an argument or an expression; '' if none is found.
       is_slope: whether it is the slope of a function.
       how: why it was rounded to zero, or 'selected'; '' for neither.
-      of: the expression that is multiplied by it; '' for that of the cotangent.
+      of: the product whose factor it is; '' for that of the cotangent.
       cause: of a slope, what makes it zero, if that is found.
     """
 
@@ -280,7 +280,11 @@ class ZeroFactor:
             return f"{self.text} selects zeros"
         if self.how:
             return f"{self.text} is {_ROUNDED[self.how].removeprefix('which is ')}"
-        return f"`{self.of}` is multiplied by {self.text}, which is zero" if self.of else f"{self.text} is zero"
+        if not self.of:
+            return f"{self.text} is zero"
+        return (
+            f"`{self.of}` has {f'the factor `{self.name}`, which' if self.name else 'a constant factor that'} is zero"
+        )
 
 
 def _keeps(e: Equation) -> bool:

@@ -215,9 +215,9 @@ def test_the_structure_inside_of_a_shard_map_leaves_its_rules_as_they_are():
     [
         (
             "square_of_what_a_mask_removes",
-            'since `jnp.tanh(x @ params["w"]) * MASK` is multiplied by a constant, which',
+            'since `jnp.tanh(x @ params["w"]) * MASK` has a constant factor that is zero',
         ),
-        ("square_of_a_low_rank_product", "is multiplied by `params['b']`, which is zero"),
+        ("square_of_a_low_rank_product", "has the factor `params['b']`, which is zero"),
         ("square_of_what_a_where_removes", "selects zeros"),
         ("multiple_of_a_difference_that_is_lost", "is a difference of numbers that are equal as rounded"),
     ],
