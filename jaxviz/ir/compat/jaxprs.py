@@ -78,7 +78,7 @@ core_call_p: Any = _core.call_p
 composite_p: Any = _lax.composite_p
 custom_vmap_p: Any = _custom_batching.custom_vmap_p
 compute_on_p: Any = _compute_on.compute_on_p
-xla_metadata_call_p: Any = getattr(_xla_metadata, "xla_metadata_call_p", None)
+xla_metadata_call_p: Any = _xla_metadata.xla_metadata_call_p if jax.__version_info__ >= (0, 11) else None
 """None before 0.11."""
 MERGES_RESIDUALS_OF_CALLS: bool = jax.__version_info__ >= (0, 11, 1)
 """Whether a residual of `compute_on` that is also a result leaves it once."""
