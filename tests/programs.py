@@ -288,7 +288,7 @@ def a_loop_computed_elsewhere(x):
 
 
 @case(X)
-def computed_elsewhere_in_a_checkpoint(x):
+def remat_of_what_is_computed_elsewhere(x):
     inner = computed_on_host(lambda x: jnp.sin(jnp.exp(x)))
     return jnp.sum(jax.checkpoint(lambda x: inner(jnp.tanh(x)) * x)(x))
 

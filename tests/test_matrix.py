@@ -84,11 +84,15 @@ HOISTED = pytest.mark.xfail(
 )  # fmt: skip
 
 
+def hoisted(case, nest):
+    return [HOISTED] * ((str(case), nest) == ("root", in_all))
+
+
 def nested_residuals():
     """Of the programs for an operation, each in two or three nestings, in turn; of the others, each in one or none."""
     for case, nest in INSIDE:
         turn = NESTABLE.index(case) + NESTINGS.index(nest)
-        marks = [HOISTED] * ((str(case), nest) == ("root", in_all))
+        marks = hoisted(case, nest)
         every = 3 if case in ONE_OF_EACH else 6
         marks += [pytest.mark.slow, *sweep * (turn % every > 0)]
         made = inside(case, nest)
@@ -99,8 +103,9 @@ def one_nesting_each():
     """Each program in one nesting, the next in another; the sweep has all combinations."""
     kept = {p.values[0]: p.marks for p in marked(NESTABLE, of=6, each=3)}
     for i, case in enumerate(NESTABLE):
-        made = inside(case, in_all if is_nested(case) else SHORT[i % len(SHORT)])
-        yield pytest.param(made, marks=[*kept[case], *slow], id=str(made))
+        nest = in_all if is_nested(case) else SHORT[i % len(SHORT)]
+        made = inside(case, nest)
+        yield pytest.param(made, marks=[*kept[case], *slow, *hoisted(case, nest)], id=str(made))
 
 
 def nested_devices():
