@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.features.values.recording import SEEDS, PreparedRecord
-from jaxviz.features.values.summaries import LEAST_NOISE, MOST, MOST_NOISE, last_place_in, moved
+from jaxviz.features.values.recording import PreparedRecord
+from jaxviz.features.values.summaries import LEAST_NOISE, MOST, MOST_NOISE, SEEDS, last_place_in, moved
 from jaxviz.higher_order import is_call
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Program

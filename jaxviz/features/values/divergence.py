@@ -16,7 +16,7 @@ import numpy as np
 from jaxviz.displays import display
 from jaxviz.features.values.compiler import CompiledDifference, compiled_difference
 from jaxviz.features.values.partings import Parting, parting, parting_of_arguments
-from jaxviz.features.values.recording import SEEDS, prepared
+from jaxviz.features.values.recording import prepared
 from jaxviz.features.values.records import (
     OTHER,
     RESULT,
@@ -26,7 +26,7 @@ from jaxviz.features.values.records import (
     RunRecord,
     load_records,
 )
-from jaxviz.features.values.summaries import MOST_NOISE, moved
+from jaxviz.features.values.summaries import MOST_NOISE, SEEDS, moved
 from jaxviz.higher_order.checkpoint import CHECKPOINT
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary

@@ -35,12 +35,11 @@ class RoundedLiterals:
     def values(self) -> list[Any]:
         return [_value(a) for a in self.literals]
 
-    def others(self, seed: int) -> list[Any]:
-        """Each with its last digit one more or less, at random."""
+    def others(self, seed: int, times: int = 1) -> list[Any]:
+        """Each so many last places more or less, at random."""
         is_up = np.random.default_rng(seed).integers(0, 2, len(self.values))
-        return [
-            np.nextafter(x, x.dtype.type(np.inf if up else -np.inf)) for x, up in zip(self.values, is_up, strict=True)
-        ]
+        ends = [x.dtype.type(np.inf if up else -np.inf) for x, up in zip(self.values, is_up, strict=True)]
+        return [x + times * (np.nextafter(x, end) - x) for x, end in zip(self.values, ends, strict=True)]
 
 
 def is_rounded(literal: Literal) -> bool:

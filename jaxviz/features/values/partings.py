@@ -9,9 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.features.values.recording import squares
 from jaxviz.features.values.records import RESULT, Occurrence, RecordedArgument
-from jaxviz.features.values.summaries import BAD, BITS, LEAST_NOISE, MOST, MOST_NOISE, NORM, SKETCH
+from jaxviz.features.values.summaries import BAD, BITS, LEAST_NOISE, MOST, MOST_NOISE, NORM, SKETCH, squares
 
 _PHASES = {
     "forward": "the forward pass",

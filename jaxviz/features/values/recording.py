@@ -32,12 +32,14 @@ from jaxviz.features.values.records import (
 )
 from jaxviz.features.values.summaries import (
     NORM,
-    SKETCH,
+    Move,
     columns,
     finished,
     last_place,
     last_place_in,
     moved,
+    moves,
+    noise_of,
     packed_together,
     unpacked,
 )
@@ -130,10 +132,6 @@ def _neighbours(
     return *of_values, list(map(tuple, of_results))
 
 
-SEEDS = (1, 2)
-"""Of the runs with other last digits in the arguments, which tell what rounding may change."""
-
-
 @dataclass(eq=False)
 class RecordedPart:
     """A program whose values are recorded: a function, or in a training step one that it differentiates, or the rest.
@@ -196,12 +194,13 @@ class RecordedPart:
         names = [_named(address_of(self.program, v)) for v in self.values]
         return orders, _neighbours(self.program, self.values, orders), names
 
-    def rows(self, ran: Sequence[Sequence[Sequence[Any]]]) -> Iterator[RecordedValue]:
+    def rows(self, ran: Sequence[Sequence[Sequence[Any]]], runs: Sequence[Move]) -> Iterator[RecordedValue]:
         """What was recorded.
 
         Args:
-          ran: what `run` gave for the arguments, and for others in which the last digits differ, as many of each kind
-            as there are `SEEDS`. Without these there is no noise.
+          ran: what `run` gave for the arguments, and for others in which the last digits differ. Without these there is
+            no noise.
+          runs: how these were moved.
         """
         of_runs = list(map(self.unpacked, ran))
         orders, read, names = self._found
@@ -209,8 +208,8 @@ class RecordedPart:
         def measured(i: int, j: int, aval: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
             """Its summaries, and their noise."""
             size = math.prod(aval.shape) * (2 if jnp.issubdtype(aval.dtype, jnp.complexfloating) else 1)
-            summaries, *moves = (finished(of[i][j], size) for of in of_runs)
-            return summaries, _noise(summaries, moves)
+            summaries, *moved_to = (finished(of[i][j], size) for of in of_runs)
+            return summaries, noise_of(summaries, moved_to, runs)
 
         around, outer = self.around()
         for i, phase in enumerate(("forward", "cotangent")):
@@ -243,16 +242,6 @@ class RecordedPart:
                 expression, line = v.name, v.line
             what = expression, line, type_of(atom.aval), (end + j,), (), computed_from
             yield RecordedValue(text, (), which, RESULT, 0, *what, *measured(2, j, atom.aval))
-
-
-def _noise(summaries: np.ndarray[Any, Any], moves: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    """float32[..., n]: how far summaries move, in the mean of the runs of each of `n` kinds."""
-    shape = summaries.shape[:-1]
-    if not moves:
-        return np.zeros((*shape, 1))
-    apart = np.stack([squares(m[..., SKETCH], summaries[..., SKETCH]) for m in moves])
-    noise: np.ndarray[Any, Any] = np.moveaxis(np.sqrt(apart.reshape(-1, len(SEEDS), *shape).mean(1)), 0, -1)
-    return noise
 
 
 @dataclass(eq=False)
@@ -354,12 +343,13 @@ class PreparedRecord:
         return RecordedArguments(self.program.arg_names, self.program.in_avals)
 
     @cached_property
-    def _last_places(self) -> list[float]:
-        """In which digits the arguments are moved: in their own, and in those of a coarser type that is computed in."""
-        coarsest = last_place_in(self.program)
-        own = [last_place([compat.aval_of(x)]) for x in self.constants]
-        own += [last_place([a]) for a in self.program.in_avals]
-        return [0.0, coarsest] if any(0 < d < coarsest for d in own) else [coarsest]
+    def _coarsest(self) -> float:
+        return last_place_in(self.program)
+
+    @cached_property
+    def _moves(self) -> list[Move]:
+        avals = (*map(compat.aval_of, self.constants), *self.program.in_avals)
+        return moves(self._coarsest, [last_place([a]) for a in avals])
 
     @cached_property
     def call(self) -> Callable[..., Any]:
@@ -387,25 +377,22 @@ class PreparedRecord:
             np.any((before == 0) & (row.summaries[..., NORM] > 0))
             for row, (before, _) in zip(rows, self._measured, strict=True)
         ):
-            ran += [
-                jax.device_get(self.call(moved(inputs, seed, d), self.literals.others(seed)))
-                for d in self._last_places
-                for seed in SEEDS
-            ]
+            for move in self._moves:
+                others = moved(inputs, *move), self.literals.others(move.seed, move.times)
+                ran.append(jax.device_get(self.call(*others)))
             rows = self._rows(ran)
             self._measured = [(row.summaries[..., NORM], row.noise) for row in rows]
         else:
             rows = [replace(row, noise=_scaled(row, *m)) for row, m in zip(rows, self._measured, strict=True)]
         self._n += 1
         arguments = tuple(self._arguments.rows(ran[0][0], is_carried))
-        coarsest = self._last_places[-1]
         results = tuple(row for row in rows if row.phase == RESULT)
-        of_call = _environment(), self.note, number, arguments, coarsest, results
+        of_call = _environment(), self.note, number, arguments, self._coarsest, results
         return RunRecord(self.program.name, tuple(rows[: len(rows) - len(results)]), *of_call)
 
     def _rows(self, ran: Sequence[Any]) -> list[RecordedValue]:
         of_parts = zip(*(self.parts_of(of_run) for _, of_run in ran), strict=True)
-        return [row for p, of_part in zip(self.parts, of_parts, strict=True) for row in p.rows(of_part)]
+        return [row for p, of_part in zip(self.parts, of_parts, strict=True) for row in p.rows(of_part, self._moves)]
 
 
 def _scaled(row: RecordedValue, before: np.ndarray[Any, Any], noise: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -554,13 +541,6 @@ def _named(a: Address) -> tuple[str, tuple[str, ...]]:
     """The text of an address, and those of its evidence that people read."""
     texts = a.written.texts if a.written is not None else ()
     return a.text, tuple(t for t in texts if not t.startswith("form "))
-
-
-def squares(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The squared distance of projections; infinite where a sum has overflowed."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        apart: np.ndarray[Any, Any] = np.nan_to_num(np.sum((a.astype(float) - b) ** 2, -1), nan=np.inf)
-    return apart
 
 
 def _environment() -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -129,26 +129,75 @@ def finished(packed: Any, size: int) -> np.ndarray[Any, Any]:
     return np.concatenate([np.stack(statistics, -1), sketch], -1).astype(np.float32)
 
 
-def moved(arrays: Sequence[Any], seed: int, least: float = 0.0) -> list[Any]:
+class Move(NamedTuple):
+    """A run with other last digits in what it is given, which tells what rounding may change.
+
+    Args:
+      seed: of the random numbers.
+      least: the last place of a coarser type, in which arguments may be rounded.
+      times: how many times as far they are moved as rounding may change them; what that changes is divided by it.
+    """
+
+    seed: int
+    least: float
+    times: int
+
+
+SEEDS = (1, 2)
+FURTHER = 8
+"""How many times as far the last of the runs moves: of few numbers that are nearly one, say, whose logarithm is taken,
+a smaller change may be lost where these are rounded."""
+_FINE = 2.0**-9
+"""Types with a coarser last place are not moved further: that would be several per cent."""
+
+
+def moves(coarsest: float, own: Sequence[float]) -> list[Move]:
+    """The runs of a program: first with arguments moved in their own last places, then, if it computes in a coarser
+    type, in the last place of that."""
+    kinds = [0.0, coarsest] if any(0 < d < coarsest for d in own) else [coarsest]
+    further = [FURTHER if max((d, *own)) < _FINE else 1 for d in kinds]
+    return [Move(seed, d, n if seed == SEEDS[-1] else 1) for d, n in zip(kinds, further, strict=True) for seed in SEEDS]
+
+
+def noise_of(summaries: np.ndarray[Any, Any], moved_to: Sequence[np.ndarray[Any, Any]], runs: Sequence[Move]) -> Any:
+    """float32[..., n]: how far summaries move, in the mean of the runs of each of `n` kinds."""
+    shape = summaries.shape[:-1]
+    if not moved_to:
+        return np.zeros((*shape, 1))
+    pairs = zip(moved_to, runs, strict=True)
+    apart = np.stack([squares(m[..., SKETCH], summaries[..., SKETCH]) / run.times**2 for m, run in pairs])
+    return np.moveaxis(np.sqrt(apart.reshape(-1, len(SEEDS), *shape).mean(1)), 0, -1)
+
+
+def squares(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The squared distance of projections; infinite where a sum has overflowed."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart: np.ndarray[Any, Any] = np.nan_to_num(np.sum((a.astype(float) - b) ** 2, -1), nan=np.inf)
+    return apart
+
+
+def moved(arrays: Sequence[Any], seed: int, least: float = 0.0, times: int = 1) -> list[Any]:
     """Arrays, each element changed at random as far as rounding may change it; those of whole numbers as they are.
 
     Args:
-      least: the last place of a coarser type, in which they may be rounded.
+      seed, least, times: see `Move`.
     """
     is_real = [hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.inexact) for x in arrays]
     real = iter(
-        _moved([x for x, is_one in zip(arrays, is_real, strict=True) if is_one], np.uint32(seed), np.float32(least))
-    )
+        _moved(
+            [x for x, is_one in zip(arrays, is_real, strict=True) if is_one],
+            np.uint32(seed), np.float32(least), np.float32(times),
+        )
+    )  # fmt: skip
     return [next(real) if is_one else x for x, is_one in zip(arrays, is_real, strict=True)]
 
 
-def _all_moved(arrays: Sequence[Any], seed: Any, least: Any) -> list[Any]:
+def _all_moved(arrays: Sequence[Any], seed: Any, least: Any, times: Any) -> list[Any]:
     def one(i: int, x: Any) -> Any:
         index = jax.lax.iota(jnp.uint32, max(x.size, 1))[: x.size].reshape(x.shape)
         # Of each array otherwise: in a quotient of two, the same would cancel.
-        by = (_random(index, seed + np.uint32(i * _OF_ARRAY % 2**32)).astype(jnp.float32) / 2.0**31 - 1) * jnp.maximum(
-            float(jnp.finfo(x.dtype).eps), least
-        )
+        most = times * jnp.maximum(float(jnp.finfo(x.dtype).eps), least)
+        by = (_random(index, seed + np.uint32(i * _OF_ARRAY % 2**32)).astype(jnp.float32) / 2.0**31 - 1) * most
         changed = x + (x * by.astype(x.real.dtype)).astype(x.dtype)
         return jnp.where(jnp.isfinite(changed), changed, x)
 
