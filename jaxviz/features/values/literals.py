@@ -38,8 +38,11 @@ class RoundedLiterals:
     def others(self, seed: int, times: int = 1) -> list[Any]:
         """Each so many last places more or less, at random."""
         is_up = np.random.default_rng(seed).integers(0, 2, len(self.values))
-        ends = [x.dtype.type(np.inf if up else -np.inf) for x, up in zip(self.values, is_up, strict=True)]
-        return [x + times * (np.nextafter(x, end) - x) for x, end in zip(self.values, ends, strict=True)]
+        ends = [
+            jnp.finfo(x.dtype).max if up else jnp.finfo(x.dtype).min for x, up in zip(self.values, is_up, strict=True)
+        ]
+        nexts = [np.nextafter(x, x.dtype.type(end)) for x, end in zip(self.values, ends, strict=True)]
+        return [x + x.dtype.type(times) * (y - x) for x, y in zip(self.values, nexts, strict=True)]
 
 
 def is_rounded(literal: Literal) -> bool:

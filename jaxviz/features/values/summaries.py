@@ -23,6 +23,7 @@ _ODD = np.uint32(2654435761)
 _MIXED = np.uint32(0x85EBCA6B)
 _OF_ARRAY = 0xC2B2AE35
 _FIRST = np.uint32(0)
+_FAR = 2.0**96
 
 
 MOST_NOISE = 10.0
@@ -35,7 +36,7 @@ MOST = 1e9
 
 
 def columns(x: Any) -> Any:
-    """float32[8, 16]: what `finished` makes a summary of, in one pass over an array."""
+    """float32[10, 16]: what `finished` makes a summary of, in one pass over an array."""
     x = jax.lax.stop_gradient(x)
     parts = [x.real, x.imag] if jnp.iscomplexobj(x) else [x]
     flat = jnp.concatenate([jnp.ravel(p).astype(jnp.float32) for p in parts])
@@ -46,14 +47,15 @@ def columns(x: Any) -> Any:
     # Mixed with the position, and added up, so that the result does not depend on the order in which it is computed.
     bits = _random(jax.lax.bitcast_convert_type(flat, jnp.uint32) ^ (place * _ODD))
     counts = [(flat == 0).astype(jnp.float32), (~is_finite).astype(jnp.float32)]
-    rows = [finite * finite, jnp.abs(finite), finite, *counts, bits, signed]
+    scaled = [jnp.square(finite / _FAR), jnp.square(finite * _FAR)]  # of numbers whose squares float32 does not hold
+    rows = [finite * finite, jnp.abs(finite), finite, *counts, bits, signed, *scaled]
     # In one reduction, since XLA makes a loop of each, and takes as long to compile every one of them.
     rows = [jnp.pad(r, (0, -flat.size % N_SKETCH)).reshape(-1, N_SKETCH) for r in rows]
     join = [jnp.maximum if i == MAX else jnp.add for i in range(len(rows))]
     both = lambda a, b: [f(p, q) for f, p, q in zip(join, a, b, strict=True)]
-    *sums, bits, sketch = jax.lax.reduce(rows, [r.dtype.type(0) for r in rows], both, (0,))
+    *sums, bits, sketch, large, small = jax.lax.reduce(rows, [r.dtype.type(0) for r in rows], both, (0,))
     halves = [(bits >> 16).astype(jnp.float32), (bits & 0xFFFF).astype(jnp.float32)]
-    return jnp.stack([*sums, *halves, sketch])
+    return jnp.stack([*sums, *halves, sketch, large, small])
 
 
 def last_place(avals: Iterable[Any]) -> float:
@@ -87,7 +89,7 @@ def together(avals: Sequence[Any]) -> list[list[int]]:
 
 
 def columns_of_each(arrays: Sequence[Any]) -> Any:
-    """float32[n, 8, 16]: `columns` of arrays of one type; of one array without the first axis."""
+    """float32[n, 10, 16]: `columns` of arrays of one type; of one array without the first axis."""
     return columns(arrays[0]) if len(arrays) == 1 else _columns_of_each(jnp.stack(arrays))
 
 
@@ -111,7 +113,7 @@ def unpacked(groups: Sequence[Sequence[int]], packed: Sequence[Any]) -> dict[int
 
 
 def finished(packed: Any, size: int) -> np.ndarray[Any, Any]:
-    """float32[..., 23] of float32[..., 8, 16]: the statistics of an array of this size, then a random projection to 16
+    """float32[..., 23] of float32[..., 10, 16]: the statistics of an array of this size, then a random projection to 16
     numbers.
 
     Of the projection, element i is added to number i mod 16 with a random sign, so that the projection of a difference
@@ -119,14 +121,17 @@ def finished(packed: Any, size: int) -> np.ndarray[Any, Any]:
     whole array, and not on how it is laid out over devices.
     """
     wide = np.asarray(packed, np.float64)
-    squares, largest, total, zeros, bad, high, low, sketch = (wide[..., i, :] for i in range(8))
+    of_squares, largest, total, zeros, bad, high, low, sketch, large, small = (wide[..., i, :] for i in range(10))
     bits = (high * 2**16 + low).astype(np.uint64).sum(-1) % 2**32
-    norm, mean = np.sqrt(squares.sum(-1)), total.sum(-1) / max(size, 1)
-    # The squares of such numbers are infinite or zero in float32; the projection is not.
-    far = (bad.sum(-1) == 0) & ((largest.max(-1) > 1e17) | (largest.max(-1) < 1e-17))
-    norm = np.where(far, np.sqrt((sketch**2).sum(-1)), norm)
-    statistics = [norm, largest.max(-1), mean, zeros.sum(-1), bad.sum(-1), bits // 2**16, bits % 2**16]
-    return np.concatenate([np.stack(statistics, -1), sketch], -1).astype(np.float32)
+    most = largest.max(-1)
+    norms = [np.sqrt(x.sum(-1)) for x in (of_squares, large * _FAR**2, small / _FAR**2)]
+    norm, mean = (
+        np.where(most > 1e15, norms[1], np.where(most < 1e-15, norms[2], norms[0])),
+        total.sum(-1) / max(size, 1),
+    )
+    statistics = [norm, most, mean, zeros.sum(-1), bad.sum(-1), bits // 2**16, bits % 2**16]
+    with np.errstate(over="ignore"):  # a norm may be larger than any element
+        return np.concatenate([np.stack(statistics, -1), sketch], -1).astype(np.float32)
 
 
 class Move(NamedTuple):

@@ -411,3 +411,21 @@ def test_how_a_difference_grows_is_said_where_one_factor_explains_it(differences
     of = lambda i, d: Parting("h", "forward", "h", "", "f32[4]", (i,), (("", n),), d, 1e7 * d if d > 1e-6 else 1.0)
     found = Divergence("one", "other", tuple(of(i, d) for i, d in enumerate(differences)), ())
     assert found._growth() == (says and f"From there it {says}.")
+
+
+@pytest.mark.parametrize("size", [4, 2**16])
+@pytest.mark.parametrize("magnitude", [0.0, 1e-36, 1e-16, 1.0, 9e16, 1e38])
+def test_a_norm_is_exact_at_any_magnitude(magnitude, size):
+    x = magnitude * np.cos(np.arange(size, dtype=np.float32))
+    summary = finished(np.asarray(columns(jnp.asarray(x, jnp.float32))), size)
+    with np.errstate(over="ignore"):
+        expected = np.float32(np.linalg.norm(np.asarray(x, np.float32).astype(np.float64)))
+    np.testing.assert_allclose(summary[NORM], expected, rtol=1e-5)
+
+
+def test_the_last_digit_of_a_type_without_infinity():
+    literals = RoundedLiterals(
+        [jaxviz.trace(lambda x: x * jnp.asarray(0.7, "float8_e4m3fn"))(jnp.ones(3, "float8_e4m3fn"))]
+    )
+    for seed in range(8):
+        assert all(np.isfinite(float(x)) and x != 0 for x in literals.others(seed))

@@ -154,12 +154,13 @@ def powers(x):
     return jnp.sum(jax.lax.scan(lambda x, _: (x * x * 1e6, None), x, None, length=6)[0])
 
 
+@pytest.mark.parametrize("width", [4, 64])
 @pytest.mark.parametrize("factor", [0.1, 10.0])
-def test_norms_whose_squares_float32_does_not_hold(factor):
+def test_norms_whose_squares_float32_does_not_hold(factor, width):
     def loss(w, x):
         h, _ = jax.lax.scan(lambda h, _: (factor * (h @ w), None), x, None, length=30)
         return jnp.sum(h)
 
-    found = jaxviz.growth(loss, jnp.eye(4), jnp.ones(4))
+    found = jaxviz.growth(loss, jnp.eye(width), jnp.ones(width))
     norms = next(s.norms for s in found.series if s.expression == "h @ w" and s.phase == "forward")
-    np.testing.assert_allclose(norms, 2 * factor ** np.arange(30.0), rtol=1e-4)
+    np.testing.assert_allclose(norms, width**0.5 * factor ** np.arange(30.0), rtol=1e-4)
