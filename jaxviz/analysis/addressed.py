@@ -77,7 +77,7 @@ def addressed_values(program: Program) -> tuple[AddressedValue, ...]:
 
 def _values(program: Program, naming: Naming) -> Iterator[AddressedValue]:
     for path, nested in walk_observed(program):
-        if any(compat.is_differentiated(e.source) for e in path):  # what is inside does not say so itself
+        if any(compat.is_differentiated(e.source) for e in path):  # equations inside are not marked as differentiated
             continue
         outer = path[-1] if path and not is_loop(path[-1]) else None
         results = set(nested.outvars)

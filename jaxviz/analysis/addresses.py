@@ -175,14 +175,16 @@ def resolve(program: Program, given: Address) -> Meant:
 def check_iterations(meant: Meant, iterations: Collection[int]) -> None:
     """
     Raises:
-      AddressError: no loop around the values has one of these iterations.
+      AddressError: the loop around a value does not have one of these iterations.
     """
-    inner = [v.loops[-1] for v in meant.values if v.loops]
-    most = max((scan_length(e) if is_scan(e) else math.inf for e in inner), default=0)
-    for i in iterations:
-        if not 0 <= i < most:
-            v, of = meant.values[0], "" if most == math.inf else f" to {most - 1}"
-            raise AddressError(f"{v.name} at {v.line} has iterations from 0{of}, and no iteration {i}.")
+    for v in meant.values:
+        most = math.inf
+        if v.loops and is_scan(v.loops[-1]):
+            most = scan_length(v.loops[-1])
+        for i in iterations if v.loops else ():
+            if not 0 <= i < most:
+                of = "" if most == math.inf else f" to {most - 1}"
+                raise AddressError(f"{v.name} at {v.line} has iterations from 0{of}, and no iteration {i}.")
 
 
 def meanings(program: Program, given: Address) -> tuple[AddressedValue, ...]:

@@ -229,15 +229,16 @@ def _by_address(found: Found, values: Mapping[Place, Any], cotangents: Mapping[P
 def _check_phase(a: Address, meant: Meant) -> None:
     """
     Raises:
-      AddressError: none of the values has this phase.
+      AddressError: one of the values does not have this phase.
     """
-    recomputed = any(of(e).is_checkpoint for v in meant.values for e in v.path)
-    has = {"forward": True, "recomputed": recomputed, "cotangent": any(is_differentiable(v.aval) for v in meant.values)}
-    if not has[a.phase]:
-        v, phases = meant.values[0], " and ".join(repr(phase) for phase in has if has[phase])
-        why = "in no jax.checkpoint" if a.phase == "recomputed" else v.aval.str_short(short_dtypes=True)
-        also = "; capture also returns cotangents with cotangents=True" if has["cotangent"] else ""
-        raise AddressError(f"{v.name} at {v.line} is {why}, so its phases are {phases}, not {a.phase!r}{also}.")
+    for v in meant.values:
+        recomputed, has_cotangent = any(of(e).is_checkpoint for e in v.path), is_differentiable(v.aval)
+        has = {"forward": True, "recomputed": recomputed, "cotangent": has_cotangent}
+        if not has[a.phase]:
+            phases = " and ".join(repr(phase) for phase in has if has[phase])
+            why = "in no jax.checkpoint" if a.phase == "recomputed" else v.aval.str_short(short_dtypes=True)
+            also = "; capture also returns cotangents with cotangents=True" if has_cotangent else ""
+            raise AddressError(f"{v.name} at {v.line} is {why}, so its phases are {phases}, not {a.phase!r}{also}.")
 
 
 def _iteration(meant: Meant, value: AddressedValue, array: Any) -> Any:

@@ -86,7 +86,7 @@ class Replaced:
         chosen = self._iterations if meant.iteration is None else [meant.iteration]
         if chosen is not None and not v.loops:
             raise AddressError(f"{v.name} at {v.line} is in no loop, so it has no iterations.")
-        check_iterations(meant, chosen or ())
+        check_iterations(meant, self._iterations or ())
         part = "replacement of the cotangent" if of_cotangent else "replacement"
         what = f"The {part} of {v.name} (at {v.line})"
         takes_place, axes = callable(replacement) and _takes_two(replacement), axes_of_devices(v.path, v.aval)

@@ -465,3 +465,31 @@ def test_the_name_of_a_probe_is_an_address():
     assert "name[" not in str(jaxviz.trace(loss)(w, x))
     with pytest.raises(jaxviz.AddressError, match="'hiden'"):
         jaxviz.capture(loss, "hiden")(w, x)
+
+
+def test_an_iteration_and_a_phase_are_of_every_value():
+    """Of two loops the shorter one does not have the iteration; of two values one has no cotangent."""
+
+    def loss(w, x):
+        def layer(h, _):
+            pre = h @ w
+            return jnp.tanh(pre), None
+
+        h, _ = jax.lax.scan(layer, x, None, length=3)
+        h, _ = jax.lax.scan(layer, h, None, length=6)
+        return jnp.sum(h)
+
+    w, x = WS[0], X
+    values = jaxviz.capture(loss, jaxviz.at("pre #*", iteration=2))(w, x)[1]
+    assert len(values["pre #*, iteration 2"]) == 2 if "pre #*, iteration 2" in values else values
+    with pytest.raises(jaxviz.AddressError, match="iterations from 0 to 2, and no iteration 5"):
+        jaxviz.capture(loss, jaxviz.at("pre #*", iteration=5))(w, x)
+
+    def masked(w, x):
+        pre = x @ w
+        first = jnp.tanh(pre)
+        pre = first > 0
+        return jnp.sum(first * pre)
+
+    with pytest.raises(jaxviz.AddressError, match=r"bool\[8,4\], so its phases are 'forward'"):
+        jaxviz.capture(masked, jaxviz.at("pre #*", phase="cotangent"))(w, x)
