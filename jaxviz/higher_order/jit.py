@@ -76,7 +76,7 @@ class KeptCall(CallPrimitive):
         return with_constants_first(self.like(like, body, [*([None] * len(refs)), *inputs], outputs), refs)
 
     def jvp(self, operation: Operation, nonzeros: Mask) -> JvpRule:
-        pushed = jvp.jvp_program(operation.params["jaxpr"], nonzeros)
+        pushed = jvp.jvp_program(operation.params[self.param], nonzeros)
         n_in, n_out = len(operation.in_avals), len(operation.out_avals)
         inputs = [*range(n_in), *(i for i, nz in enumerate(nonzeros) if nz)]
         outputs = [*range(n_out), *(i for i, nz in enumerate(pushed.nonzeros_out) if nz)]
@@ -85,7 +85,7 @@ class KeptCall(CallPrimitive):
 
     def linearize(self, operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
         """Results that are inputs, and residuals that are inputs or results, do not pass through the jit's outputs."""
-        body: Program = operation.params["jaxpr"]
+        body: Program = operation.params[self.param]
         parts = linearize.linearize_program(body, nonzeros, mode=mode)
         n_in, n_out = len(body.invars), len(body.outvars)
         results = parts.forward.outvars[:n_out]
@@ -124,7 +124,7 @@ class KeptCall(CallPrimitive):
 
     def split(self, operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
         """Residuals that are inputs or results do not pass through the outputs a second time."""
-        body: Program = operation.params["jaxpr"]
+        body: Program = operation.params[self.param]
         parts = split_program(body, unknown, SplitOptions(policy, available))
         known_in = [i for i, u in enumerate(unknown) if not u]
         known_out = [i for i, u in enumerate(parts.unknown_out) if not u]
@@ -153,7 +153,7 @@ class KeptCall(CallPrimitive):
         return parts.rule(operation, Template(now, "primal"), later, staged_in, name)
 
     def dce(self, operation: Operation, used: Mask) -> DceRule:
-        body: Program = operation.params["jaxpr"]
+        body: Program = operation.params[self.param]
         if not any(used) and not compat.has_effects(operation.effects):
             return nothing_left(operation)
         smaller, read = dce_program(body, used, keep_inputs=(False,) * len(body.invars))
@@ -166,7 +166,7 @@ class KeptCall(CallPrimitive):
     def observe(
         self, e: Equation, path: Path, passed: PassedIn, builder: Builder, observing: Observing
     ) -> dict[Place, Atom]:
-        body, more, places = observing.last(e.params["jaxpr"], path, passed)
+        body, more, places = observing.last(e.params[self.param], path, passed)
         inputs = [*range(len(e.invars)), *([None] * len(more))]
         called = self.like(e.operation, body, inputs, [*range(len(e.outvars)), *([None] * len(places))])
         return add_observed(builder, e, called, (*e.invars, *more), places)

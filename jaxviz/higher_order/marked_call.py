@@ -5,7 +5,7 @@ What derives from the program is called likewise. Source: JAX's `compute_on.py` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxviz.higher_order.jit import KeptCall, with_constants_first
@@ -27,7 +27,7 @@ class MarkedCall(KeptCall):
     def out_avals(self, params: dict[str, Any], body: Program) -> tuple[Any, ...]:
         return tuple(body.out_avals)
 
-    def called(self, like: Operation, body: Program, params: dict[str, Any]) -> Operation:
+    def called(self, like: Operation, body: Program, params: Mapping[str, Any]) -> Operation:
         params = {**params, self.param: body}
         out_avals = self.out_avals(params, body)
         return make_operation(like.primitive, params, body.in_avals, out_avals, body.effects, like.context)
@@ -51,7 +51,7 @@ class MarkedCall(KeptCall):
 
     def batch(self, operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
         body = vmap_program(operation.params[self.param], dims, axis)
-        called = self.called(operation, body.program, dict(operation.params))
+        called = self.called(operation, body.program, operation.params)
         return VmapRule(Template(call_of(called), "primal"), body.dims_out, f"vmap of {self.name}", notes=body.notes)
 
 

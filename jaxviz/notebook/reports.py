@@ -216,12 +216,22 @@ class Request:
             raise CallError(f"--against {against} runs the function; give it in place of {self._recorded_in}")
         if against in AGAINST:
             return divergence(call.fun, *call.args, against=against, **call.kwargs)
-        for path in filter(None, (self._recorded_in, against)):
-            try:
-                load_records(path)
-            except (OSError, ValueError) as error:
-                raise CallError(str(error)) from None
-        return divergence(against, self._recorded_in or self.recorded())
+        for path in filter(None, (self._recorded_in, against)):  # before the function runs
+            if not Path(path).exists():
+                self._read(load_records, path)
+        ours = self._recorded_in or self.recorded()
+        return self._read(divergence, against, ours)
+
+    @staticmethod
+    def _read(reads: Callable[..., T], *files: Any) -> T:
+        """
+        Raises:
+          CallError: a file is not there, or no record.
+        """
+        try:
+            return reads(*files)
+        except (OSError, ValueError) as error:
+            raise CallError(str(error)) from None
 
     @property
     def _recorded_in(self) -> str:

@@ -10,6 +10,7 @@ watched value.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -103,7 +104,11 @@ holds."""
 
 
 def flag_program(
-    program: Program, watching: Watching = "finite", inputs: bool = False, keeps: bool = False, only: Any = None
+    program: Program,
+    watching: Watching = "finite",
+    inputs: bool = False,
+    keeps: bool = False,
+    only: Collection[Atom] | None = None,
 ) -> Flagged:
     """Adds flags to a program. Calls in it are single steps: inline them first, see `transforms.inline`.
 
@@ -113,7 +118,7 @@ def flag_program(
       inputs: whether to also watch its inputs.
       keeps: whether to keep the carry of its loops at the start of the first step that sets a flag, so that these need
         not be rerun to inspect it.
-      only: a set of its own values, if no others are watched.
+      only: its own values that are watched; by default all.
     """
     builder = Builder(program.constvars, program.consts)
     nested: list[tuple[FlaggedValues, Atom]] = []

@@ -302,3 +302,19 @@ def test_variables_of_flax_of_mutable_hi_types():
     assert jaxviz.memory(loss, *args).peak_nbytes > 0
     assert "new_variable" in str(jaxviz.explore(loss, *args))
     assert jaxviz.find_nan(loss, *args) is None
+
+
+@pytest.mark.parametrize("ad_metadata", ["same", "drop", {"tag": "derivative"}])
+def test_metadata_of_a_derivative(ad_metadata):
+    """Each call in the gradient carries what JAX gives it."""
+    if jax.__version_info__ < (0, 11):
+        pytest.skip("before JAX 0.11 there is no such call")
+    from jax.experimental.xla_metadata import xla_metadata_call2
+
+    f = xla_metadata_call2(lambda x: jnp.sin(x) * x, {"tag": "function"}, ad_metadata=ad_metadata)
+    carried = lambda grad: [
+        (e.params["xla_metadata"], e.params["ad_metadata"])
+        for _, e in jaxviz.trace(grad(lambda x: jnp.sum(f(x))))(X).walk()
+        if e.primitive.name == "xla_metadata_call"
+    ]
+    assert carried(jaxviz.grad) == carried(jax.grad) != []

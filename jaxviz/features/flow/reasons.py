@@ -170,12 +170,12 @@ class Reasons:
         factor = self._origin(run, death, a)
         n = math.prod(a.aval.shape)
         count = f"all {counted(n, 'element')}" if n > 1 else "its element"
-        if (cause := factor.cause) is not None:
+        if factor.source is not None and (cause := self._cause(run, factor.source)) is not None:
             return cause.kind, f"whose slope is zero in {count}, since {cause.why}"
         if factor.is_slope:
             return "slope", f"whose slope is zero in {count}"
         if factor.how:
-            return factor.kind, f"where it is multiplied by {factor.text}, {_ROUNDED[factor.how]}"
+            return factor.kind, f"where it is multiplied by {factor.text}, which is {_ROUNDED[factor.how]}"
         return "zero factor", f"where it is multiplied by {factor.text}, which is zero in {count}"
 
     def _origin(self, run: GradientRun, death: Death, a: Atom) -> ZeroFactor:
@@ -189,10 +189,10 @@ class Reasons:
         source = next(iter(SourceTracer(d.forward, _keeps)(residual)), None)
         if source is None or source.equation is None:
             return ZeroFactor(self._name_of_input(residual if source is None else source.atom), False, "")
-        how = self._rounded(run, source)
         name = self.naming.name(source.equation, source.within, source.place, ROOM_IN_SENTENCE)
-        is_slope = _is_slope(source.equation, name)
-        return ZeroFactor(name, is_slope, how, cause=self._cause(run, source) if is_slope else None)
+        if _is_slope(source.equation, name):
+            return ZeroFactor(name, True, "", source=source)
+        return ZeroFactor(name, False, self._rounded(run, source))
 
     def _cause(self, run: GradientRun, source: Source) -> ZeroFactor | None:
         """Why the number that a slope is a multiple of is zero, such as that of a square: what it is computed from,
@@ -226,10 +226,16 @@ class Reasons:
 
     def _operands(self, run: GradientRun, e: Equation) -> list[np.ndarray[Any, Any]]:
         """What an equation of the forward program reads; nothing if that cannot be computed."""
-        try:
-            return [as_float64(x) for x in run.forward_values(self.derivation.forward, e.invars)]
-        except Exception:  # what only makes the sentence more precise
-            return []
+        if e not in self._read:
+            try:
+                self._read[e] = [as_float64(x) for x in run.forward_values(self.derivation.forward, e.invars)]
+            except Exception:  # what only makes the sentence more precise
+                self._read[e] = []
+        return self._read[e]
+
+    @cached_property
+    def _read(self) -> dict[Equation, list[np.ndarray[Any, Any]]]:
+        return {}
 
     def _rounded(self, run: GradientRun, source: Source) -> Literal["", "cancellation", "underflow"]:
         """Whether a value is zero because it was rounded: a difference of equal numbers, or one that is too small."""
@@ -256,14 +262,14 @@ class ZeroFactor:
       is_slope: whether it is the slope of a function.
       how: why it was rounded to zero, or 'selected'; '' for neither.
       of: the product whose factor it is; '' for that of the cotangent.
-      cause: of a slope, what makes it zero, if that is found.
+      source: of a slope, where it is computed.
     """
 
     name: str
     is_slope: bool
     how: Literal["", "cancellation", "underflow", "selected"]
     of: str = ""
-    cause: ZeroFactor | None = None
+    source: Source | None = None
 
     @property
     def text(self) -> str:
@@ -279,7 +285,7 @@ class ZeroFactor:
         if self.how == "selected":
             return f"{self.text} selects zeros"
         if self.how:
-            return f"{self.text} is {_ROUNDED[self.how].removeprefix('which is ')}"
+            return f"{self.text} is {_ROUNDED[self.how]}"
         if not self.of:
             return f"{self.text} is zero"
         return (
@@ -312,7 +318,7 @@ _MOST_FOLLOWED = 8
 """Values are followed through so many products: each may have to be computed."""
 _ROUNDED = {
     "cancellation": "a difference of numbers that are equal as rounded",
-    "underflow": "which is too small for its type and rounds to zero",
+    "underflow": "too small for its type and rounds to zero",
 }
 
 

@@ -128,7 +128,8 @@ def _adds_by_function(e: Equation) -> bool:
     starts at zero, as with `jnp.bfloat16(0)` under jit, it is no `reduce_sum`."""
     if e.primitive.name not in ("reduce", "reduce_window"):
         return False
-    return all({x.primitive.name for x in body.equations} == {"add"} for _, body in e.programs)
+    adds = lambda body: [x.primitive.name for x in body.equations] == ["add"] * len(body.outvars)
+    return all(adds(body) for _, body in e.programs)
 
 
 def _counts_booleans(e: Equation, made: dict[Atom, Equation]) -> bool:

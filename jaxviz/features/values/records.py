@@ -23,10 +23,10 @@ from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import counted
 
 RECORDS = ".jaxviz"
-_WRITTEN_BY = "jaxviz.record(f, *args).save(path) writes such files, and so does jaxviz divergence ... --save path"
 """The end of the names of their files."""
 FORMAT = 5
 """The version of the files."""
+_WRITTEN_BY = "jaxviz.record(f, *args).save(path) writes such files, and so does jaxviz divergence ... --save path"
 Phase = str
 Order = tuple[Any, ...]
 Neighbour = tuple[Order, int]

@@ -66,7 +66,8 @@ class Found:
 
 
 def also_in_probes(addresses: Sequence[Address], find: Callable[[], T]) -> T:
-    """What a function finds that traces a program; if an address means nothing in it, perhaps that of a probe.
+    """What a function finds that traces a program; if an address does not mean one value, it may be that of a probe,
+    and the function is traced once more with that named.
 
     Raises:
       AddressError: an address means nothing, or several values.

@@ -272,7 +272,7 @@ def hi_refusal(params: Mapping[str, Any], method: str) -> str:
     """What JAX says of a hi-primitive whose class does not implement a rule, such as `vjp_fwd`; '' if it does."""
     hi = params["_prim"]
     by = [vars(cls)[method] for cls in type(hi).__mro__ if method in vars(cls)]
-    if len(by) != 1:  # that of the class from which all derive raises
+    if len(by) != 1 or not by[0].__module__.startswith("jax."):  # that of the class from which all derive raises
         return ""
     try:
         by[0](hi, ())
