@@ -397,6 +397,8 @@ def _around(region: Region, wrapped: Wrapped | None, trade: Trade | None, search
         do = f"write `{wrapped.new}` for `{wrapped.old}`"
     else:
         do = f"write `{wrapped.new}` above line {wrapped.location.line}"
+    if wrapped is not None and wrapped.imports:
+        do += f", after {listed([f'`{line}`' for line in wrapped.imports])}"
     computes = (
         "its iterations compute" if region.is_body else f"{region.described} {'computes' if n == 1 else 'compute'}"
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.checkpointing import checkpointed
-from jaxviz.features.remat.edits import Way
+from jaxviz.features.remat.edits import Way, needed_imports
 from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial
 from jaxviz.features.remat.graph import derive_like
 from jaxviz.features.remat.layers import layered
@@ -361,11 +361,13 @@ class Wrapped:
 
     Args:
       old: the expression, up to the end of its first line; '' if it is a line of its own.
+      imports: the statements that the new one needs.
     """
 
     old: str
     new: str
     location: Location
+    imports: tuple[str, ...] = ()
 
 
 def wrapped_at(search: Search, region: Region) -> tuple[Wrapped, Written] | None:
@@ -380,8 +382,9 @@ def wrapped_at(search: Search, region: Region) -> tuple[Wrapped, Written] | None
 def _wrapped(way: Way) -> Wrapped:
     edits = sorted(way.edits(""), key=lambda e: e.order)
     first, last = edits[0], edits[-1]
+    imports = tuple(needed_imports("".join(e.text for e in edits), way.file, [way.code], way.imports))
     if first.text.endswith("\n"):
-        return Wrapped("", first.text.strip(), Location(way.file, first.start[0], way.code.co_qualname, 0))
+        return Wrapped("", first.text.strip(), Location(way.file, first.start[0], way.code.co_qualname, 0), imports)
     line, column = first.start
     text = linecache.getline(way.file, line).encode()
     ends_here = last.end[0] == line
@@ -393,5 +396,8 @@ def _wrapped(way: Way) -> Wrapped:
     function = way.code.co_qualname if way.code is not None else ""
     location = Location(way.file, line, function, column, *last.end)
     return Wrapped(
-        old if ends_here else f"{old} …", new if ends_here else f"{new}{text[at:].decode().strip()} …", location
+        old if ends_here else f"{old} …",
+        new if ends_here else f"{new}{text[at:].decode().strip()} …",
+        location,
+        imports,
     )

@@ -160,21 +160,27 @@ def edited(
     for file, code in codes:
         ran.setdefault(file, []).append(code)
         _refuse_changed(file, code)
+    return {file: _with(file, some, policies, ran.get(file, []), imports) for file, some in by_file.items()}
+
+
+def needed_imports(
+    written: str, file: str, codes: Sequence[Any], imports: Collection[tuple[str, str]]
+) -> list[str]:  # fmt: skip
+    """The import statements that a text needs in a file; see `edited`."""
+    bound = bound_in(file, codes)
     heads = [*_HEADS, *((name, name, line) for name, line in imports)]
-    return {file: _with(file, some, policies, ran.get(file, []), heads) for file, some in by_file.items()}
+    return list(dict.fromkeys(line for text, name, line in heads if text in written and name not in bound))
 
 
 def _with(
     file: str, edits: list[Edit], policies: Mapping[str, str], codes: Sequence[Any],
-    heads: Sequence[tuple[str, str, str]],
+    imports: Collection[tuple[str, str]],
 ) -> str:  # fmt: skip
     lines = linecache.getlines(file)
     written = "".join(e.text for e in edits)
     constants = "".join(f"{line}\n" for name, line in policies.items() if name in written)
-    bound = bound_in(file, codes)
-    needed = (line for text, name, line in heads if text in written + constants and name not in bound)
-    imports = "".join(f"{line}\n" for line in dict.fromkeys(needed))
-    head = imports + (f"\n{constants}" if constants else "")
+    head = "".join(f"{line}\n" for line in needed_imports(written + constants, file, codes, imports))
+    head += f"\n{constants}" if constants else ""
     if head:
         at = (after_imports(file, min(e.start for e in edits)[0]), 0)
         edits = [Edit(file, at, at, head, (10**9, 0)), *edits]

@@ -86,7 +86,7 @@ def test_the_line_has_what_is_named(name):
     found = linted(name)
     assert {"layer-checkpoint", "cheap-recompute"} <= {a.rule for a in found}
     for advice in found:
-        named = re.findall(r"`([^`]+)`", re.sub("write `[^`]+` (for|above)", "", advice.fix))
+        named = re.findall(r"`([^`]+)`", re.sub("write `[^`]+` (for|above)|, after `[^`]+`", "", advice.fix))
         for expression in named:
             assert expression in line_of(advice), str(advice)
         function = re.search(r"wrap (\w+) in", advice.fix)
@@ -103,6 +103,7 @@ def test_the_line_has_what_is_named(name):
          "`jax.checkpoint(lambda x, p: (layer(p, x), None), prevent_cse=False)`"),
         ("flax", "@nn.compact", "write `@nn.remat` above line"),
         ("scanned flax", "@nn.compact", "write `@partial(nn.remat, prevent_cse=False)` above line"),
+        ("scanned flax", "@nn.compact", ", after `from functools import partial`: the peak falls"),
     ],
 )  # fmt: skip
 def test_a_layer_is_checkpointed_where_it_is_called(name, line, new):
