@@ -18,7 +18,6 @@ from jaxviz.features.values.compiler import CompiledDifference, compiled_differe
 from jaxviz.features.values.partings import Parting, parting, parting_of_arguments
 from jaxviz.features.values.recording import prepared
 from jaxviz.features.values.records import (
-    OTHER,
     RESULT,
     Occurrence,
     RecordedArgument,
@@ -428,8 +427,8 @@ def _without_counterpart(run: RunRecord, paired: Collection[RecordedValue]) -> C
 
 def _are_of_one_kind(a: RecordedValue, b: RecordedValue) -> bool:
     """Whether two values may be one: by their operation, and their number of elements. What each device computes of its
-    part, such as a sum, is not what is computed of the whole, though it may be as large."""
-    return (a.operation, a.size, a.order.count(OTHER)) == (b.operation, b.size, b.order.count(OTHER))
+    part, such as a sum, is not what is computed of the whole, or of fewer parts, though it may be as large."""
+    return (a.operation, a.size, a.devices) == (b.operation, b.size, b.devices)
 
 
 @api_boundary
@@ -457,8 +456,9 @@ def divergence(
         functions, with their arguments after them; or with `against` one function and its arguments.
       against: in place of a second function: 'op-by-op' is the same outside of `jit`, of which the results of the whole
         are compared too, since XLA may do to that what it does not do where values leave; 'float64' and 'bfloat16' are
-        the same with its floating-point arguments converted; 'no-remat' without its checkpoints; 'unsharded' with its
-        arguments on one device; 'perturbed' with other last digits in its arguments, which nothing should notice.
+        the same with its floating-point arguments converted; 'no-remat' without its checkpoints; 'unsharded' on one
+        device, in a mesh of the same axes if `jax.set_mesh` has set one; 'perturbed' with other last digits in its
+        arguments, which nothing should notice.
       flags: in place of a second function, values of `jax.config` under which the same runs again, such as
         {'jax_default_matmul_precision': 'highest'}.
       has_aux, cotangents: as in `record`.
@@ -508,9 +508,13 @@ def _of_functions(
     if against == "no-remat":
         opened = run(first, given, change=lambda program: inlined(program, [CHECKPOINT.primitive]))
         return compare_records(run(first, given), opened, (name, f"{name} without checkpoints"))
+    if against == "unsharded":
+        one = run(first, given)
+        other = _on_one_device(name, lambda: run(first, jax.tree.map(_unsharded, given)))
+        return compare_records(one, other, (name, f"{name} on one device"))
     with jax.enable_x64(against == "float64" or jax.config.jax_enable_x64):
         other_run = run(first, jax.tree.map(lambda x: _changed(x, against), given))
-    how = {"unsharded": "on one device", "perturbed": "with other last digits"}.get(against, f"in {against}")
+    how = "with other last digits" if against == "perturbed" else f"in {against}"
     return compare_records(run(first, given), other_run, (name, f"{name} {how}"))
 
 
@@ -518,11 +522,41 @@ def _changed(x: Any, against: str) -> Any:
     is_real = isinstance(x, float) or (hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating))
     if not compat.is_array_like(x):
         return x
-    if against == "unsharded":
-        return jax.device_put(x, jax.devices()[0]) if isinstance(x, jax.Array) else x
     if against == "perturbed":
         return moved([jnp.asarray(x)], SEEDS[-1] + 1)[0] if is_real else x
     return jnp.asarray(x, against) if is_real else x
+
+
+def _of_one_device(mesh: Any) -> Any:
+    """A mesh of the same axes with one device, so that what names these still runs."""
+    if mesh.empty:
+        return mesh
+    first = mesh.devices.flat[:1].reshape((1,) * mesh.devices.ndim)
+    return jax.sharding.Mesh(first, mesh.axis_names, axis_types=mesh.axis_types)
+
+
+def _on_one_device(name: str, run: Callable[[], RunRecord]) -> RunRecord:
+    """
+    Raises:
+      ValueError: JAX refuses, though the same runs on all devices.
+    """
+    with jax.set_mesh(_of_one_device(jax.sharding.get_mesh())):
+        try:
+            return run()
+        except ValueError as error:
+            raise ValueError(
+                f"`{name}` does not run on one device. If it names a mesh of several, let it name axes only, as in "
+                'PartitionSpec("data"), and call jax.set_mesh(mesh) first; against="unsharded" then sets one of a '
+                f"single device. JAX says: {error}"
+            ) from error
+
+
+def _unsharded(x: Any) -> Any:
+    if not isinstance(x, jax.Array):
+        return x
+    if not isinstance(x.sharding, jax.sharding.NamedSharding):
+        return jax.device_put(x, min(x.devices(), key=lambda d: d.id))
+    return jax.device_put(x, jax.sharding.NamedSharding(_of_one_device(x.sharding.mesh), x.sharding.spec))
 
 
 def _name(given: Any, record: RunRecord) -> str:

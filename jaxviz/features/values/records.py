@@ -103,8 +103,16 @@ class RecordedValue:
     @cached_property
     def lengths(self) -> tuple[int, ...]:
         """The trip counts of the loops around it, outermost first."""
-        signs = [part for part in self.order if isinstance(part, str)]
-        return tuple(n for n, sign in zip(self.summaries.shape, signs, strict=False) if sign != OTHER)
+        return tuple(n for n, sign in self._axes if sign != OTHER)
+
+    @cached_property
+    def devices(self) -> tuple[int, ...]:
+        """The numbers of devices of the `shard_map`s around it, each of which has its own part."""
+        return tuple(n for n, sign in self._axes if sign == OTHER)
+
+    @property
+    def _axes(self) -> Iterator[tuple[int, str]]:
+        return zip(self.summaries.shape, (part for part in self.order if isinstance(part, str)), strict=False)
 
     @cached_property
     def n_inner(self) -> int:

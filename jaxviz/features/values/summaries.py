@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -35,8 +36,28 @@ MOST = 1e9
 """What is written for more, and for a value that is not finite in one run only."""
 
 
+def _automatically(fun: Callable[..., Any], x: Any, out_spec: Any) -> Callable[..., Any]:
+    """A function in which XLA lays out what is computed along explicit axes of devices, if `x` has any; these are
+    strict about shapes that the function does not keep.
+
+    Args:
+      x: an array that is given to it.
+      out_spec: how what it returns is laid out.
+    """
+    sharding = compat.aval_of(x).sharding
+    if not sharding.mesh.explicit_axes:
+        return fun
+    laid_out = jax.sharding.NamedSharding(sharding.mesh, out_spec)
+    automatic: Callable[..., Any] = jax.sharding.auto_axes(fun, axes=sharding.mesh.explicit_axes, out_sharding=laid_out)
+    return automatic
+
+
 def columns(x: Any) -> Any:
     """float32[10, 16]: what `finished` makes a summary of, in one pass over an array."""
+    return _automatically(_columns, x, jax.sharding.PartitionSpec())(x)
+
+
+def _columns(x: Any) -> Any:
     x = jax.lax.stop_gradient(x)
     parts = [x.real, x.imag] if jnp.iscomplexobj(x) else [x]
     flat = jnp.concatenate([jnp.ravel(p).astype(jnp.float32) for p in parts])
@@ -199,12 +220,15 @@ def moved(arrays: Sequence[Any], seed: int, least: float = 0.0, times: int = 1) 
 
 def _all_moved(arrays: Sequence[Any], seed: Any, least: Any, times: Any) -> list[Any]:
     def one(i: int, x: Any) -> Any:
+        return _automatically(partial(changed, i), x, compat.aval_of(x).sharding.spec)(x)
+
+    def changed(i: int, x: Any) -> Any:
         index = jax.lax.iota(jnp.uint32, max(x.size, 1))[: x.size].reshape(x.shape)
         # Of each array otherwise: in a quotient of two, the same would cancel.
         most = times * jnp.maximum(float(jnp.finfo(x.dtype).eps), least)
         by = (_random(index, seed + np.uint32(i * _OF_ARRAY % 2**32)).astype(jnp.float32) / 2.0**31 - 1) * most
-        changed = x + (x * by.astype(x.real.dtype)).astype(x.dtype)
-        return jnp.where(jnp.isfinite(changed), changed, x)
+        other = x + (x * by.astype(x.real.dtype)).astype(x.dtype)
+        return jnp.where(jnp.isfinite(other), other, x)
 
     return [one(i, x) for i, x in enumerate(arrays)]
 

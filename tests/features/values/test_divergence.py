@@ -51,6 +51,68 @@ def test_sums_of_devices_are_not_the_whole_sum():
     assert found.parting is None, str(found)
 
 
+def _sharded(kind, *specs):
+    mesh = jax.make_mesh((4, 2), ("d", "m"), axis_types=(kind, kind))
+    return mesh, *(jax.device_put(a, jax.NamedSharding(mesh, s)) for a, s in zip((WS[:, 0], X), specs, strict=True))
+
+
+def layers_over_devices(ws, x):
+    def layer(h, w):
+        return jnp.tanh(h @ w), None
+
+    return jnp.mean(jnp.square(lax.scan(layer, x, ws)[0]))
+
+
+def one_sum_over_devices(ws, x):
+    def part(ws, x):
+        return lax.psum(jnp.sum(jnp.tanh(x @ ws[0])), "d")
+
+    return jax.shard_map(part, in_specs=(jax.P(), jax.P("d")), out_specs=jax.P())(ws, x)
+
+
+def each_device_its_mean(ws, x):
+    def part(ws, x):
+        return jnp.mean(jnp.tanh(x @ ws[0]))[None]
+
+    return jnp.max(jax.shard_map(part, in_specs=(jax.P(), jax.P("d")), out_specs=jax.P("d"))(ws, x))
+
+
+@pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit], ids=str)
+@pytest.mark.parametrize("fun", [layers_over_devices, one_sum_over_devices], ids=lambda f: f.__name__)
+def test_a_program_over_devices_agrees_with_itself_on_one(fun, kind):
+    mesh, ws, x = _sharded(kind, jax.P(), jax.P("d"))
+    with jax.set_mesh(mesh):
+        found = jaxviz.divergence(fun, ws, x, against="unsharded")
+    assert found.parting is None, str(found)
+    assert found.n_compared > 4
+    assert found.worst < MOST_NOISE / 3
+
+
+def test_what_depends_on_the_number_of_devices_is_found():
+    mesh, ws, x = _sharded(jax.sharding.AxisType.Auto, jax.P(), jax.P("d"))
+    with jax.set_mesh(mesh):
+        found = jaxviz.divergence(each_device_its_mean, ws, x, against="unsharded")
+    assert found.parting.expression.startswith("jnp.max("), str(found)
+
+
+def test_a_program_that_names_its_devices_is_said_not_to_run_on_one():
+    mesh, ws, x = _sharded(jax.sharding.AxisType.Auto, jax.P(), jax.P("d"))
+
+    def constrained(ws, x):
+        return jnp.sum(lax.with_sharding_constraint(x @ ws[0], jax.NamedSharding(mesh, jax.P("d"))))
+
+    with pytest.raises(ValueError, match=r"`constrained` does not run on one device.*let it name axes only"):
+        jaxviz.divergence(constrained, ws, x, against="unsharded")
+
+
+@pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit], ids=str)
+def test_summaries_do_not_depend_on_how_an_array_is_laid_out(kind):
+    _, _, x = _sharded(kind, jax.P(), jax.P(None, "d"))
+    over_devices, on_one = (finished(columns(v), v.size) for v in (x, X))
+    np.testing.assert_array_equal(over_devices[BITS], on_one[BITS])
+    np.testing.assert_allclose(over_devices[SKETCH], on_one[SKETCH], rtol=1e-5, atol=1e-5)
+
+
 def decides(ws, x):
     """Rounding may decide a comparison, and which is the largest."""
     h = jnp.tanh(x @ ws[0, 0])
