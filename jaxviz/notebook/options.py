@@ -315,7 +315,7 @@ _COMMANDS = (
     Command(
         "divergence", "running", Request.divergence,
         (
-            _JSON,
+            _ARGNUMS, _JSON,
             replace(_SAVE, help="write a record of the run, for --against; of one call"),
             Option("--against",
                 "in place of a second call: op-by-op, float64, bfloat16, no-remat, unsharded, perturbed, or a file "
@@ -335,7 +335,7 @@ _COMMANDS = (
         reads=RECORDS,
     ),
     Command(
-        "growth", "running", Request.growth, (_JSON,),
+        "growth", "running", Request.growth, (_ARGNUMS, _JSON),
         "how values and cotangents grow or shrink along a loop or over layers, and at which line",
         "Run a call, and for a loss its gradient, and show how values and cotangents grow or shrink along a loop or "
         "over layers: `%growth loss(params, x)`.",

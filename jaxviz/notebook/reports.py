@@ -206,8 +206,9 @@ class Request:
         if other is not None:
             return compare_records(self.recorded(), other.recorded(), (call.text, other.call.text))
         if save:
-            self.note(f"wrote {self.recorded().save(save)}")
-            return self.recorded()
+            recorded = self.recorded()
+            self.note(f"wrote {recorded.save(save)}")
+            return recorded
         if against is None or not (against in AGAINST or against.endswith(RECORDS) or Path(against).exists()):
             got = f"; got {against}" if against else ""
             ways = ", ".join(AGAINST)
@@ -215,7 +216,7 @@ class Request:
         if against in AGAINST and self._recorded_in:
             raise CallError(f"--against {against} runs the function; give it in place of {self._recorded_in}")
         if against in AGAINST:
-            return divergence(call.fun, *call.args, against=against, **call.kwargs)
+            return self.of(divergence, against=against)
         for path in filter(None, (self._recorded_in, against)):  # before the function runs
             if not Path(path).exists():
                 self._read(load_records, path)
@@ -243,11 +244,11 @@ class Request:
         """A record of the call's run, and for a loss of its gradient; or the one in a file."""
         if self._recorded_in:
             return RunRecord.load(self._recorded_in)
-        return record(self.call.fun, *self.call.args, **self.call.kwargs)
+        return self.of(record)
 
     def growth(self) -> Growth:
         """How values and cotangents grow."""
-        return growth(self.call.fun, *self.call.args, **self.call.kwargs)
+        return self.of(growth)
 
     def upgrade(self) -> Upgrade | None:
         """What another environment changes; in the process that one of the two runs, gathers the facts of this one."""

@@ -243,7 +243,7 @@ def step_to_parting(found: Divergence) -> Stepper:
         raise SteppingError("The arrays of this run are not kept. Compare the functions again, and then call step().")
     fun = functools.wraps(ran.fun)(lambda *args, **kwargs: ran.fun(*args, **kwargs)[0]) if ran.has_aux else ran.fun
     reals = tuple(i for i, x in enumerate(ran.args) if all(jnp.issubdtype(leaf, jnp.inexact) for leaf in _types_in(x)))
-    stepper = step(fun, *ran.args, argnums=reals or 0, **ran.kwargs)
+    stepper = step(fun, *ran.args, argnums=ran.argnums if ran.argnums in reals else reals or 0, **ran.kwargs)
     return stepper if found.parting is None or found.parting.is_given else _go_to_parting(stepper, found.parting)
 
 
@@ -257,6 +257,8 @@ def _go_to_parting(stepper: Stepper, parting: Parting) -> Stepper:
             f"{parting.what} is in a gradient that the function takes itself, which the stepper does not enter at an "
             "address. Compare the functions that are differentiated."
         )
+    if parting.phase == "gradient":
+        return stepper.run()  # which ends with it
     if not parting.address:
         raise SteppingError(f"No equation computes {parting.what}.")
     given = at(parting.address, phase="cotangent" if parting.phase == "cotangent" else "forward")

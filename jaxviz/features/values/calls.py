@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from jaxviz.analysis.addresses import address
+from jaxviz.arguments import Argnums
 from jaxviz.features.values.recording import PreparedRecord, prepared
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -32,11 +33,11 @@ class Recorder:
     Args:
       path: the file, which is overwritten; of several processes each adds its number to the name.
       every: records the first call and then one of so many.
-      cotangents, has_aux, at: as in `record`.
+      argnums, cotangents, has_aux, at: as in `record`.
     """
 
     def __init__(
-        self, path: Any, *, every: int = 1, cotangents: bool | None = None, has_aux: bool = False,
+        self, path: Any, *, every: int = 1, argnums: Argnums = 0, cotangents: bool | None = None, has_aux: bool = False,
         at: Sequence[Any] = (),
     ):  # fmt: skip
         if every < 1:
@@ -44,7 +45,7 @@ class Recorder:
         self.path = Path(path)
         if jax.process_count() > 1:
             self.path = self.path.with_stem(f"{self.path.stem}-{jax.process_index()}")
-        self._every, self._how = every, (cotangents, has_aux, [address(a) for a in at])
+        self._every, self._how = every, (cotangents, has_aux, argnums, [address(a) for a in at])
         self._prepared: dict[Any, PreparedRecord] = {}
         self._number = 0
         self._returned = weakref.WeakValueDictionary[int, jax.Array]()

@@ -13,11 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxviz.arguments import Argnums
 from jaxviz.displays import display
 from jaxviz.features.values.compiler import CompiledDifference, compiled_difference
 from jaxviz.features.values.partings import Parting, parting, parting_of_arguments
 from jaxviz.features.values.recording import prepared
 from jaxviz.features.values.records import (
+    GRADIENT,
     RESULT,
     Occurrence,
     RecordedArgument,
@@ -53,6 +55,7 @@ class RecordedCall:
     fun: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    argnums: Argnums
     has_aux: bool
 
 
@@ -157,11 +160,11 @@ class Divergence(Report, schema="divergence"):
     @property
     def turn(self) -> int:
         """The first array of the backward pass; the number of arrays if there is none."""
-        return next((i for i, p in enumerate(self.partings) if p.phase == "cotangent"), self.n_compared)
+        return next((i for i, p in enumerate(self.partings) if p.is_backward), self.n_compared)
 
     def step(self) -> Any:
-        """A `Stepper` of the first run, stopped where it has just computed the value at which the two part; at the
-        start, if they agree.
+        """A `Stepper` of the first run, stopped where it has just computed the value at which the two part: at the
+        start, if they agree, and at the end, if that is the gradient in an argument.
 
         >>> print(jaxviz.divergence(loss, params, x, against="bfloat16").step())
 
@@ -195,7 +198,7 @@ class Divergence(Report, schema="divergence"):
         if p.is_given:
             return f"`{self.first}` and `{self.second}` part {self._before_they_run(p)}"
         line = f" ({p.line})" if p.line else ""
-        what = "the gradients of " if p.phase == "cotangent" else ""
+        what = "the gradients of " if p.is_backward else ""
         called = "" if self.call is None else f"call {self.call[0]}, in "
         agrees = (
             "while all that both computed before agrees" if p is not self.partings[0] else "and is the first of all"
@@ -332,6 +335,7 @@ def compare_records(a: RunRecord, b: RunRecord, names: tuple[str, str], agreed: 
             used.add(same[0])
     paired = {*pairs, *used}
     returned, not_returned = _results(a, b, names)
+    gradient = [(next(x.events()), next(y.events())) for x, y in _gradients(a, b)]
     alone.update((e.value.address, None) for run in (a, b) for e in run.events if e not in paired)
     values = {o.value for o in paired}
     before = [_without_counterpart(run, values) for run in (a, b)]
@@ -342,7 +346,7 @@ def compare_records(a: RunRecord, b: RunRecord, names: tuple[str, str], agreed: 
     drift = max((1.0, *(calls * p.noise for p in given if p.phase == "carried")))
     partings = [
         parting(e, o, (*before[0](e.value), *before[1](o.value)), drift, coarse > 0)
-        for e, o in sorted((*pairs.items(), *returned), key=lambda pair: pair[0].key)
+        for e, o in sorted((*pairs.items(), *returned, *gradient), key=lambda pair: pair[0].key)
     ]
     return Divergence(
         *names, (*given, *partings), tuple(alone), a.note or b.note, drift=drift, not_returned=not_returned
@@ -359,6 +363,15 @@ def _results(a: RunRecord, b: RunRecord, names: tuple[str, str]) -> tuple[list[t
         f"{x.operation} is {x.type} in `{names[0]}`, and {y.type} in `{names[1]}`" for x, y in pairs if x.size != y.size
     )
     return [(next(x.events()), next(y.events())) for x, y in pairs if x.size == y.size], next(others, "")
+
+
+def _gradients(a: RunRecord, b: RunRecord) -> Iterator[tuple[RecordedValue, RecordedValue]]:
+    """The gradients of both: by place if these have the same sizes, and otherwise by the names of the arguments."""
+    if [x.size for x in a.gradient] == [y.size for y in b.gradient]:
+        return zip(a.gradient, b.gradient, strict=True)
+    named = {y.operation: y for y in b.gradient}
+    pairs = ((x, named.get(x.operation)) for x in a.gradient)
+    return ((x, y) for x, y in pairs if y is not None and x.size == y.size)
 
 
 def _arguments(a: RunRecord, b: RunRecord) -> Iterator[tuple[RecordedArgument, RecordedArgument]]:
@@ -417,7 +430,7 @@ def _without_counterpart(run: RunRecord, paired: Collection[RecordedValue]) -> C
     alone = {(v.phase, v.order): v for v in run.values if v not in paired}
 
     def before(value: RecordedValue) -> Iterator[str]:
-        phases = ("forward", "step") if value.phase == RESULT else (value.phase,)
+        phases = {RESULT: ("forward", "step"), GRADIENT: ("cotangent",)}.get(value.phase, (value.phase,))
         for (order, _), phase in product(value.neighbours, phases):
             if (v := alone.get((phase, order))) is not None:
                 yield f"{'the cotangent of ' if v.phase == 'cotangent' else ''}`{v.expression}` ({v.line})"
@@ -434,7 +447,7 @@ def _are_of_one_kind(a: RecordedValue, b: RecordedValue) -> bool:
 @api_boundary
 def divergence(
     first: Any, second: Any = None, *args: Any, against: str | None = None, flags: Flags | None = None,
-    has_aux: bool = False, cotangents: bool | None = None, **kwargs: Any,
+    argnums: Argnums = 0, has_aux: bool = False, cotangents: bool | None = None, **kwargs: Any,
 ) -> Divergence:  # fmt: skip
     """Where two runs part: the first value, forward or backward, that differs though what it is computed from agrees.
 
@@ -461,7 +474,7 @@ def divergence(
         arguments, which nothing should notice.
       flags: in place of a second function, values of `jax.config` under which the same runs again, such as
         {'jax_default_matmul_precision': 'highest'}.
-      has_aux, cotangents: as in `record`.
+      argnums, has_aux, cotangents: as in `record`.
       **kwargs: arguments of the functions by name.
 
     Returns:
@@ -475,14 +488,15 @@ def divergence(
         return compare_records(a, b, names) if is_call else _first_call(ours, theirs, names)
 
     def run(f: Any, given: tuple[Any, ...], compiled: bool = True, change: Any = None) -> RunRecord:
-        return prepared(f, given, kwargs, cotangents, has_aux, compiled=compiled, change=change).record(given, kwargs)
+        found = prepared(f, given, kwargs, cotangents, has_aux, argnums, compiled=compiled, change=change)
+        return found.record(given, kwargs)
 
     given = args if against is None and flags is None else (second, *args)
     found = _of_functions(first, second, given, against, flags, run)
     if against == "op-by-op" and found.parting is None:
-        record = prepared(first, given, kwargs, cotangents, has_aux)
+        record = prepared(first, given, kwargs, cotangents, has_aux, argnums)
         found = replace(found, compiled=compiled_difference(record, given, kwargs))
-    return replace(found, ran=_LATEST.keep(RecordedCall(first, given, kwargs, has_aux)))
+    return replace(found, ran=_LATEST.keep(RecordedCall(first, given, kwargs, argnums, has_aux)))
 
 
 def _of_functions(

@@ -12,6 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jaxviz.arguments import Argnums
 from jaxviz.features.values.recording import record
 from jaxviz.features.values.records import ITERATION, REVERSED, Neighbour, Occurrence, Order, RunRecord
 from jaxviz.features.values.summaries import BAD, MAX, NORM
@@ -317,7 +318,9 @@ def _extremes(run: RunRecord, steps: Mapping[Occurrence, tuple[int, int]]) -> It
 
 
 @api_boundary
-def growth(fun: Callable[..., Any], *args: Any, has_aux: bool = False, **kwargs: Any) -> Growth:
+def growth(
+    fun: Callable[..., Any], *args: Any, argnums: Argnums = 0, has_aux: bool = False, **kwargs: Any
+) -> Growth:  # fmt: skip
     """How values and cotangents grow or shrink along a loop or over layers, and at which line.
 
     >>> print(jaxviz.growth(loss, params, x))
@@ -329,9 +332,10 @@ def growth(fun: Callable[..., Any], *args: Any, has_aux: bool = False, **kwargs:
     Args:
       fun: takes and returns arrays, or pytrees of them; for a function that returns one number, cotangents too.
       *args, **kwargs: its arguments.
+      argnums: as in `record`: cotangents are of what depends on these.
       has_aux: whether it returns a pair, whose first part is that number.
 
     Returns:
       a report: `.series` has the norms, `.steepest` what grows or shrinks most.
     """
-    return growth_of(record(fun, *args, has_aux=has_aux, **kwargs))
+    return growth_of(record(fun, *args, argnums=argnums, has_aux=has_aux, **kwargs))

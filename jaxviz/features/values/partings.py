@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.features.values.records import RESULT, Occurrence, RecordedArgument
+from jaxviz.features.values.records import GRADIENT, RESULT, Occurrence, RecordedArgument
 from jaxviz.features.values.summaries import BAD, BITS, LEAST_NOISE, MOST, MOST_NOISE, NORM, SKETCH, squares
 
 _PHASES = {
@@ -17,6 +17,7 @@ _PHASES = {
     "cotangent": "the backward pass",
     "step": "the step, outside of its gradient",
     RESULT: "what they return",
+    GRADIENT: "the backward pass",
 }
 
 
@@ -27,7 +28,7 @@ class Parting:
     Args:
       address: what means it.
       phase: 'forward', 'cotangent', 'step' for what a training step computes besides its gradient; 'result';
-        'argument', or 'carried' for one that an earlier call of a `Recorder` returned.
+        'gradient'; 'argument', or 'carried' for one that an earlier call of a `Recorder` returned.
       expression, line: what computes it, and where.
       type: of the array in the first run.
       iterations: of the loops around it, outermost first.
@@ -36,7 +37,7 @@ class Parting:
       noise: how many times what rounding may change that is.
       alone: what it is computed from that has no counterpart, in words.
       is_inside_step: whether it is in a function that a training step differentiates.
-      result: which result it is, in words; '' if it is none.
+      result: which result or gradient it is, in words; '' if it is neither.
     """
 
     address: str
@@ -67,6 +68,11 @@ class Parting:
     def is_given(self) -> bool:
         """Whether it is an argument."""
         return self.phase in ("argument", "carried")
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether it is of the gradient, or of a cotangent."""
+        return self.phase in ("cotangent", GRADIENT)
 
     @property
     def what(self) -> str:
@@ -115,7 +121,7 @@ def parting(a: Occurrence, b: Occurrence, alone: tuple[str, ...], drift: float, 
     return Parting(
         a.value.address, a.value.phase, a.value.expression, a.value.line, a.value.type, a.iterations, loops,
         apart / size if size else 0.0, ratio, alone, a.value.phase != "step" and a.value.around > 0,
-        a.value.operation if a.value.phase == RESULT else "",
+        a.value.operation if a.value.phase in (RESULT, GRADIENT) else "",
     )  # fmt: skip
 
 

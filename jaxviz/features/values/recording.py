@@ -18,14 +18,13 @@ from jaxviz.analysis.addresses import Address, AddressError, address, resolve
 from jaxviz.analysis.step_run import StepRun
 from jaxviz.analysis.training_step import TrainingStep, is_loss, trace_training_step
 from jaxviz.analysis.written import address_of
+from jaxviz.arguments import Argnums, flat_arguments, positions
+from jaxviz.features.values.dataflow import Dataflow, orders_of
 from jaxviz.features.values.inputs import RecordedArguments, data_of, type_of, with_constants
 from jaxviz.features.values.literals import NO_LITERALS, RoundedLiterals
 from jaxviz.features.values.records import (
-    ITERATION,
-    OTHER,
+    GRADIENT,
     RESULT,
-    REVERSED,
-    Neighbour,
     Order,
     RecordedValue,
     RunRecord,
@@ -48,14 +47,14 @@ from jaxviz.features.values.tapped import (
     TappedRun,
     Taps,
     also_in_probes,
+    is_differentiable,
     number_of,
     returns_number,
     run_with_taps,
 )
-from jaxviz.higher_order import bodies, is_loop, is_scan, of
+from jaxviz.higher_order import is_loop
 from jaxviz.higher_order.observing import Path as Around
-from jaxviz.higher_order.observing import Place, observed_inside, walk_observed
-from jaxviz.higher_order.shard_map import axes_of_devices
+from jaxviz.higher_order.observing import Place, walk_observed
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.syntax import Atom, Equation, Program
@@ -67,71 +66,6 @@ from jaxviz.transforms.driver import partition, select
 # --- recording --------------------------------------------------------------------------------------------------------
 
 
-def _orders(program: Program, places: Sequence[tuple[Around, Equation, Any]]) -> list[Order]:
-    """Where equations are in a run, given those around each, and the type of what leaves; see `RecordedValue`."""
-    number = {e: i for _, nested in walk_observed(program) for i, e in enumerate(nested.equations)}
-    orders = []
-    for path, equation, aval in places:
-        order: list[Any] = []
-        for e, devices in zip(path, axes_of_devices(path, aval), strict=True):
-            order.append(number[e])
-            if is_scan(e):
-                order.append(REVERSED if e.params.get("reverse") else ITERATION)
-            elif devices:
-                order.append(OTHER)
-        orders.append((*order, number[equation]))
-    return orders
-
-
-Behind = dict[Any, dict[Neighbour, None]]
-"""For each variable the nearest values that it is computed from."""
-
-
-def _neighbours(
-    program: Program, values: Sequence[AddressedValue], orders: Sequence[Order]
-) -> tuple[list[tuple[Neighbour, ...]], list[tuple[Neighbour, ...]], list[tuple[Neighbour, ...]]]:
-    """For each value the nearest that it is computed from, and the nearest that are computed from it; for each result
-    of the program the nearest that it is computed from."""
-    order_of = {v.place: order for v, order in zip(values, orders, strict=True)}
-    read: dict[Order, dict[Neighbour, None]] = {}
-
-    def inside(path: Around, nested: Program, behind: Behind) -> list[dict[Neighbour, None]]:
-        for e in nested.equations:
-            operands = {o: None for a in e.invars for o in behind.get(a, ())}
-            through = [dict(operands) for _ in e.outvars]
-            for body in bodies(e) if observed_inside(e) else ():
-                if body.has_results:
-                    of_results = called((*path, e), body.program, [behind.get(e.invars[i], {}) for i in body.operands])
-                    for result, found in zip(through, of_results, strict=False):
-                        result.update(found)
-            for v, found in zip(e.outvars, through, strict=True):
-                own = order_of.get((path, v))
-                behind[v] = found if own is None else {(own, 0): None}
-                if own is not None:
-                    read.setdefault(own, {}).update(found)
-        return [behind.get(a, {}) for a in nested.outvars]
-
-    def called(path: Around, nested: Program, given: Sequence[dict[Neighbour, None]]) -> list[dict[Neighbour, None]]:
-        """What the results of a nested program are computed from."""
-        behind: Behind = dict(zip(nested.invars, given, strict=True))
-        n_before, n_carry = of(path[-1]).carry(path[-1].operation)
-        own = {order for (around, _), order in order_of.items() if n_carry and around[: len(path)] == path}
-        for _ in range(2 if n_carry else 1):  # what a carry is computed from is known after a first time
-            for v, after in zip(nested.invars[n_before : n_before + n_carry], nested.outvars, strict=False):
-                before = {(o, 1): None for o, n in behind.get(after, ()) if not n and o in own}
-                behind[v] = {**behind[v], **before}
-            of_results = inside(path, nested, behind)
-        return of_results
-
-    of_results = inside((), program, {})
-    readers: dict[Order, dict[Neighbour, None]] = {}
-    for reader, operands in read.items():
-        for operand, steps in operands:
-            readers.setdefault(operand, {})[reader, -steps] = None
-    of_values = [tuple(read.get(o, ())) for o in orders], [tuple(readers.get(o, ())) for o in orders]
-    return *of_values, list(map(tuple, of_results))
-
-
 @dataclass(eq=False)
 class RecordedPart:
     """A program whose values are recorded: a function, or in a training step one that it differentiates, or the rest.
@@ -140,14 +74,16 @@ class RecordedPart:
       program: the program.
       values: those that are recorded.
       number: from its results to what is differentiated; None if that is nothing.
+      differentiated: the inputs in which it is.
       is_rest: whether it is what a step computes besides its gradients.
       literals: those that are inputs.
-      returns: whether its results are recorded, which whoever calls it gets.
+      returns: whether its results and its gradient are recorded, which whoever calls it gets.
     """
 
     program: Program
     values: Sequence[AddressedValue]
     number: Callable[[Sequence[Any]], Any] | None = None
+    differentiated: Sequence[int] = ()
     is_rest: bool = False
     literals: RoundedLiterals = NO_LITERALS
     returns: bool = True
@@ -156,11 +92,14 @@ class RecordedPart:
 
     @property
     def taps(self) -> Taps:
-        return Taps([v.place for v in self.values], columns, only_inside=True, literals=self.literals)
+        order_of, flow = zip(self.values, self._orders, strict=True), self._flow
+        passed = flow.reached(self.differentiated) if self.differentiated else None
+        linked = None if passed is None else {v.place for v, order in order_of if order in passed}
+        return Taps([v.place for v in self.values], columns, only_inside=True, linked=linked, literals=self.literals)
 
     def packed(self, ran: TappedRun) -> list[list[Any]]:
-        """The summaries of its values, of their cotangents and of its results, those of small arrays of one type in one
-        array."""
+        """The summaries of its values, of their cotangents, of its results and of its gradient, those of small arrays
+        of one type in one array."""
         packed: list[list[Any]] = []
         self._groups = []
         for left in (ran.values, ran.cotangents):
@@ -169,12 +108,15 @@ class RecordedPart:
             groups, outermost = packed_together({i: x for i, x in found.items() if not self.values[i].path})
             self._groups.append([*groups, *([i] for i in inside)])
             packed.append([*outermost, *map(found.get, inside)])
-        groups, of_results = packed_together(data_of(ran.results) if self.returns else {})
-        self._groups.append(groups)
-        return [*packed, of_results]
+        gradient = dict(zip(self.differentiated, ran.gradient.values(), strict=False))
+        for of in (data_of(ran.results), gradient) if self.returns else ({}, {}):
+            groups, of_whole = packed_together(of)
+            self._groups.append(groups)
+            packed.append(of_whole)
+        return packed
 
     def unpacked(self, packed: Sequence[Sequence[Any]]) -> list[dict[int, Any]]:
-        """The summaries of its values, by number, those of their cotangents, and those of its results."""
+        """The summaries of its values, by number, those of their cotangents, of its results and of its gradient."""
         return [unpacked(groups, arrays) for groups, arrays in zip(self._groups, packed, strict=True)]
 
     def run(
@@ -187,12 +129,16 @@ class RecordedPart:
         return ((), ()), ()
 
     @cached_property
-    def _found(self) -> tuple[list[Order], tuple[list[tuple[Neighbour, ...]], ...], list[tuple[str, tuple[str, ...]]]]:
-        """Of each value where it is, what its values and its cotangents are computed from, with what the results are
-        computed from, and what it is called."""
-        orders = _orders(self.program, [(v.path, v.equation, v.aval) for v in self.values])
-        names = [_named(address_of(self.program, v)) for v in self.values]
-        return orders, _neighbours(self.program, self.values, orders), names
+    def _orders(self) -> list[Order]:
+        return orders_of(self.program, [(v.path, v.equation, v.aval) for v in self.values])
+
+    @cached_property
+    def _flow(self) -> Dataflow:
+        return Dataflow(self.program, self.values, self._orders)
+
+    @cached_property
+    def _names(self) -> list[tuple[str, tuple[str, ...]]]:
+        return [_named(address_of(self.program, v)) for v in self.values]
 
     def rows(self, ran: Sequence[Sequence[Sequence[Any]]], runs: Sequence[Move]) -> Iterator[RecordedValue]:
         """What was recorded.
@@ -203,7 +149,7 @@ class RecordedPart:
           runs: how these were moved.
         """
         of_runs = list(map(self.unpacked, ran))
-        orders, read, names = self._found
+        orders, flow, names = self._orders, self._flow, self._names
 
         def measured(i: int, j: int, aval: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
             """Its summaries, and their noise."""
@@ -212,7 +158,7 @@ class RecordedPart:
             return summaries, noise_of(summaries, moved_to, runs)
 
         around, outer = self.around()
-        for i, phase in enumerate(("forward", "cotangent")):
+        for i, (phase, read) in enumerate((("forward", flow.of_values), ("cotangent", flow.of_cotangents))):
             before = around[i]
             for j, (v, order) in enumerate(zip(self.values, orders, strict=True)):
                 if j not in of_runs[0][i]:
@@ -227,14 +173,14 @@ class RecordedPart:
                     type_of(v.aval),
                     (*before, *order),
                     tuple(short_location(e.location) for e in (*outer, *v.loops)),
-                    tuple([((*before, *of), steps) for of, steps in read[i][j]]),
+                    tuple([((*before, *of), steps) for of, steps in read[j]]),
                     *measured(i, j, v.aval),
                 )
         known = dict(zip(orders, zip(self.values, names, strict=True), strict=True))
         arguments: dict[Atom, str] = dict(zip(self.program.invars, self.program.arg_names, strict=True))
         n, end = len(self.program.outvars), len(self.program.equations)
         for j in sorted(of_runs[0][2]):
-            atom, computed_from = self.program.outvars[j], read[2][j]
+            atom, computed_from = self.program.outvars[j], flow.of_results[j]
             which = f"result {j + 1} of {n}" if n > 1 else "the result"
             text, expression, line = "", arguments.get(atom, ""), ""
             if len(computed_from) == 1:
@@ -242,6 +188,11 @@ class RecordedPart:
                 expression, line = v.name, v.line
             what = expression, line, type_of(atom.aval), (end + j,), (), computed_from
             yield RecordedValue(text, (), which, RESULT, 0, *what, *measured(2, j, atom.aval))
+        for j in sorted(of_runs[0][3]):
+            atom = self.program.invars[j]
+            which = f"the gradient in `{arguments[atom] or f'argument {j}'}`"
+            what = "", "", type_of(atom.aval), flow.order_of_input(j), (), flow.of_gradient[j]
+            yield RecordedValue("", (), which, GRADIENT, 0, *what, *measured(3, j, atom.aval))
 
 
 @dataclass(eq=False)
@@ -297,7 +248,7 @@ class GradientPart(RecordedPart):
 
     def around(self) -> tuple[tuple[Order, Order], tuple[Equation, ...]]:
         of_passes = [(self.path, e, self._aval) for e in (self.forward, self.backward or self.forward)]
-        before, back = _orders(self.step, of_passes)
+        before, back = orders_of(self.step, of_passes)
         return (before, back), tuple(e for e in self.path if is_loop(e))
 
 
@@ -386,9 +337,10 @@ class PreparedRecord:
             rows = [replace(row, noise=_scaled(row, *m)) for row, m in zip(rows, self._measured, strict=True)]
         self._n += 1
         arguments = tuple(self._arguments.rows(ran[0][0], is_carried))
-        results = tuple(row for row in rows if row.phase == RESULT)
-        of_call = _environment(), self.note, number, arguments, self._coarsest, results
-        return RunRecord(self.program.name, tuple(rows[: len(rows) - len(results)]), *of_call)
+        of_phase = lambda *phases: tuple(row for row in rows if row.phase in phases)
+        values = of_phase("forward", "cotangent", "step")
+        of_call = _environment(), self.note, number, arguments, self._coarsest, of_phase(RESULT), of_phase(GRADIENT)
+        return RunRecord(self.program.name, values, *of_call)
 
     def _rows(self, ran: Sequence[Any]) -> list[RecordedValue]:
         of_parts = zip(*(self.parts_of(of_run) for _, of_run in ran), strict=True)
@@ -405,7 +357,8 @@ def _scaled(row: RecordedValue, before: np.ndarray[Any, Any], noise: np.ndarray[
 
 def prepared(
     fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], cotangents: bool | None, has_aux: bool,
-    at: Sequence[Address] = (), compiled: bool = True, change: Callable[[Program], Program] | None = None,
+    argnums: Argnums = 0, at: Sequence[Address] = (), compiled: bool = True,
+    change: Callable[[Program], Program] | None = None,
 ) -> PreparedRecord:  # fmt: skip
     """Traces a call, to record it and others of the same types; see `record`.
 
@@ -413,12 +366,12 @@ def prepared(
       compiled: whether it runs as one program, or operation by operation.
       change: what is done first to the program that is differentiated.
     """
-    return also_in_probes(at, lambda: _prepared(fun, args, kwargs, cotangents, has_aux, at, compiled, change))
+    return also_in_probes(at, lambda: _prepared(fun, args, kwargs, cotangents, has_aux, argnums, at, compiled, change))
 
 
 def _prepared(
     fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], cotangents: bool | None, has_aux: bool,
-    at: Sequence[Address], compiled: bool, change: Callable[[Program], Program] | None,
+    argnums: Argnums, at: Sequence[Address], compiled: bool, change: Callable[[Program], Program] | None,
 ) -> PreparedRecord:  # fmt: skip
     check_values("record", (args, kwargs))
     is_input = [compat.is_array_like(x) for x in jax.tree.leaves((args, kwargs))]
@@ -439,13 +392,31 @@ def _prepared(
         cotangents = returns_number(found, has_aux)
     number = number_of(found, has_aux, "record with cotangents=True") if cotangents else None
     literals = RoundedLiterals([program])
-    part = RecordedPart(program, _meant(program, at), number, literals=literals)
+    differentiated = _differentiated(fun, args, kwargs, argnums, is_input, program.in_avals) if cotangents else []
+    part = RecordedPart(program, _meant(program, at), number, differentiated, literals=literals)
     inputs = lambda args, kwargs: select(is_input, jax.tree.leaves((args, kwargs)))
     taking, constants = with_constants(program)
-    call = lambda inputs, values: [part.packed(run_with_taps(taking, inputs, part.taps, number, literals=values))]
+
+    def call(inputs: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+        wanted = () if at else [len(constants) + i for i in differentiated]
+        return [part.packed(run_with_taps(taking, inputs, part.taps, number, None, values, wanted))]
+
     return PreparedRecord(
         traced.program, [part], call, inputs, note, compiled=compiled, constants=constants, literals=literals
     )
+
+
+def _differentiated(
+    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums,
+    is_input: Sequence[bool], avals: Sequence[Any],
+) -> list[int]:  # fmt: skip
+    """The inputs of a program in which it is differentiated: those of `argnums` that hold real numbers, or if none of
+    these does, all that do."""
+    chosen = positions(fun, args, argnums) if args else ()
+    _, _, is_chosen, _ = flat_arguments(args, kwargs, chosen)
+    may_be = [not compat.is_ref(a) and is_differentiable(a) for a in avals]
+    found = [i for i, (c, d) in enumerate(zip(select(is_input, is_chosen), may_be, strict=True)) if c and d]
+    return found or [i for i, d in enumerate(may_be) if d]
 
 
 def _meant(program: Program, at: Sequence[Address]) -> list[AddressedValue]:
@@ -476,7 +447,8 @@ def _of_step(
         primal = d.primal if change is None else change(d.primal)
         number = partial(_selected, d.linearized.nonzeros_out) if backward else None
         values, ((forward, path),) = list(addressed_values(primal)), calls
-        part = GradientPart(primal, values, number, returns=False, step=program, path=path, forward=forward)
+        inputs = list(compress(range(len(primal.invars)), d.nonzeros))
+        part = GradientPart(primal, values, number, inputs, returns=False, step=program, path=path, forward=forward)
         if backward:
             part.backward, part.cotangents = backward[0], step.cotangents_of(mark, backward[0])
         gradients.append(part)
@@ -549,8 +521,8 @@ def _environment() -> dict[str, str]:
 
 @api_boundary
 def record(
-    fun: Callable[..., Any], *args: Any, cotangents: bool | None = None, has_aux: bool = False, at: Sequence[Any] = (),
-    **kwargs: Any,
+    fun: Callable[..., Any], *args: Any, argnums: Argnums = 0, cotangents: bool | None = None, has_aux: bool = False,
+    at: Sequence[Any] = (), **kwargs: Any,
 ) -> RunRecord:  # fmt: skip
     """Runs a function, and for a loss its gradient, and keeps what its values were, in 23 numbers each.
 
@@ -560,12 +532,14 @@ def record(
 
     For each value that has an address, for its cotangent and for each iteration: the norm, the largest magnitude, the
     mean, how many elements are zero and how many not finite, a hash, and a random projection to 16 numbers, which tells
-    how far two arrays are apart; and the same of what it returns. `divergence` compares two records, also of other
-    processes, machines and versions; `growth` reads the norms.
+    how far two arrays are apart; and the same of what it returns, and of its gradient. `divergence` compares two
+    records, also of other processes, machines and versions; `growth` reads the norms.
 
     Args:
       fun: takes and returns arrays, or pytrees of them.
       *args, **kwargs: its arguments.
+      argnums: the arguments in which the gradient is taken, as for `jax.grad`; if these hold no real numbers, all that
+        do. Values that do not depend on them have no cotangent.
       cotangents: whether to record cotangents too; by default if `fun` returns one number.
       has_aux: whether it returns a pair, whose first part is that number.
       at: the addresses of what to record; by default every value that has one.
@@ -577,4 +551,4 @@ def record(
       TypeError: `cotangents` are asked for, and the function returns something else than one number.
       AddressError: an address means nothing, or several values.
     """
-    return prepared(fun, args, kwargs, cotangents, has_aux, [address(a) for a in at]).record(args, kwargs)
+    return prepared(fun, args, kwargs, cotangents, has_aux, argnums, [address(a) for a in at]).record(args, kwargs)

@@ -24,13 +24,13 @@ from jaxviz.report.tables import counted
 
 RECORDS = ".jaxviz"
 """The end of the names of their files."""
-FORMAT = 5
+FORMAT = 6
 """The version of the files."""
 _WRITTEN_BY = "jaxviz.record(f, *args).save(path) writes such files, and so does jaxviz divergence ... --save path"
 Phase = str
 Order = tuple[Any, ...]
 Neighbour = tuple[Order, int]
-RESULT = "result"
+RESULT, GRADIENT = "result", "gradient"
 ITERATION, REVERSED, OTHER = "+", "-", "·"
 """What stands in an order for the number of an iteration, of one of a scan that runs in reverse, or for an axis of
 devices."""
@@ -38,13 +38,15 @@ devices."""
 
 @dataclass(frozen=True, eq=False)
 class RecordedValue:
-    """A value of a run, or its cotangent; or what the function returns, which is no value of its own.
+    """A value of a run, or its cotangent; or what the function returns, or its gradient in an argument, which are no
+    values of their own.
 
     Args:
       address: what means it; of a result the value that it is, or is computed from, '' if that is not one.
       texts: that mean it, and which of how many; see `Evidence`.
-      operation: the primitive that computes it; of a result which it is, in words.
-      phase: 'forward', 'cotangent', 'step' for what a training step computes besides its gradient, or 'result'.
+      operation: the primitive that computes it; of a result and of the gradient which it is, in words.
+      phase: 'forward', 'cotangent', 'step' for what a training step computes besides its gradient, 'result' or
+        'gradient'.
       around: how many parts of its order are of the training step that takes the gradient.
       expression, line: what computes it, and where.
       type: of one array of it.
@@ -131,7 +133,7 @@ class RecordedValue:
                 at, length = next(signs)
                 key.append(length - 1 - at if part == REVERSED else at if part == ITERATION else 0)
             key.append(math.inf)  # after what is inside of the equation
-            if self.phase == "cotangent":  # the same way back, after the forward pass
+            if self.phase in ("cotangent", GRADIENT):  # the same way back, after the forward pass
                 key[self.around :] = [math.inf, *(-k for k in key[self.around :])]
             yield Occurrence(self, index, i, tuple(key))
 
@@ -227,6 +229,7 @@ class RunRecord(Report, schema="record"):
       arguments: what it was given.
       last_place: of the coarsest type that it computes in.
       results: what the function returned, flat.
+      gradient: that of the loss in each array of the differentiated arguments.
     """
 
     function: str
@@ -237,6 +240,7 @@ class RunRecord(Report, schema="record"):
     arguments: tuple[RecordedArgument, ...] = ()
     last_place: float = 0.0
     results: tuple[RecordedValue, ...] = ()
+    gradient: tuple[RecordedValue, ...] = ()
 
     _data = ("function", "environment", "n_values", "n_arrays", "nbytes")
 
@@ -285,10 +289,10 @@ class RunRecord(Report, schema="record"):
         """Writes it, as a whole, to a file: over what is there ("wt") or after it ("at")."""
         head = {"format": FORMAT, "function": self.function, "environment": self.environment}
         head |= {"note": self.note, "number": self.number, "last_place": self.last_place}
-        head |= {"n_values": self.n_values, "n_results": len(self.results)}
+        head |= {"n_values": self.n_values, "n_results": len(self.results), "n_gradient": len(self.gradient)}
         head["arguments"] = [{**vars(a), "summary": _encoded(a.summary)} for a in self.arguments]
         with gzip.open(path, mode, encoding="utf-8") as file:
-            for line in (head, *map(_written, (*self.values, *self.results))):
+            for line in (head, *map(_written, (*self.values, *self.results, *self.gradient))):
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
         return path
 
@@ -320,11 +324,12 @@ def load_records(path: Any) -> list[RunRecord]:
                 version = head["format"]
                 if version != FORMAT:
                     break
-                values, results = (
-                    tuple([_read(json.loads(next(file))) for _ in range(head[n])]) for n in ("n_values", "n_results")
+                values, *returned = (
+                    tuple([_read(json.loads(next(file))) for _ in range(head[n])])
+                    for n in ("n_values", "n_results", "n_gradient")
                 )
                 arguments = tuple(map(_read_argument, head["arguments"]))
-                of_call = head["environment"], head["note"], head["number"], arguments, head["last_place"], results
+                of_call = head["environment"], head["note"], head["number"], arguments, head["last_place"], *returned
                 records.append(RunRecord(head["function"], values, *of_call))
     except FileNotFoundError:
         raise no_such_file(path, _WRITTEN_BY) from None

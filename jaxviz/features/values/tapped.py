@@ -313,6 +313,7 @@ class Taps:
       reduce: from a value, or a cotangent, to what leaves in its place; None for itself.
       only_inside: whether values of the outermost program leave as they are, and only those of others are reduced.
       barrier: whether XLA may not fuse across them.
+      linked: the places that have a cotangent; None for all whose type can have one.
       beside: for other places a function of values there and of `literals`, whose result leaves.
       literals: which of its literals are inputs, the last ones.
     """
@@ -321,6 +322,7 @@ class Taps:
     reduce: Callable[[Any], Any] | None = None
     only_inside: bool = False
     barrier: bool = False
+    linked: Collection[Place] | None = None
     beside: Mapping[Place, tuple[Callable[..., Any], Sequence[Atom]]] = field(default_factory=dict)
     literals: RoundedLiterals = NO_LITERALS
 
@@ -345,11 +347,13 @@ class TappedRun:
     Args:
       results: those of the program.
       values, cotangents: what left it, by place.
+      gradient: in inputs, by number.
     """
 
     results: list[Any]
     values: dict[Place, Any]
-    cotangents: dict[Place, Any]
+    cotangents: dict[Place, Any] = field(default_factory=dict)
+    gradient: dict[int, Any] = field(default_factory=dict)
 
 
 def with_taps(
@@ -400,11 +404,12 @@ def _linked(reduce: Callable[[Any], Any] | None) -> Callable[[Any, Any], Any]:
 
 def run_with_taps(
     program: Program, inputs: Sequence[Any], taps: Taps, number: Callable[[Sequence[Any]], Any] | None,
-    cotangents: Sequence[Any] | None = None, literals: Sequence[Any] = (),
+    cotangents: Sequence[Any] | None = None, literals: Sequence[Any] = (), differentiated: Sequence[int] = (),
 ) -> TappedRun:  # fmt: skip
     """Runs a program, forward and with `number` also backward.
 
     Args:
+      differentiated: the inputs in which the gradient is wanted.
       number: from the results to the number that is differentiated; with `cotangents`, to a list of arrays.
       cotangents: of that; by default one.
       literals: values for those of `taps`.
@@ -413,20 +418,23 @@ def run_with_taps(
     tapped, places = with_taps(program, taps)
     if number is None:
         outs = evaluate(tapped, [*inputs, NO_STEP, *literals])
-        return TappedRun(outs[:n], dict(zip(places, outs[n:], strict=True)), {})
+        return TappedRun(outs[:n], dict(zip(places, outs[n:], strict=True)))
     returned = dict(zip(places, tapped.out_avals[n:], strict=True))
-    own = {p: Var(_of_cotangent(a)) for p, a in returned.items() if is_differentiable(p[1].aval)}
+    is_linked = lambda p: is_differentiable(p[1].aval) and (taps.linked is None or p in taps.linked)
+    own = {p: Var(_of_cotangent(a)) for p, a in returned.items() if is_linked(p)}
     tapped, places = with_taps(program, taps, own)
 
-    def run(zeros: list[Any]) -> Any:
-        outs = evaluate(tapped, [*inputs, NO_STEP, *literals, *zeros])
+    def run(zeros: list[Any], given: dict[int, Any]) -> Any:
+        of_program = [given.get(i, x) for i, x in enumerate(inputs)]
+        outs = evaluate(tapped, [*of_program, NO_STEP, *literals, *zeros])
         return number(outs), outs
 
     zeros = [compat.zeros(v.aval) for v in own.values()]  # which may vary over devices
-    differentiated, pull, outs = jax.vjp(run, zeros, has_aux=True)
-    (pulled,) = pull(jnp.ones_like(differentiated) if cotangents is None else list(cotangents))
+    differentiable = {i: inputs[i] for i in differentiated}
+    result, pull, outs = jax.vjp(run, zeros, differentiable, has_aux=True)
+    pulled, gradient = pull(jnp.ones_like(result) if cotangents is None else list(cotangents))
     found = {p: ct.astype(returned[p].dtype) for p, ct in zip(own, pulled, strict=True)}
-    return TappedRun(outs[:n], dict(zip(places, outs[n:], strict=True)), found)
+    return TappedRun(outs[:n], dict(zip(places, outs[n:], strict=True)), found, gradient)
 
 
 def _of_cotangent(aval: Any) -> Any:

@@ -113,6 +113,67 @@ def test_summaries_do_not_depend_on_how_an_array_is_laid_out(kind):
     np.testing.assert_allclose(over_devices[SKETCH], on_one[SKETCH], rtol=1e-5, atol=1e-5)
 
 
+@jax.custom_vjp
+def matmul(w, x):
+    return x @ w
+
+
+def _matmul_forward(w, x):
+    return x @ w, (w, x)
+
+
+def _matmul_backward(saved, ct):
+    w, x = saved
+    return 1.01 * x.T @ ct, ct @ w.T
+
+
+matmul.defvjp(_matmul_forward, _matmul_backward)
+
+
+def layers_in_dictionary(params, x):
+    return jnp.mean(jnp.square(jnp.tanh(jnp.tanh(x @ params["a"]) @ params["b"])))
+
+
+def layers_with_wrong_rule(params, x):
+    return jnp.mean(jnp.square(jnp.tanh(matmul(params["b"], jnp.tanh(x @ params["a"])))))
+
+
+def test_a_gradient_that_is_wrong_in_one_weight_alone_is_found(tmp_path):
+    params = {"a": WS[0, 0], "b": WS[0, 1]}
+    found = jaxviz.divergence(layers_in_dictionary, layers_with_wrong_rule, params, X)
+    assert found.parting.what == "the gradient in `params['b']`", str(found)
+    assert found.parting.relative == pytest.approx(0.01, rel=0.5)  # as projected to 16 numbers
+    assert str(found).startswith("the gradients of `layers_in_dictionary` and `layers_with_wrong_rule` part in the ba")
+    files = [
+        jaxviz.record(f, params, X).save(tmp_path / f.__name__) for f in (layers_in_dictionary, layers_with_wrong_rule)
+    ]
+    assert jaxviz.divergence(*files).parting == found.parting
+    assert found.step().is_done
+
+
+def test_the_gradient_is_compared_in_the_arguments_that_are_chosen():
+    params = {"a": WS[0, 0], "b": WS[0, 1]}
+    first, second = (lambda x, params, f=f: f(params, x) for f in (layers_in_dictionary, layers_with_wrong_rule))
+    assert jaxviz.divergence(first, second, X, params).parting is None
+    assert "params['b']" in jaxviz.divergence(first, second, X, params, argnums=1).parting.what
+
+
+def test_what_only_data_goes_through_need_not_be_differentiated():
+    """JAX differentiates no `while_loop` in reverse, and the gradient in `w` passes none."""
+
+    def loss(w, x):
+        scaled = lax.while_loop(lambda h: jnp.sum(h * h) < 100, lambda h: 1.5 * h, 2 * x)
+        return jnp.mean(jnp.square(jnp.tanh(scaled @ w)))
+
+    run = jaxviz.record(loss, WS[0, 0], X)
+    assert {v.expression for v in run.values if v.phase == "forward"} > {"2 * x", "scaled @ w"}
+    assert "scaled @ w" in {v.expression for v in run.values if v.phase == "cotangent"}
+    assert "2 * x" not in {v.expression for v in run.values if v.phase == "cotangent"}
+    (gradient,) = run.gradient
+    wanted = finished(columns(jax.grad(loss)(WS[0, 0], X)), WS[0, 0].size)
+    np.testing.assert_allclose(gradient.summaries[SKETCH], wanted[SKETCH], rtol=1e-4, atol=1e-7)
+
+
 def decides(ws, x):
     """Rounding may decide a comparison, and which is the largest."""
     h = jnp.tanh(x @ ws[0, 0])
