@@ -16,13 +16,13 @@ import numpy as np
 from jaxviz.arguments import Argnums
 from jaxviz.displays import display
 from jaxviz.features.values.compiler import CompiledDifference, compiled_difference
+from jaxviz.features.values.pairs import paired_arguments, paired_gradients, paired_results, paired_values
 from jaxviz.features.values.partings import Parting, parting, parting_of_arguments
 from jaxviz.features.values.recording import prepared
 from jaxviz.features.values.records import (
     GRADIENT,
     RESULT,
-    Occurrence,
-    RecordedArgument,
+    Order,
     RecordedValue,
     RunRecord,
     load_records,
@@ -116,7 +116,8 @@ class Divergence(Report, schema="divergence"):
         """The first array that differs by more than rounding may change; all that was computed before agrees.
 
         A comparison, an index or a count may differ where rounding decides. It counts if what comes right after it is
-        of real numbers and differs too. An argument counts if something that is computed differs, or if earlier calls
+        of real numbers and differs too; if it is returned, it counts if the real numbers that it is computed from are
+        equal bit by bit. An argument counts if something that is computed differs, or if earlier calls
         should have returned the same.
         """
         first = next((i for i, p in enumerate(self.partings) if p.differs and self._counts(p)), None)
@@ -325,84 +326,52 @@ def compare_records(a: RunRecord, b: RunRecord, names: tuple[str, str], agreed: 
     Args:
       agreed: of two recordings, the last calls before these that were compared, which agree.
     """
-    here, there = _by_name(a), _by_name(b)
-    alone, pairs, used = dict[str, None](), dict[Occurrence, Occurrence](), set[Occurrence]()
-    for e in a.events:
-        found = {id(o): o for name in e.names for o in _counterparts(e, name, here, there)}
-        same = [o for o in found.values() if _are_of_one_kind(e.value, o.value)]
-        if len(same) == 1 and same[0] not in used:
-            pairs[e] = same[0]
-            used.add(same[0])
-    paired = {*pairs, *used}
-    returned, not_returned = _results(a, b, names)
-    gradient = [(next(x.events()), next(y.events())) for x, y in _gradients(a, b)]
-    alone.update((e.value.address, None) for run in (a, b) for e in run.events if e not in paired)
+    pairs, (returned, not_returned), gradient = paired_values(a, b), paired_results(a, b, names), paired_gradients(a, b)
+    paired = {*pairs, *pairs.values()}
+    alone = dict.fromkeys(e.value.address for run in (a, b) for e in run.events if e not in paired)
     values = {o.value for o in paired}
     before = [_without_counterpart(run, values) for run in (a, b)]
     calls = (a.number - agreed.call[0]) * agreed.drift if agreed and agreed.call else float(max(a.number, 1))
     # What XLA leaves out of the roundings of a type differs between equal programs, if both compute in it.
     coarse = a.last_place if a.last_place == b.last_place else 0.0
-    given = [parting_of_arguments(x, y, calls, coarse) for x, y in _arguments(a, b)]
+    given = [parting_of_arguments(x, y, calls, coarse) for x, y in paired_arguments(a, b)]
     drift = max((1.0, *(calls * p.noise for p in given if p.phase == "carried")))
-    partings = [
-        parting(e, o, (*before[0](e.value), *before[1](o.value)), drift, coarse > 0)
+    partings = {
+        e: parting(e, o, (*before[0](e.value), *before[1](o.value)), drift, coarse > 0)
         for e, o in sorted((*pairs.items(), *returned, *gradient), key=lambda pair: pair[0].key)
-    ]
+    }
+    is_choice = _choices(a, {e.value.order for e, p in partings.items() if e.value.phase in _FORWARD and p.noise})
+    for e, _ in returned:
+        partings[e] = replace(partings[e], is_choice=is_choice(e.value))
     return Divergence(
-        *names, (*given, *partings), tuple(alone), a.note or b.note, drift=drift, not_returned=not_returned
+        *names, (*given, *partings.values()), tuple(alone), a.note or b.note, drift=drift, not_returned=not_returned
     )
 
 
-def _results(a: RunRecord, b: RunRecord, names: tuple[str, str]) -> tuple[list[tuple[Occurrence, Occurrence]], str]:
-    """The results of both by their place, whatever computes them; and why not all are compared."""
-    if len(a.results) != len(b.results):
-        many = counted(len(a.results), "array"), str(len(b.results))
-        return [], f"`{names[0]}` returns {many[0]}, and `{names[1]}` {many[1]}"
-    pairs = list(zip(a.results, b.results, strict=True))
-    others = (
-        f"{x.operation} is {x.type} in `{names[0]}`, and {y.type} in `{names[1]}`" for x, y in pairs if x.size != y.size
-    )
-    return [(next(x.events()), next(y.events())) for x, y in pairs if x.size == y.size], next(others, "")
+_FORWARD = ("forward", "step")
 
 
-def _gradients(a: RunRecord, b: RunRecord) -> Iterator[tuple[RecordedValue, RecordedValue]]:
-    """The gradients of both: by place if these have the same sizes, and otherwise by the names of the arguments."""
-    if [x.size for x in a.gradient] == [y.size for y in b.gradient]:
-        return zip(a.gradient, b.gradient, strict=True)
-    named = {y.operation: y for y in b.gradient}
-    pairs = ((x, named.get(x.operation)) for x in a.gradient)
-    return ((x, y) for x, y in pairs if y is not None and x.size == y.size)
+def _choices(run: RunRecord, differ: Collection[Order]) -> Callable[[RecordedValue], bool]:
+    """Whether rounding may decide a result: one of integers or booleans, if the nearest real numbers that it is
+    computed from differ, by whatever it is.
 
+    Args:
+      differ: the orders of the values that are not equal bit by bit.
+    """
+    at = {v.order: v for v in run.values if v.phase in _FORWARD}
 
-def _arguments(a: RunRecord, b: RunRecord) -> Iterator[tuple[RecordedArgument, RecordedArgument]]:
-    """The arguments of both: those of one name, and then of one place if each has as many."""
-    left = {y.name: y for y in b.arguments}
-    named = {x: left.pop(x.name) for x in a.arguments if x.name in left}
-    placed = {y.number: y for y in left.values()}
-    for x in a.arguments:
-        y = named.get(x) or placed.get(x.number)
-        if y is not None and x.size == y.size:
-            yield x, y
+    def is_choice(result: RecordedValue) -> bool:
+        ahead, seen = [result], set[Order]()
+        while ahead and not result.is_real:
+            orders = {order for order, _ in ahead.pop().neighbours} - seen
+            seen |= orders
+            before = [at[order] for order in orders if order in at]
+            if any(v.is_real and v.order in differ for v in before):
+                return True
+            ahead += [v for v in before if not v.is_real]
+        return False
 
-
-ByName = dict[tuple[str, str], list[Occurrence]]
-"""The arrays of a run by phase and name."""
-
-
-def _by_name(run: RunRecord) -> ByName:
-    found: ByName = {}
-    for e in run.events:
-        for name in e.names:
-            found.setdefault((e.value.phase, name), []).append(e)
-    return found
-
-
-def _counterparts(e: Occurrence, name: str, here: ByName, there: ByName) -> list[Occurrence]:
-    """The arrays of one name; of a step that takes the same gradient several times, that of the same time."""
-    ours, theirs = here[e.value.phase, name], there.get((e.value.phase, name), [])
-    if e.value.around and len(ours) == len(theirs):
-        return [theirs[ours.index(e)]]
-    return theirs
+    return is_choice
 
 
 def _first_call(a: Sequence[RunRecord], b: Sequence[RunRecord], names: tuple[str, str]) -> Divergence:
@@ -430,18 +399,12 @@ def _without_counterpart(run: RunRecord, paired: Collection[RecordedValue]) -> C
     alone = {(v.phase, v.order): v for v in run.values if v not in paired}
 
     def before(value: RecordedValue) -> Iterator[str]:
-        phases = {RESULT: ("forward", "step"), GRADIENT: ("cotangent",)}.get(value.phase, (value.phase,))
+        phases = {RESULT: _FORWARD, GRADIENT: ("cotangent",)}.get(value.phase, (value.phase,))
         for (order, _), phase in product(value.neighbours, phases):
             if (v := alone.get((phase, order))) is not None:
                 yield f"{'the cotangent of ' if v.phase == 'cotangent' else ''}`{v.expression}` ({v.line})"
 
     return before
-
-
-def _are_of_one_kind(a: RecordedValue, b: RecordedValue) -> bool:
-    """Whether two values may be one: by their operation, and their number of elements. What each device computes of its
-    part, such as a sum, is not what is computed of the whole, or of fewer parts, though it may be as large."""
-    return (a.operation, a.size, a.devices) == (b.operation, b.size, b.devices)
 
 
 @api_boundary

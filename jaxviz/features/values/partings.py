@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.features.values.records import GRADIENT, RESULT, Occurrence, RecordedArgument
+from jaxviz.features.values.records import GRADIENT, RESULT, Occurrence, RecordedArgument, last_place_of
 from jaxviz.features.values.summaries import BAD, BITS, LEAST_NOISE, MOST, MOST_NOISE, NORM, SKETCH, squares
 
 _PHASES = {
@@ -38,6 +36,7 @@ class Parting:
       alone: what it is computed from that has no counterpart, in words.
       is_inside_step: whether it is in a function that a training step differentiates.
       result: which result or gradient it is, in words; '' if it is neither.
+      is_choice: whether it is a result of integers or booleans that rounding may decide.
     """
 
     address: str
@@ -52,6 +51,7 @@ class Parting:
     alone: tuple[str, ...] = ()
     is_inside_step: bool = False
     result: str = ""
+    is_choice: bool = False
 
     @property
     def differs(self) -> bool:
@@ -62,7 +62,7 @@ class Parting:
     def is_real(self) -> bool:
         """Whether it is of numbers that are rounded, and no choice among some; or was given or is returned, whatever it
         is."""
-        return self.is_given or bool(self.result) or bool(_epsilon(self.type))
+        return self.is_given or (bool(self.result) and not self.is_choice) or bool(last_place_of(self.type))
 
     @property
     def is_given(self) -> bool:
@@ -99,7 +99,7 @@ def parting_of_arguments(a: RecordedArgument, b: RecordedArgument, calls: float,
     """
     is_carried = a.is_carried and b.is_carried
     is_same, apart, size = _apart(a.summary, b.summary)
-    last_places = [*map(_epsilon, (a.type, b.type)), coarse if is_carried else 0.0]
+    last_places = [*map(last_place_of, (a.type, b.type)), coarse if is_carried else 0.0]
     ratio = _ratio(apart, max(last_places) * size / 2)
     if not a.is_read:  # then only whether they are the same is known
         ratio = 0.0 if is_same or is_carried or a.type != b.type else MOST
@@ -114,7 +114,7 @@ def parting(a: Occurrence, b: Occurrence, alone: tuple[str, ...], drift: float, 
     noise = max(
         float(a.noise[kind]),
         float(b.noise[kind]),
-        LEAST_NOISE * size * max(map(_epsilon, (a.value.type, b.value.type))),
+        LEAST_NOISE * size * max(map(last_place_of, (a.value.type, b.value.type))),
     )
     ratio = MOST if a.summary[BAD] != b.summary[BAD] else _ratio(apart, drift * noise)
     loops = tuple(zip(a.value.loops, a.lengths, strict=False))
@@ -135,11 +135,3 @@ def _apart(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> tuple[bool
 def _ratio(apart: float, noise: float) -> float:
     ratio = apart / noise if noise else (np.inf if apart else 0.0)
     return ratio if ratio < MOST else MOST
-
-
-@cache
-def _epsilon(kind: str) -> float:
-    """The last place of a type such as `f32[4,3]`; summaries are of float32, whatever is wider."""
-    name = kind.partition("[")[0]
-    coarse = {"bf16": jnp.bfloat16, "f16": jnp.float16}.get(name, jnp.float32)
-    return float(jnp.finfo(coarse).eps) if name[:1] in ("b", "f", "c") and name != "bool" else 0.0

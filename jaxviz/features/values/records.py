@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.features.values.summaries import BAD, MAX, N_SKETCH, NORM, WIDTH
@@ -78,6 +79,11 @@ class RecordedValue:
     def size(self) -> int:
         """The number of elements of one array."""
         return _size(self.type)
+
+    @property
+    def is_real(self) -> bool:
+        """Whether it is of numbers that are rounded."""
+        return last_place_of(self.type) > 0
 
     @property
     def n(self) -> int:
@@ -378,3 +384,11 @@ def _read(line: dict[str, Any]) -> RecordedValue:
         noise=_decoded(line["noise"]).reshape(shape),
         **plain,
     )
+
+
+@lru_cache(maxsize=4096)
+def last_place_of(kind: str) -> float:
+    """The last place of a type such as `f32[4,3]`; summaries are of float32, whatever is wider."""
+    name = kind.partition("[")[0]
+    coarse = {"bf16": jnp.bfloat16, "f16": jnp.float16}.get(name, jnp.float32)
+    return float(jnp.finfo(coarse).eps) if name[:1] in ("b", "f", "c") and name != "bool" else 0.0

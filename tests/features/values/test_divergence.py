@@ -189,6 +189,24 @@ def test_what_rounding_decides_raises_no_alarm(against):
     assert jaxviz.divergence(decides, WS, X, against=against).parting is None
 
 
+def _with_choice(wrong):
+    def outcome(ws, x):
+        h = jnp.tanh(x @ ws[0, 0])
+        return jnp.mean(h), (jnp.argmin if wrong else jnp.argmax)(h, -1), jnp.sum(h > 0)
+
+    return outcome
+
+
+def test_a_choice_that_is_returned_counts_only_if_rounding_did_not_make_it():
+    x = X.at[:, 1:].set(X[:, :-1])
+    x = jnp.concatenate([x, x + 1e-7], 0)
+    bfloat = jaxviz.divergence(_with_choice(False), 100 * WS, x, against="bfloat16")
+    assert any(p.differs and p.is_choice for p in bfloat.partings), str(bfloat)
+    assert bfloat.parting is None, str(bfloat)
+    found = jaxviz.divergence(_with_choice(False), _with_choice(True), WS, x)
+    assert found.parting.what.startswith("result 2 of 3"), str(found)
+
+
 def test_a_decision_is_named_where_it_makes_the_difference():
     def other(ws, x):
         h = jnp.tanh(x @ ws[0, 0])
