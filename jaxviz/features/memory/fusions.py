@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jaxviz.ir import compat
 from jaxviz.ir.primitives import ELEMENTWISE, is_view, plain
-from jaxviz.ir.syntax import Equation
+from jaxviz.ir.syntax import Atom, Equation, Literal, Program
 from jaxviz.report.tables import nbytes
 
 _WRITES_INTO = ("update", "scattering", "scattered arithmetic", "sorting", "factorization", "solving", "all-reduce")
@@ -24,6 +24,28 @@ def adds_to_slice(e: Equation) -> bool:
         return False
     ref, added, *indices = (a.aval for a in e.invars)
     return nbytes(added) < nbytes(ref) and all(a.shape == () for a in indices)
+
+
+def only_added(program: Program) -> set[Atom]:
+    """Slices in arrays of zeros that are only added to something, as cotangents of what is read by index: XLA adds the
+    slice in place, or computes the zeros around it where it adds."""
+    zeros: set[Atom] = set()
+    found: set[Atom] = set()
+    for e in program.equations:
+        name, operands = e.primitive.name, e.invars
+        if name == "broadcast_in_dim" and _is_zero(operands[0]):
+            zeros.add(e.outvars[0])
+        elif (name == "pad" and _is_zero(operands[1])) or (name == "dynamic_update_slice" and operands[0] in zeros):
+            found.add(e.outvars[0])
+        if name not in ("add", "add_any"):
+            found.difference_update(operands)
+        elif found.issuperset(operands):
+            found.add(e.outvars[0])
+    return found.difference(program.outvars)
+
+
+def _is_zero(a: Atom) -> bool:
+    return isinstance(a, Literal) and a.aval.shape == () and bool(a.val == 0)
 
 
 def is_elementwise(e: Equation) -> bool:

@@ -17,7 +17,7 @@ from jaxviz.analysis.layouts import Layouts
 from jaxviz.analysis.passes import OpenedStep
 from jaxviz.analysis.walk import place_of
 from jaxviz.derivation import Derivation
-from jaxviz.features.memory.fusions import adds_to_slice, is_fused, may_write_into_an_operand
+from jaxviz.features.memory.fusions import adds_to_slice, is_fused, may_write_into_an_operand, only_added
 from jaxviz.features.memory.names import DerivationNames
 from jaxviz.features.residuals.saved_bytes import are_read
 from jaxviz.higher_order import Body, bodies, is_loop, is_scan, of
@@ -186,6 +186,8 @@ class Model:
         """The steps in neither pass, such as those of an optimizer."""
         self.of_types: dict[int, tuple[int, str, Any]] = {}
         """By a type's identity: the bytes of a value, the type's text, and the type. Many values share few types."""
+        self.only_added: set[Atom] = set()
+        """What is computed where it is added."""
         self.writes: dict[Operation, bool] = {}
         """Whether an operation's result may take the memory of an operand: many equations share few operations."""
 
@@ -271,14 +273,9 @@ class Model:
                 buffer.name, buffer.location, buffer.type = named.expression, named.location, named.type
 
     def new(
-        self,
-        atom: Atom,
-        kind: Kind,
-        equation: Equation | None = None,
-        within: tuple[Equation, ...] = (),
-        name: str = "",
-        parts: int = 1,
-    ) -> ModelledBuffer:
+        self, atom: Atom, kind: Kind, equation: Equation | None = None, within: tuple[Equation, ...] = (),
+        name: str = "", parts: int = 1,
+    ) -> ModelledBuffer:  # fmt: skip
         born = len(self.steps) - (equation is not None)
         aval = atom.type_with_state if kind == "argument" else atom.aval
         if (known := self.of_types.get(id(aval))) is None:
@@ -287,7 +284,7 @@ class Model:
         buffer = ModelledBuffer(known[0] // parts, kind, born, born, equation, within, known[1], name)
         if equation is not None:
             buffer.var = atom
-            buffer.is_free = plain(equation.primitive.name).is_free
+            buffer.is_free = plain(equation.primitive.name).is_free or atom in self.only_added
         self.buffers.append(buffer)
         return buffer
 
@@ -317,6 +314,7 @@ class Model:
         What is recomputed, and what is loaded from the host, waits until an equation needs it. The jaxpr has it before
         the first cotangent; a scheduler that minimises memory moves it.
         """
+        self.only_added |= only_added(program)
         for e in program.equations:
             waits = (is_late or _comes_late(e)) and not e.effects
             if e.operation.programs and of(e).kind in ("call", "devices"):
@@ -433,10 +431,22 @@ class Model:
         n_fixed, n_carry = of(e).carry(e.operation)
         for a, v in zip(body.program.outvars[:n_carry], body.program.invars[n_fixed:], strict=False):
             if a in env and (buffer := self.read(env, a)).equation is not None:
-                changes = v in buffer.equation.invars and may_write_into_an_operand(buffer.equation)
                 buffer.is_free, buffer.last = False, len(self.steps) - 1
-                if changes and self.read(env, v).last == buffer.born:
-                    buffer.nbytes = 0
+                for written in self.written_in_turn(buffer, env, v):
+                    written.nbytes = 0
+
+    def written_in_turn(self, buffer: ModelledBuffer, env: Env, v: Var) -> list[ModelledBuffer]:
+        """What is written into the carry `v`, one after the other, the last in this buffer; nothing if that is not."""
+        found = [buffer]
+        while (e := found[-1].equation) is not None and may_write_into_an_operand(e):
+            operands = {a: self.read(env, a) for a in e.invars if isinstance(a, Var)}
+            ending = {a: b for a, b in operands.items() if b.last == found[-1].born}
+            if v in ending:
+                return found
+            if not (same := [b for b in ending.values() if b.nbytes == buffer.nbytes and not b.is_free]):
+                break
+            found.append(same[0])
+        return []
 
     def hold_slices(self, e: Equation, within: tuple[Equation, ...], body: Body, env: Env, outer: Env) -> None:
         """Adds the slices of stacked operands that an iteration reads, except where XLA slices within the fusion."""

@@ -243,3 +243,37 @@ def test_donation_is_xlas_too():
 @transcripts.of("memory")
 def test_transcript(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)
+
+
+def _one_of_six(w, x):
+    return jnp.tanh(x @ w[jnp.argmax(x[0]) % 6])
+
+
+def _two_of_six(w, x):
+    i = jnp.argmax(x[0]) % 6
+    return jnp.tanh(x @ w[i] @ w[i - 1])
+
+
+def _one_in_each_iteration(w, x):
+    return jax.lax.fori_loop(0, 6, lambda i, h: jnp.tanh(h @ w[i]), x)
+
+
+def _two_in_each_iteration(w, x):
+    return jax.lax.fori_loop(0, 6, lambda i, h: jnp.tanh(h @ w[i] @ w[(i + 1) % 6]), x)
+
+
+def _the_same_in_each_iteration(w, x):
+    return jax.lax.fori_loop(0, 6, lambda i, h: jnp.tanh(h @ w[2]), x)
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [_one_of_six, _two_of_six, _one_in_each_iteration, _two_in_each_iteration, _the_same_in_each_iteration],
+    ids=lambda f: f.__name__,
+)
+def test_the_gradient_of_a_slice_is_added_in_place(fun):
+    """XLA adds the cotangent of a slice to that of the whole, without an array of zeros around it."""
+    w, x = jax.ShapeDtypeStruct((6, 256, 256), jnp.float32), jax.ShapeDtypeStruct((4, 256), jnp.float32)
+    timeline = jaxviz.memory(lambda w, x: jnp.mean(jnp.square(fun(w, x))), w, x)
+    xla = timeline.xla.temporaries + timeline.xla.results
+    assert timeline.peak_nbytes - timeline.steps[timeline.peak].nbytes[0] == pytest.approx(xla, rel=0.06)
