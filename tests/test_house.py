@@ -164,7 +164,7 @@ BUDGETS = {
     "features/explorer": 4_505,
     "features/flow": 1_725,
     "features/lint": 2_285,
-    "features/memory": 1_185,
+    "features/memory": 1_220,
     "features/nans": 2_840,
     "features/probes": 1_240,
     "features/remat": 9_375,
