@@ -432,18 +432,17 @@ class Model:
         for a, v in zip(body.program.outvars[:n_carry], body.program.invars[n_fixed:], strict=False):
             if a in env and (buffer := self.read(env, a)).equation is not None:
                 buffer.is_free, buffer.last = False, len(self.steps) - 1
-                for written in self.written_in_turn(buffer, env, v):
+                for written in self.written_in_turn(self.read(env, v), buffer):
                     written.nbytes = 0
 
-    def written_in_turn(self, buffer: ModelledBuffer, env: Env, v: Var) -> list[ModelledBuffer]:
-        """What is written into the carry `v`, one after the other, the last in this buffer; nothing if that is not."""
-        found = [buffer]
+    def written_in_turn(self, carry: ModelledBuffer, last: ModelledBuffer) -> list[ModelledBuffer]:
+        """What is written into a carry, one after the other, ending with `last`; nothing if that is not."""
+        found = [last]
         while (e := found[-1].equation) is not None and may_write_into_an_operand(e):
-            operands = {a: self.read(env, a) for a in e.invars if isinstance(a, Var)}
-            ending = {a: b for a, b in operands.items() if b.last == found[-1].born}
-            if v in ending:
+            ending = [b for b in self.reads[found[-1].born] if b.last == found[-1].born]
+            if any(b is carry for b in ending):
                 return found
-            if not (same := [b for b in ending.values() if b.nbytes == buffer.nbytes and not b.is_free]):
+            if not (same := [b for b in ending if b.nbytes == last.nbytes and not b.is_free]):
                 break
             found.append(same[0])
         return []

@@ -529,7 +529,7 @@ def _on_one_device(name: str, run: Callable[[], RunRecord]) -> RunRecord:
 
 
 def _unsharded(x: Any) -> Any:
-    if not isinstance(x, jax.Array):
+    if not isinstance(x, jax.Array) or len(x.devices()) == 1:
         return x
     if not isinstance(x.sharding, jax.sharding.NamedSharding):
         return jax.device_put(x, min(x.devices(), key=lambda d: d.id))

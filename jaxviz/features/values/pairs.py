@@ -57,19 +57,19 @@ def paired_results(
     others = (
         f"{x.operation} is {x.type} in `{names[0]}`, and {y.type} in `{names[1]}`" for x, y in pairs if x.size != y.size
     )
-    return [_only(x, y) for x, y in pairs if x.size == y.size], next(others, "")
+    return [_first(x, y) for x, y in pairs if x.size == y.size], next(others, "")
 
 
 def paired_gradients(a: RunRecord, b: RunRecord) -> list[tuple[Occurrence, Occurrence]]:
     """The gradients of both: by place if these have the same sizes, and otherwise by the names of the arguments."""
     if [x.size for x in a.gradient] == [y.size for y in b.gradient]:
-        return [_only(x, y) for x, y in zip(a.gradient, b.gradient, strict=True)]
+        return [_first(x, y) for x, y in zip(a.gradient, b.gradient, strict=True)]
     named = {y.operation: y for y in b.gradient}
     pairs = ((x, named.get(x.operation)) for x in a.gradient)
-    return [_only(x, y) for x, y in pairs if y is not None and x.size == y.size]
+    return [_first(x, y) for x, y in pairs if y is not None and x.size == y.size]
 
 
-def _only(a: RecordedValue, b: RecordedValue) -> tuple[Occurrence, Occurrence]:
+def _first(a: RecordedValue, b: RecordedValue) -> tuple[Occurrence, Occurrence]:
     return next(a.events()), next(b.events())
 
 

@@ -108,7 +108,7 @@ class RecordedPart:
             groups, outermost = packed_together({i: x for i, x in found.items() if not self.values[i].path})
             self._groups.append([*groups, *([i] for i in inside)])
             packed.append([*outermost, *map(found.get, inside)])
-        gradient = dict(zip(self.differentiated, ran.gradient.values(), strict=False))
+        gradient = dict(zip(self.differentiated, ran.gradient.values(), strict=True)) if ran.gradient else {}
         for of in (data_of(ran.results), gradient) if self.returns else ({}, {}):
             groups, of_whole = packed_together(of)
             self._groups.append(groups)
