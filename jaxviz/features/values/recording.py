@@ -321,7 +321,8 @@ class PreparedRecord:
         """
         given = self.inputs(args, kwargs)
         is_carried = [x is (returned or {}).get(id(x)) for x in given]
-        inputs = [*self.constants, *given]
+        # A number of Python is rounded too.
+        inputs = [*self.constants, *(jnp.asarray(x) if isinstance(x, (float, complex)) else x for x in given)]
         ran = [jax.device_get(self.call(inputs, self.literals.values))]
         rows = self._rows(ran)
         if self._n & (self._n - 1) == 0 or any(

@@ -228,7 +228,7 @@ def _all_moved(arrays: Sequence[Any], seed: Any, least: Any, times: Any) -> list
         most = times * jnp.maximum(float(jnp.finfo(x.dtype).eps), least)
         by = (_random(index, seed + np.uint32(i * _OF_ARRAY % 2**32)).astype(jnp.float32) / 2.0**31 - 1) * most
         other = x + (x * by.astype(x.real.dtype)).astype(x.dtype)
-        return jnp.where(jnp.isfinite(other), other, x)
+        return compat.as_type(jnp.where(jnp.isfinite(other), other, x), compat.aval_of(x))
 
     return [one(i, x) for i, x in enumerate(arrays)]
 

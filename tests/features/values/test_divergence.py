@@ -189,6 +189,23 @@ def test_what_rounding_decides_raises_no_alarm(against):
     assert jaxviz.divergence(decides, WS, X, against=against).parting is None
 
 
+def test_parameters_of_weak_type_can_be_recorded():
+    """As `jnp.asarray(0.1)` has: what is computed from these is of other types than what is computed from arrays."""
+    params = {"scale": jnp.asarray(0.1), "shift": jnp.asarray(0.3), "rate": 0.7}
+    assert params["scale"].weak_type
+
+    def loss(params, x):
+        scale, shift = 2 * params["scale"], jnp.exp(params["shift"])
+        total, mean = jnp.sum(x) * params["rate"], jnp.mean(x)
+        return scale * total + shift * mean
+
+    found = jaxviz.divergence(loss, params, X, against="op-by-op")
+    assert found.parting is None, str(found)
+    assert {p.result for p in found.partings if p.phase == "gradient"} == {
+        f"the gradient in `params['{name}']`" for name in params
+    }
+
+
 def _with_choice(wrong):
     def outcome(ws, x):
         h = jnp.tanh(x @ ws[0, 0])
