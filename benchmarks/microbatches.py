@@ -19,12 +19,28 @@ from benchmarks.remat_programs import Case, diffusion, llama, mixture_of_experts
 
 N = 4
 """Microbatches."""
+
+
+def indexed(n_layers: int, width: int) -> Case:
+    """Layers whose weights a loop reads by its index, and those of the next one."""
+
+    def loss(params: Any, x: jax.Array) -> jax.Array:
+        def layer(i: int, h: jax.Array) -> jax.Array:
+            return h + jnp.tanh(h @ params["in"][i]) @ params["out"][i] + jnp.tanh(h @ params["in"][(i + 1) % n_layers])
+
+        return jnp.mean(jnp.square(jax.lax.fori_loop(0, n_layers, layer, x)))
+
+    weights = jax.ShapeDtypeStruct((n_layers, width, width), jnp.float32)
+    return Case(lambda _: loss, ({"in": weights, "out": weights}, jax.ShapeDtypeStruct((8, width), jnp.float32)))
+
+
 CASES: Mapping[str, Callable[[], Case]] = {
     "transformer, 32 layers": lambda: llama(32, True, 1024, 2048, length=64, words=100),
     "RNN": lambda: recurrent(16, 32, 4, 512),
     "transformer, 32 layers, 7B": lambda: llama(32, True, batch=1, length=512),
     "MoE transformer, 24 layers": lambda: mixture_of_experts(24, True, batch=1, length=512),
     "diffusion step": lambda: diffusion(24, 1),
+    "layers by index": lambda: indexed(12, 512),
 }
 
 
