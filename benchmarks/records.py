@@ -29,7 +29,7 @@ from jaxviz.features.values.recording import prepared
 
 
 def _record(*addresses: str) -> Callable[..., Any]:
-    found = prepared(loss, arguments(), {}, None, False, [address(a) for a in addresses])
+    found = prepared(loss, arguments(), {}, None, False, at=[address(a) for a in addresses])
 
     def run(*args: Any) -> Any:
         return found.call(jax.tree.leaves(args), found.literals.values)
