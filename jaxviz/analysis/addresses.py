@@ -26,6 +26,7 @@ from jaxviz.analysis.addressed import AddressedValue, addressed_values, gradient
 from jaxviz.analysis.computed import computed, forms, used
 from jaxviz.analysis.returned import WrittenValue
 from jaxviz.higher_order import is_scan, scan_length
+from jaxviz.ir import compat
 from jaxviz.ir.expressions import expression_at
 from jaxviz.ir.origin import Location, call_stack, definition
 from jaxviz.ir.sharing import kept_with
@@ -172,8 +173,11 @@ def resolve(program: Program, given: Address) -> Meant:
     return meant
 
 
-def check_iterations(meant: Meant, iterations: Collection[int]) -> None:
+def check_iterations(meant: Meant, iterations: Collection[Any]) -> None:
     """
+    Args:
+      iterations: numbers; traced ones, as under vmap, are not checked.
+
     Raises:
       AddressError: the loop around a value does not have one of these iterations.
     """
@@ -181,8 +185,8 @@ def check_iterations(meant: Meant, iterations: Collection[int]) -> None:
         most = math.inf
         if v.loops and is_scan(v.loops[-1]):
             most = scan_length(v.loops[-1])
-        for i in iterations if v.loops else ():
-            if not 0 <= i < most:
+        for i in map(compat.concrete_value, iterations if v.loops else ()):
+            if i is not None and not 0 <= i < most:
                 of = "" if most == math.inf else f" to {most - 1}"
                 raise AddressError(f"{v.name} at {v.line} has iterations from 0{of}, and no iteration {i}.")
 

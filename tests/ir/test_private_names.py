@@ -194,6 +194,13 @@ def test_without_a_name_that_a_feature_needs_that_feature_alone_is_off():
         )
 
 
+@pytest.mark.slow
+def test_without_any_name_that_only_features_need_the_rest_works():
+    names = [n for n, row in PRIVATE_NAMES.items() if row.feature and row.since <= jax.__version_info__ < row.before]
+    printed, errors = run("import jax, jaxviz; print(jaxviz.derive(jax.numpy.sin, 1.0).backward)", *names)
+    assert "= mul b a in" in printed, errors
+
+
 SWEEP = """
 import os, sys
 from lacking import hide

@@ -13,8 +13,6 @@ from jaxviz.ir.compat.private import _batching, _callback, _conditionals, _confi
 
 IF_MAPPED: Any = _batching.zero_if_mapped
 """As a mapped dimension: the front if the value is mapped, otherwise none."""
-# Since 0.11; before, it takes the rank.
-_SHARDING_TAKES_TYPE = "aval" in inspect.signature(pjit._pjit_batcher_for_sharding).parameters
 
 
 def has_batching_rule(primitive: Any) -> bool:
@@ -77,9 +75,9 @@ def mapped_sharding(sharding: Any, dim: int | None, axis: Axis, context_mesh: An
     """The sharding of an operand or result of jit, of a type that includes the mapped dimension."""
     if dim is None:
         return sharding
-    return pjit._pjit_batcher_for_sharding(
-        sharding, dim, axis.spmd_name, context_mesh, aval if _SHARDING_TAKES_TYPE else aval.ndim
-    )
+    map_sharding = pjit._pjit_batcher_for_sharding
+    takes_type = "aval" in inspect.signature(map_sharding).parameters  # since 0.11; before, the rank
+    return map_sharding(sharding, dim, axis.spmd_name, context_mesh, aval if takes_type else aval.ndim)
 
 
 def guarded(index: Any, branch: int, operands: Sequence[Any]) -> list[Any]:

@@ -310,6 +310,13 @@ def test_an_iteration_that_is_not_there(iteration):
         jaxviz.replace(in_scan, {"pre": jnp.zeros_like}, iterations=[1, iteration])(WS, X)
 
 
+def test_iterations_may_be_traced():
+    without = lambda i: jaxviz.replace(in_scan, {"pre": jnp.zeros_like}, iterations=[i])(WS, X)
+    each = np.array([without(i) for i in range(5)])
+    same(jax.vmap(without)(jnp.arange(5)), each, 1e-6)
+    same(jax.jit(without)(3), each[3], 1e-6)
+
+
 def test_an_address_of_an_unknown_phase():
     with pytest.raises(ValueError, match="'backward'; it must be one of 'forward', 'recomputed', 'cotangent'"):
         jaxviz.at("pre", phase="backward")
