@@ -13,13 +13,13 @@ from pathlib import Path
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
-from sphinx.ext.napoleon import GoogleDocstring
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 sys.path[:0] = [str(ROOT), str(HERE)]  # for autodoc, and through PYTHONPATH for the kernels
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
 
+import docstrings  # noqa: E402
 import outputs  # noqa: E402
 from jupyter_cache import get_cache  # noqa: E402
 from public_names import public_names  # noqa: E402
@@ -37,6 +37,7 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = [
     "_build",
     "conf.py",
+    "docstrings.py",
     "index_page.py",
     "kernel_startup.py",
     "outputs.py",
@@ -129,6 +130,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
+napoleon_custom_sections = docstrings.SECTIONS
 add_module_names = False
 python_maximum_signature_line_length = 100
 
@@ -155,29 +157,6 @@ html_show_sourcelink = False
 html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
 pygments_style = "friendly"
 pygments_dark_style = "github-dark"
-
-
-_PROPERTIES: dict[str, list[str]] = {}
-
-
-def _before_napoleon(app, what, name, obj, options, lines):
-    """Renders text in single backquotes as code, and hides properties from napoleon, which takes `bytes:
-    of all` for a type."""
-    in_example = False
-    for i, line in enumerate(lines):
-        in_example = line.lstrip().startswith(">>>") or (in_example and bool(line.strip()))
-        if not in_example:
-            lines[i] = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", line)
-    if what in ("property", "attribute"):
-        _PROPERTIES[name] = GoogleDocstring(lines, app.config, app, "method", name, obj, options).lines()
-        lines[:] = [""]
-
-
-def _after_napoleon(app, what, name, obj, options, lines):
-    """Fixes napoleon's rendering of `*args, **kwargs: text`, and of sentences in `Raises`."""
-    lines[:] = _PROPERTIES.pop(name, lines)
-    lines[:] = [line.replace(":param **kwargs:", r":param \*\*kwargs:") for line in lines]
-    lines[:] = [re.sub(r"^:raises ([^:]* [^:]*):\s*$", r":raises: \1", line) for line in lines]
 
 
 def _signature(app, what, name, obj, options, signature, returns):
@@ -211,5 +190,5 @@ def setup(app):
     app.connect("html-page-context", _explorers_found)
     app.connect("env-check-consistency", _all_in_the_reference)
     app.connect("autodoc-process-signature", _signature)
-    app.connect("autodoc-process-docstring", _before_napoleon, priority=400)  # napoleon has 500
-    app.connect("autodoc-process-docstring", _after_napoleon, priority=600)
+    app.connect("autodoc-process-docstring", docstrings.before_napoleon, priority=400)  # napoleon has 500
+    app.connect("autodoc-process-docstring", docstrings.after_napoleon, priority=600)

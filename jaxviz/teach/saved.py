@@ -83,10 +83,9 @@ def saved(
     cosine for a sine. Each equation that is not linear has a box for it, named `sin'`.
 
     An answer is a list of: an argument's path such as `params['w']`; a variable of the source such as `h`, for what is
-    assigned to it; an
-      operation such as `tanh`, for its results, or `tanh'`; an expression such as `tanh(b)`; a variable of the printed
-      program; or a line, as a number, for all values that are computed there. An item that matches several values marks
-      all of them.
+    assigned to it; an operation such as `tanh`, for its results, or `tanh'`; an expression such as `tanh(b)`; a
+    variable of the printed program; or a line, as a number, for all values that are computed there. An item that
+    matches several values marks all of them.
 
     Args:
       f, argnums: as for `jaxviz.derive`.

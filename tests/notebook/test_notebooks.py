@@ -14,6 +14,8 @@ from short_runs import short
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 PATHS = sorted(NOTEBOOKS.glob("*.py"))
+PAGES = [path for path in sorted((NOTEBOOKS.parent / "docs").glob("*/*.md")) if "{code-cell}" in path.read_text()]
+LONG = ("compile_time", "divergence", "memory", "policy", "tracing")
 MOST_SECONDS = 60
 
 SHOWN = {
@@ -118,6 +120,13 @@ def test_a_notebook_runs_and_its_exercises_hold(path, tmp_path, run):
         assert verdicts, f"{name} has no wrong answer to try"
         assert {is_right for is_right, _ in verdicts} == {"False"}, name
         assert all(why for _, why in verdicts), f"{name} finds an answer wrong, and does not say why"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", short(PAGES, [p for p in PAGES if p.stem not in LONG]), ids=lambda p: p.stem)
+def test_what_a_page_of_the_site_says_holds(path, tmp_path, run):
+    """The build of the site shows the output too, and takes minutes."""
+    run([cell.source for cell in jupytext.read(path, fmt="md:myst").cells if cell.cell_type == "code"], tmp_path)
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)

@@ -3,6 +3,8 @@
 import base64
 import html
 import importlib
+import inspect
+import io
 import json
 import os
 import re
@@ -10,11 +12,18 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
 pytest.importorskip("sphinx", reason="the site's tools are not installed: pip install -e '.[docs]'")
+from docutils.core import publish_doctree
+from sphinx.ext.napoleon import Config, GoogleDocstring
+
+from docs import docstrings
+from docs.public_names import public_names
+
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 FETCHED = {("script", "src"), ("img", "src"), ("iframe", "src"), ("link", "href"), ("source", "src"), ("video", "src")}
@@ -52,6 +61,35 @@ def build(out, **variables):
 
 def pages_of(out):
     return {path: Page(path.read_text(encoding="utf-8")) for path in out.rglob("*.html")}
+
+
+def documented():
+    """Each public name and member that is written here, with its docstring."""
+    for name in public_names(ROOT):
+        where, _, last = name.rpartition(".")
+        found = getattr(importlib.import_module(where), last)
+        members = vars(found).items() if isinstance(found, type) else ()
+        for path, obj in [(name, found), *((f"{name}.{m}", obj) for m, obj in members if not m.startswith("_"))]:
+            obj = getattr(obj, "__func__", obj)
+            if not callable(obj) and not isinstance(obj, property):
+                continue
+            kind = "property" if isinstance(obj, property) else "class" if isinstance(obj, type) else "function"
+            if kind == "property" or (obj.__module__ or "").startswith("jaxviz"):
+                yield path, kind, obj
+
+
+def test_docstrings_are_read_without_warnings():
+    config, warnings = Config(napoleon_custom_sections=docstrings.SECTIONS), {}
+    app = SimpleNamespace(config=config)
+    for name, kind, obj in documented():
+        lines = (inspect.getdoc(obj) or "").splitlines()
+        docstrings.before_napoleon(app, kind, name, obj, None, lines)
+        lines[:] = GoogleDocstring(lines, config, None, kind, name, obj).lines()
+        docstrings.after_napoleon(app, kind, name, obj, None, lines)
+        said = io.StringIO()
+        publish_doctree("\n".join(lines), settings_overrides={"report_level": 2, "warning_stream": said})
+        warnings |= {name: said.getvalue()} if said.getvalue() else {}
+    assert warnings == {}
 
 
 @pytest.fixture(scope="module")

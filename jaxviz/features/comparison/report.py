@@ -306,8 +306,8 @@ def compare(
       f, g: functions; or Derivations, Programs or ClosedJaxprs, without further arguments.
       *args, **kwargs: the arguments of both, as for `derive`.
       argnums: the positional arguments to differentiate with respect to.
-      flags: for each function flags of `jax.config` that it is traced and derived under, such as `({},
-        {"jax_remat3": True})`; the result is a `FlagComparison`. They are set for the process meanwhile.
+      flags: for each function flags of `jax.config` that it is traced and derived under, such as
+        `({}, {"jax_remat3": True})`; the result is a `FlagComparison`. They are set for the process meanwhile.
 
     Raises:
       ValueError: `flags` are not two, or a flag is not one of this JAX; or with flags, a function is traced already.
