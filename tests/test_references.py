@@ -173,6 +173,17 @@ def test_residuals_are_those_of_jax(fun):
 
 
 @pytest.mark.slow
+def test_an_index_is_an_array_without_any_jit():
+    def f(x):
+        h = jax.new_ref(jnp.stack([x, jnp.sin(x)]))
+        h[0] = h[1] * 2.0
+        return jnp.sum(h[...] ** 2)
+
+    kept = jaxviz.residuals(f, X)
+    assert sorted(float(r.atom.val) for r in kept if r.kind == "literal") == [0, 1, 2]
+    assert [float(r.atom.val) for found in kept.forced for r in found.residuals] == [2]  # that of jnp.multiply
+
+
 def test_check_compares_what_is_in_the_references():
     count = fresh()
     written = jaxviz.derive(lambda x, r: in_scan(only_writing)(x, r).sum(), X, count)

@@ -152,9 +152,13 @@ class _Inliner:
         return self.operations[operation]
 
 
-def numbers_in_place(program: Program) -> Program:
+def numbers_in_place(program: Program, keeps: Callable[[Equation], bool] = lambda e: False) -> Program:
     """The program without numbers that JAX would keep as arrays, as in the jaxpr of a checkpoint or a jitted
-    function."""
+    function.
+
+    Args:
+      keeps: of an equation, whether its numbers stay arrays.
+    """
     atoms: dict[Atom, Atom] = {}
 
     def atom(a: Atom) -> Atom:
@@ -162,7 +166,8 @@ def numbers_in_place(program: Program) -> Program:
 
     equations = tuple([
         Equation(
-            with_programs(e.operation, numbers_in_place), tuple(map(atom, e.invars)), e.outvars, e.source, e.origin
+            with_programs(e.operation, lambda p: numbers_in_place(p, keeps)),
+            e.invars if keeps(e) else tuple(map(atom, e.invars)), e.outvars, e.source, e.origin,
         )
         for e in program.equations
     ])  # fmt: skip

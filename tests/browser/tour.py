@@ -65,7 +65,8 @@ def tables(page, view):
     page.get_by_test_id("view-kept").click()
     expect(page.get_by_test_id("residuals")).to_be_visible()
     if view.columns["residual_name"].size:
-        page.get_by_test_id("residual-row").first.click(position={"x": 8, "y": 8})  # it may be higher than the pane
+        # Beside its switch; it may be higher than the pane.
+        page.get_by_test_id("residual-row").first.locator("td").nth(1).click(position={"x": 8, "y": 8})
         expect(page.get_by_test_id("reason").first).to_be_visible()
     yield "the residuals"
     for key, panes in {"cost": ("costs", "memory"), "what-if": ("what-if", "memory"), "lines": ("source",)}.items():

@@ -17,6 +17,7 @@ from jaxviz.derivation import Derivation
 from jaxviz.higher_order import Body, bodies, is_call, is_scan, of, scan_length
 from jaxviz.higher_order.jit import JIT
 from jaxviz.higher_order.shard_map import only_passes_a_scalar
+from jaxviz.ir import compat
 from jaxviz.ir.primitives import keeps_numbers
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program
 from jaxviz.report.data import Data
@@ -340,7 +341,8 @@ def find_forced(residuals: Sequence[Residual]) -> tuple[Finding, ...]:
     derivation = site.derivation
     if not any(of(e) is JIT for _, e in derivation.primal.walk()) and all(r.kind != "literal" for r in residuals):
         return ()
-    program = numbers_in_place(inlined(derivation.primal, (JIT.primitive,)))
+    # An index into a reference is an array without any jit too.
+    program = numbers_in_place(inlined(derivation.primal, (JIT.primitive,)), keeps=_reads_a_reference)
     other = Derivation(program, derivation.nonzeros, derivation.reference, derivation.cond_residuals, derivation.placed)
     others = other.linearized.residuals
     had, has = (Counter(map(_type, of)) for of in ([r.atom for r in residuals], others))
@@ -363,6 +365,10 @@ def find_forced(residuals: Sequence[Residual]) -> tuple[Finding, ...]:
             excess[_type(r.atom)] -= 1
             findings.append(finding(r, r.nbytes))
     return largest_first(findings)
+
+
+def _reads_a_reference(e: Equation) -> bool:
+    return not e.programs and any(compat.is_ref(a.aval) for a in e.invars)
 
 
 def _type(atom: Atom) -> tuple[Any, Any]:
