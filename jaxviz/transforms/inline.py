@@ -153,12 +153,8 @@ class _Inliner:
 
 
 def numbers_in_place(program: Program, keeps: Callable[[Equation], bool] = lambda e: False) -> Program:
-    """The program without numbers that JAX would keep as arrays, as in the jaxpr of a checkpoint or a jitted
-    function.
-
-    Args:
-      keeps: of an equation, whether its numbers stay arrays.
-    """
+    """The program without numbers that JAX would keep as arrays, as in the jaxpr of a checkpoint or a jitted function;
+    the numbers of equations for which `keeps` is true stay arrays."""
     atoms: dict[Atom, Atom] = {}
 
     def atom(a: Atom) -> Atom:

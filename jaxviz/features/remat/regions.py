@@ -24,6 +24,8 @@ BODIES = (SCAN, SHARD_MAP)
 """Equations whose bodies are planned together with their surroundings."""
 AROUND_CALLS = ("BoundMethod.__call__", "wrap_method.<locals>.wrapped", "run_interceptors")
 """Functions that libraries run at each call of a method: their calls belong to many functions."""
+MOST_NESTED = 6
+"""Each region is derived, and what that takes grows with the square of the loops in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ Stacks = Mapping[int, Sequence[tuple[Frame, ...]]]
 
 def find_regions(program: Program, stacks: Stacks) -> list[Region]:
     """The regions of a function whose calls are inlined, bodies of scans first, and functions before those that they
-    call.
+    call; those in more than `MOST_NESTED` loops are left out.
 
     Args:
       program: the function.
@@ -149,8 +151,8 @@ def find_regions(program: Program, stacks: Stacks) -> list[Region]:
     calls: dict[Any, dict[Spot, tuple[Frame, ...]]] = {}
     seen: set[int] = set()
 
-    def look(p: Program, depth: int) -> None:
-        if id(p) in seen:  # a body that two loops share
+    def look(p: Program, depth: int, n_loops: int) -> None:
+        if n_loops > MOST_NESTED or id(p) in seen:  # a body that two loops share
             return
         seen.add(id(p))
         here = stacks[id(p)]
@@ -159,9 +161,9 @@ def find_regions(program: Program, stacks: Stacks) -> list[Region]:
             if is_scan(e):
                 scans[Spot(p, i, i + 1, True)] = here[i]
             if of(e) in BODIES:
-                look(e.params["jaxpr"], len(here[i]))
+                look(e.params["jaxpr"], len(here[i]), n_loops + 1)
 
-    look(program, 0)
+    look(program, 0, 0)
     regions = [
         Region(spot.scan.params["jaxpr"].name, None, spot.scan.location, ((spot,),), {spot: stack})
         for spot, stack in scans.items()

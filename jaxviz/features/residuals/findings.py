@@ -342,7 +342,8 @@ def find_forced(residuals: Sequence[Residual]) -> tuple[Finding, ...]:
     if not any(of(e) is JIT for _, e in derivation.primal.walk()) and all(r.kind != "literal" for r in residuals):
         return ()
     # An index into a reference is an array without any jit too.
-    program = numbers_in_place(inlined(derivation.primal, (JIT.primitive,)), keeps=_reads_a_reference)
+    reads = lambda e: not e.programs and any(compat.is_ref(a.aval) for a in e.invars)
+    program = numbers_in_place(inlined(derivation.primal, (JIT.primitive,)), keeps=reads)
     other = Derivation(program, derivation.nonzeros, derivation.reference, derivation.cond_residuals, derivation.placed)
     others = other.linearized.residuals
     had, has = (Counter(map(_type, of)) for of in ([r.atom for r in residuals], others))
@@ -365,10 +366,6 @@ def find_forced(residuals: Sequence[Residual]) -> tuple[Finding, ...]:
             excess[_type(r.atom)] -= 1
             findings.append(finding(r, r.nbytes))
     return largest_first(findings)
-
-
-def _reads_a_reference(e: Equation) -> bool:
-    return not e.programs and any(compat.is_ref(a.aval) for a in e.invars)
 
 
 def _type(atom: Atom) -> tuple[Any, Any]:

@@ -11,6 +11,7 @@ import jaxviz
 from benchmarks.remat_programs import SMALL
 from jaxviz.derivation import derive
 from jaxviz.features.remat.offload import read_offload
+from jaxviz.features.remat.regions import MOST_NESTED
 from jaxviz.features.remat.search import Search
 from jaxviz.report.tables import format_bytes
 
@@ -203,3 +204,12 @@ def test_a_larger_bound_never_takes_more_work_where_names_are_saved_already():
     work += [jaxviz.plan_remat(f, x, memory=n).flops for n in (peak, peak * 6 // 5)]
     assert set(work) == {min(work)}
     assert min(work) < jaxviz.plan_remat(f, x).before.flops / 2
+
+
+def test_loops_in_many_loops_are_not_tried():
+    """The time to derive a body grows with the square of the loops in it."""
+    f = jnp.sin
+    for _ in range(12):
+        f = lambda x, inner=f: lax.scan(lambda c, _: (inner(c) * 1.25, None), x, None, length=2)[0]
+    found = [r for r in Search(derive(f, 1.0), False).regions if r.is_body]
+    assert len(found) == MOST_NESTED + 1
