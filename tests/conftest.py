@@ -125,7 +125,8 @@ def _empty():
     jaxviz.clear_caches()
     jax.clear_caches()
     gc.unfreeze()
-    gc.collect()
+    while gc.collect():  # what finalizers held is found only then, and what is frozen is never found
+        pass
     gc.freeze()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only in glibc
     if trim:
