@@ -351,7 +351,7 @@ CODE = {
     },
     **{
         f"{name} loop": Source(
-            AT.format(loop=loop), ("jax.checkpoint(block, policy=SAVED)(",
+            AT.format(loop=loop), (f"jax.checkpoint({'half' if name == 'called twice' else 'block'}, policy=SAVED)(",
                                    "# plan.apply can also save values that no name in your source refers to"),
             at_calls, lambda m: arguments(layers=6), is_short=False,
         )
