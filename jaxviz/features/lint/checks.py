@@ -19,7 +19,7 @@ from jaxviz.analysis.walk import defined_at, location_of
 from jaxviz.derivation import Derivation
 from jaxviz.features.flow.find import report_of
 from jaxviz.features.lint.advice import Advice
-from jaxviz.features.lint.microbatches import accumulations, nbytes_beside
+from jaxviz.features.lint.microbatches import accumulations, nbytes_beside, static_slice
 from jaxviz.features.lint.narrow_sums import find_narrow_sums
 from jaxviz.features.lint.recompute import Candidate, SavedValues, candidates, spots_of
 from jaxviz.features.lint.widened import find_widened
@@ -433,15 +433,17 @@ def _accumulated(subject: LintSubject) -> Iterator[Advice]:
         less, where = nbytes_beside(step, [loop]), location_of(loop.adds)
         if less <= 0 or where is None:
             continue
-        gradient, times = step.gradients[loop.mark].gradient, loop.loop.params["length"]
+        d, times = step.gradients[loop.mark], loop.loop.params["length"]
+        at = None if compat.ADDS_STATIC_SLICES else static_slice(d)
+        stops = f"JAX 0.10 stops with an error at the slice at {short_location(at)}: use jax.lax.dynamic_slice."
         yield Advice(
             "",
-            f"The loop adds up the {gradient} in what it carries: in each of {times:,} iterations another gradient is "
-            f"beside the sum, {format_bytes(less)} more than if the backward pass adds to the sum in place.",
+            f"The loop adds up the {d.gradient} in what it carries: in each of {times:,} iterations another gradient "
+            f"is beside the sum, {format_bytes(less)} more than if the backward pass adds to the sum in place.",
             "before the loop make references, `total = jax.tree.map(lambda p: jax.new_ref(jnp.zeros_like(p)), "
             "params)`; in it let the backward pass add to them, `value, pull = jax.vjp(lambda p: loss(p, batch), "
             f"params)` and `pull.with_refs(total)(jnp.ones_like(value){loop.scale})`; after it read the sum, "
-            "`jax.tree.map(jax.freeze, total)`.",
+            f"`jax.tree.map(jax.freeze, total)`.{f' {stops}' if at else ''}",
             where, less,
         )  # fmt: skip
 

@@ -18,6 +18,7 @@ import jax
 
 from jaxviz.analysis.passes import pass_p
 from jaxviz.analysis.training_step import TrainingStep
+from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import Derivation
 from jaxviz.features.memory.fusions import is_elementwise
 from jaxviz.features.memory.timeline import memory
@@ -26,6 +27,7 @@ from jaxviz.higher_order.jit import JIT
 from jaxviz.higher_order.scan import ScanParams
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation, trace_rule, with_programs
+from jaxviz.ir.origin import Location
 from jaxviz.ir.primitives import is_view
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.transforms.dce import live_equations
@@ -65,6 +67,13 @@ def accumulations(step: TrainingStep) -> tuple[TrainingStep, list[Accumulation]]
     flat = replace(step, traced=inlined(step.traced, (JIT.primitive,)))
     scans = (e for _, e in flat.traced.walk() if is_scan(e))
     return flat, [found for e in scans if (found := _accumulation(e, flat.gradients)) is not None]
+
+
+def static_slice(d: Derivation) -> Location | None:
+    """Where an input of a gradient is read at fixed places, as by `w[:n]`; None if nowhere."""
+    made = {v for _, e in d.linear.walk() for v in e.outvars}
+    slices = (e for _, e in d.linear.walk() if e.primitive is jax.lax.slice_p and e.params["strides"] is None)
+    return next((location_of(e) for e in slices if e.invars[0] not in made), None)
 
 
 def nbytes_beside(step: TrainingStep, loops: Sequence[Accumulation]) -> int:

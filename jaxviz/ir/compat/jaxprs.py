@@ -82,6 +82,8 @@ xla_metadata_call_p: Any = _xla_metadata.xla_metadata_call_p if jax.__version_in
 """None before 0.11."""
 MERGES_RESIDUALS_OF_CALLS: bool = jax.__version_info__ >= (0, 11, 1)
 """Whether a residual of `compute_on` that is also a result leaves it once."""
+ADDS_STATIC_SLICES: bool = jax.__version_info__ >= (0, 11)
+"""Whether `with_refs` adds the cotangent of `w[:n]` to a reference; JAX 0.10 ends in a TypeError."""
 linear_call_p: Any = _custom_derivatives.linear_call_p
 run_state_p: Any = _discharge.run_state_p
 hi_primitive_p: Any = _hijax.call_hi_primitive_p

@@ -41,7 +41,7 @@ def summed(add, taken=lambda g: g, f=loss, wrap=lambda f: f):
     return step
 
 
-def followed(seed):
+def followed(seed, loss=loss):
     def step(params, batches):
         total = jax.tree.map(lambda p: jax.new_ref(jnp.zeros_like(p)), params)
 
@@ -104,6 +104,30 @@ def test_the_advice_followed_to_the_letter(name):
     modelled = [jaxviz.memory(f, PARAMS, BATCHES).peak_nbytes for f in (step, after)]
     assert a.nbytes <= modelled[0] - modelled[1] <= a.nbytes + 2 * PARAMS["out"].nbytes
     assert a.nbytes == pytest.approx(PARAMS["layers"].nbytes * (LAYERS - 1) / LAYERS, rel=0.05)  # all but one layer
+
+
+def from_start(read):
+    return lambda params, x: loss({k: params[k] for k in PARAMS}, x + read(params["positions"]))
+
+
+@pytest.mark.slow
+def test_the_advice_names_a_slice_that_jax_does_not_add_in_place():
+    params = {**PARAMS, "positions": jnp.ones((2 * ROWS, WIDTH))}
+    of_slice = from_start(lambda w: w[:ROWS])
+    (a,) = advice(summed(jnp.add, f=of_slice), params, BATCHES)
+    line = of_slice.__closure__[0].cell_contents.__code__.co_firstlineno
+    is_added = jax.__version_info__ >= (0, 11)
+    assert (f"error at the slice at test_microbatches.py:{line}: use" in a.fix) == (not is_added)
+    expected = jax.jit(summed(jnp.add, f=of_slice))(params, BATCHES)
+    if is_added:
+        found = jax.jit(followed(jnp.ones_like, of_slice))(params, BATCHES)
+    else:
+        with pytest.raises(TypeError):
+            jax.jit(followed(jnp.ones_like, of_slice))(params, BATCHES)
+        read = from_start(lambda w: lax.dynamic_slice(w, (0, 0), (ROWS, WIDTH)))
+        assert "at the slice" not in advice(summed(jnp.add, f=read), params, BATCHES)[0].fix
+        found = jax.jit(followed(jnp.ones_like, read))(params, BATCHES)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-5, atol=1e-7), expected, found)
 
 
 @pytest.mark.parametrize("name", ADVISED)
