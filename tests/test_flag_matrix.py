@@ -7,6 +7,7 @@ from functools import cache
 
 import hi_primitives
 import jax
+import jax.numpy as jnp
 import laws
 import nested_programs  # noqa: F401
 import numpy as np
@@ -32,11 +33,28 @@ pytestmark = [
 
 # --- programs ---------------------------------------------------------------------------------------------------------
 
+
+def in_a_row(policy=None):
+    """Two functions with checkpoints that use a weight more than once: their cotangents are added one by one."""
+
+    def block(w, x):
+        return x + jnp.tanh(x @ w) @ w
+
+    def loss(w, x):
+        for _ in range(2):
+            x = jax.checkpoint(block, policy=policy)(w, x)
+        return jnp.mean(jnp.sin(x) ** 2)
+
+    return loss, (jnp.linspace(-1.0, 1.0, 36).reshape(6, 6), jnp.linspace(0.0, 1.0, 18).reshape(3, 6))
+
+
 WORDS = ("remat", "custom", "closure", "convolution", "activations", "composite", "special_functions", "everything")
 """In the names of the programs with checkpoints, names or custom rules, of their own or of `jax.nn`."""
 PROGRAMS = [
     *(c for c in CASES if any(word in c.name for word in WORDS)),
     Case("remat_transformer", *models.remat_transformer(2)),
+    Case("remats_in_a_row", *in_a_row()),
+    Case("remats_in_a_row_that_save_everything", *in_a_row(jax.checkpoint_policies.everything_saveable)),
     *hi_primitives.CASES,
 ]
 

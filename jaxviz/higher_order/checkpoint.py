@@ -10,6 +10,7 @@ Source: JAX's `ad_checkpoint.py`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,7 +25,7 @@ from jaxviz.ir.convert import with_programs
 from jaxviz.ir.origin import locate
 from jaxviz.ir.syntax import Atom, Checkpoint, Decision, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.accumulators import accumulator_type
-from jaxviz.transforms.dce import DceRule, dce_program, nothing_left
+from jaxviz.transforms.dce import DceRule, dce_program, live_equations, nothing_left
 from jaxviz.transforms.driver import Builder, Mask, Template, select, with_constants_as_inputs
 from jaxviz.transforms.flags import FlagRule, Watching, flag_program
 from jaxviz.transforms.jvp import JvpRule, jvp_program
@@ -117,10 +118,16 @@ class Remat(CallPrimitive):
         linear_cts = [v for i, v in cts_in.items() if parts.unknown_out[i]]
         accumulators = [Var(accumulator_type(v.aval)) for v in select(linear, body.invars) if compat.is_ref(v.aval)]
         cotangents = back.backward.cotangents()
-        summands = [ct for cts in cotangents.values() for ct in cts]
-        with_cotangents = replace(back.backward, outvars=(*back.backward.outvars, *summands))
+        values = [ct for cts in cotangents.values() for ct in cts]
+        results, summands = back.backward.outvars, None
+        if compat.adds_one_by_one(body.debug_info) and not accumulators:
+            each = back.summands()
+            results = (*itertools.chain(*each), *results[sum(back.nonzeros_out) :])
+            summands = tuple(map(len, each))
+        with_cotangents = replace(back.backward, outvars=(*results, *values))
         outs = builder.inline(with_cotangents, [*saved, *linear_cts, *accumulators])
-        outs, cts_inside = outs[: len(back.backward.outvars)], outs[len(back.backward.outvars) :]
+        outs, cts_inside = outs[: len(results)], outs[len(results) :]
+        builder.equations[:] = live_equations(builder.equations, {*outs, *cts_inside})
         inputs = [*others, *cts_in.values(), *accumulators]
         info = compat.derived_debug_info(body.debug_info, [""] * len(inputs), len(outs))
         combined = builder.program(inputs, outs, info)
@@ -131,7 +138,7 @@ class Remat(CallPrimitive):
         combined = replace(combined, cotangents=partial(_inlined, cotangents, cts_inside))
         call = apply_remat(operation, combined, prevent_cse)
         template = Template(call, "cotangent")
-        return TransposeRule(template, back.nonzeros_out, "transpose of a checkpointed function", back.logs)
+        return TransposeRule(template, back.nonzeros_out, "transpose of a checkpointed function", back.logs, summands)
 
     def batch(self, operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
         body: Program = operation.params["jaxpr"]

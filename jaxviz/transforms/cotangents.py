@@ -67,6 +67,11 @@ class CotangentSums:
             readers.setdefault(a, []).append((equation, ct))
         return readers
 
+    def summands(self, variables: Sequence[Var]) -> list[list[Atom]]:
+        """What each of some variables' cotangent is the sum of, in the order of the additions."""
+        readers = self._readers()
+        return [[ct for _, ct in readers.get(v, ())] for v in variables]
+
     def _with_inputs(self, inputs: Sequence[Var], of_inputs: Sequence[Atom | None]) -> dict[Atom, Atom]:
         return {**self.sums, **{v: ct for v, ct in zip(inputs, of_inputs, strict=True) if ct is not None}}
 

@@ -11,6 +11,7 @@ Griewank and Walther, "Evaluating Derivatives" (SIAM, second edition 2008), chap
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -52,12 +53,15 @@ class TransposeRule:
       nonzeros_out: which linear operands have a cotangent that is not a symbolic zero; a reference has none.
       name: a name for messages.
       logs: the structure of a dict of what it logs, whose values are its last results if requested; None for nothing.
+      summands: for each linear operand how many values its cotangent is the sum of, which are added one by one; None
+        for one each.
     """
 
     backward: Template
     nonzeros_out: Mask
     name: str
     logs: Any = None
+    summands: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +73,13 @@ class Transposed:
         nonzero cotangents of linear inputs.
       nonzeros_out: which linear inputs have a cotangent that is not a symbolic zero.
       logs: as of `TransposeRule`.
+      summands: returns for each linear input the values that its cotangent is the sum of, in order.
     """
 
     backward: Program
     nonzeros_out: Mask
     logs: Any = None
+    summands: Callable[[], list[list[Atom]]] = list
 
 
 _LOGS = ", which logs "
@@ -326,9 +332,8 @@ def transpose_program(
                 continue  # a rule with a log effect logs for zeros as well, in a program with any cotangent, as in JAX
             outs = iter(builder.splice(rule.backward, inputs, equation, "transpose", _with_keys(rule, operation)))
             operands = [a for a in equation.invars if a in is_linear]
-            for operand, nonzero_out in zip(operands, rule.nonzeros_out, strict=True):
-                if nonzero_out:
-                    ct = next(outs)
+            for operand, n in zip(operands, rule.summands or map(int, rule.nonzeros_out), strict=True):
+                for ct in itertools.islice(outs, n):
                     if compat.is_ref(operand.aval):
                         accumulators.add(operand, ct, equation)
                     elif is_read or not refs or equation.programs:
@@ -356,4 +361,6 @@ def transpose_program(
         cotangents=partial(cotangents.of_values, program, linear_inputs, cts_out),
         relations=partial(cotangents.relations, linear_inputs, cts_out),
     )
-    return Transposed(backward, tuple(ct is not None for ct in cts_out), jax.tree.structure(logged) if logged else None)
+    nonzeros_out = tuple(ct is not None for ct in cts_out)
+    summands = partial(cotangents.summands, linear_inputs)
+    return Transposed(backward, nonzeros_out, jax.tree.structure(logged) if logged else None, summands)

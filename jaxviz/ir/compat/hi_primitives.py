@@ -85,8 +85,9 @@ def opened(primitive: Any, params: Mapping[str, Any], context: Any) -> tuple[Any
     if _is_checkpoint(hi) and _OPENS_CHECKPOINTS:
         asked = _AskedAfterRules if _is_in_part_up_to_rules(hi.jaxpr) else _AskedOfSome
         policy = asked(hi.policy) if hi.policy is not None or asked is _AskedAfterRules else None
-        checkpoint = {"jaxpr": hi.jaxpr, "prevent_cse": hi.prevent_cse, "differentiated": False, "policy": policy}
-        return remat_p, checkpoint
+        # Nothing is recomputed if everything is saved, and JAX has no barrier then.
+        prevent_cse = hi.policy is not jax.checkpoint_policies.everything_saveable and hi.prevent_cse
+        return remat_p, {"jaxpr": hi.jaxpr, "prevent_cse": prevent_cse, "differentiated": False, "policy": policy}
     if _is_name(hi) and _OPENS_CHECKPOINTS:
         return name_p, {"name": hi.name}
     body = None if _is_checkpoint(hi) or isinstance(hi, (LowerVal, RaiseVal)) else _body(hi, context)

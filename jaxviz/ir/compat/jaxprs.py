@@ -468,6 +468,12 @@ def derived_debug_info(debug_info: Any, arg_names: Sequence[str], num_outputs: i
     return debug_info._replace(arg_names=tuple(arg_names), result_paths=("",) * num_outputs)
 
 
+def adds_one_by_one(debug_info: Any) -> bool:
+    """Whether a program is the body of a checkpoint under `jax_remat3`, whose uses of a value each add to its cotangent
+    outside."""
+    return getattr(debug_info, "traced_for", "") == "remat3"
+
+
 def positional_effects(effects: Iterable[Any], inputs: Sequence[Any]) -> frozenset[Any]:
     """Effects with each input they concern given by its position."""
     if not effects:
