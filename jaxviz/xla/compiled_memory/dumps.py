@@ -98,7 +98,10 @@ def _from_proto(path: Path) -> Any:
     if not read.hlo_module.computations:
         raise ValueError(f"{path} has no program")
     if not read.buffer_assignment.buffer_allocations:
-        raise ValueError(f"{path} has no buffer assignment, which says where the program stores its values")
+        why = (
+            "XLA dumps none of a program that JAX reads from its compilation cache: set JAX_ENABLE_COMPILATION_CACHE=0"
+        )
+        raise ValueError(f"{path} has no buffer assignment, which says where the program stores its values. {why}.")
     return read
 
 
