@@ -10,6 +10,7 @@ from jax import lax
 from short_runs import short, short_rows
 
 import jaxviz
+from jaxviz.ir import compat
 from jaxviz.transforms.dce import dce_program
 
 X = jnp.linspace(0.5, 2.5, 4)
@@ -170,6 +171,22 @@ def test_residuals_are_those_of_jax(fun):
     assert check, check
     assert "not opened" not in str(check)
     assert float(count[...]) == float(GLOBAL[...]) == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", [lambda x: 2.0 * x, jnp.ones_like])
+def test_a_sum_in_a_while_loop_whose_tangent_needs_no_value(start):
+    """JAX 0.12 leaves the sum out of the loop of tangents, and do not save what it reads."""
+
+    def f(x):
+        own = jax.new_ref(start(x))
+        add = lambda carry: (carry[0] + 1, carry[1] + own[...])
+        return jnp.sum(jnp.sin(x) * lax.while_loop(lambda carry: carry[0] < 3, add, (0, jnp.zeros_like(x)))[1])
+
+    derivation = jaxviz.derive(f, X)
+    check = derivation.check(values=False)
+    assert check, check
+    assert len([v for v in derivation.linear.invars if compat.is_ref(v.aval)]) == (not compat.SHRINKS_WHILE)
 
 
 @pytest.mark.slow

@@ -32,12 +32,13 @@ from jaxviz.ir.convert import trace_rule, with_programs
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import ReverseModeError
 from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
-from jaxviz.transforms.dce import dce_program
+from jaxviz.transforms.dce import DceRule, dce_program, nothing_left
 from jaxviz.transforms.driver import (
     Builder,
     Mask,
     Template,
     call_of,
+    either,
     fixpoint,
     partition,
     reordered,
@@ -302,6 +303,25 @@ class While(Primitive):
         mapped_loop = loop.like(tested.program, sizes[0], again.program, sizes[1])
         outs = builder.apply(mapped_loop, ins)
         return vmap_rule(builder, operands, outs, carry, "vmap of a while loop", text, (*tested.notes, *again.notes))
+
+    def dce(self, operation: Operation, used: Mask) -> DceRule:
+        loop, n_in = WhileParams(operation), len(operation.in_avals)
+        if not any(used) and not compat.has_effects(operation.effects):
+            return nothing_left(operation)
+        if not compat.SHRINKS_WHILE:
+            return (True,) * n_in, (True,) * len(used), operation
+        n_condition, n_body = loop.sizes
+
+        def reduce(used: Mask) -> tuple[Program, Mask, Program, Mask]:
+            condition = dce_program(loop.condition, (True,), keep_inputs=[*([False] * n_condition), *used])
+            return *condition, *dce_program(loop.body, used, keep_inputs=[*([False] * n_body), *used])
+
+        state, used = fixpoint(used, reduce, lambda s: either(s[1][n_condition:], s[3][n_body:]))
+        condition, for_condition, body, for_body = state
+        if condition is loop.condition and body is loop.body:
+            return (True,) * n_in, (True,) * len(used), operation
+        smaller = loop.like(condition, sum(for_condition[:n_condition]), body, sum(for_body[:n_body]))
+        return (*for_condition[:n_condition], *for_body), used, smaller
 
     def flags(self, operation: Operation, watching: Watching, keeps: bool) -> FlagRule:
         """Values of the condition lead to no result, and are only watched if decisions are: by computing the condition
