@@ -34,7 +34,7 @@ from jaxviz.ir.boundary import api_boundary
 from jaxviz.report.charts import NUMBERS, Axis, Curve, Curves
 from jaxviz.report.latest import Latest
 from jaxviz.report.report import Drawn, Part, Report, Table
-from jaxviz.report.tables import counted, listed
+from jaxviz.report.tables import counted, listed, together
 from jaxviz.runtime.flags import Flags, flags_text, under_flags
 from jaxviz.transforms.inline import inlined
 
@@ -205,7 +205,7 @@ class Divergence(Report, schema="divergence"):
             "while all that both computed before agrees" if p is not self.partings[0] else "and is the first of all"
         )
         if p.alone:
-            agrees += f"; it is computed from {listed(p.alone)}, which only one of them has"
+            agrees += f"; it is computed from {together(dict.fromkeys(p.alone))}, which only one of them has"
         return (
             f"{what}`{self.first}` and `{self.second}` part in {called}{p.where}: {p.what}{line} differs by "
             f"{p.relative:.2g} of its norm, {_times(p.noise)} what rounding may change, {agrees}"

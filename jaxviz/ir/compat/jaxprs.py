@@ -85,7 +85,7 @@ MERGES_RESIDUALS_OF_CALLS: bool = jax.__version_info__ >= (0, 11, 1)
 ADDS_STATIC_SLICES: bool = jax.__version_info__ >= (0, 11)
 """Whether `with_refs` adds the cotangent of `w[:n]` to a reference; JAX 0.10 ends in a TypeError."""
 SHRINKS_WHILE: bool = while_p in _pe.dce_rules
-"""Whether JAX leaves out what no needed result of a `lax.while_loop` depends on; before 0.12 it keeps the loop as it is."""
+"""Whether JAX leaves out what no needed result of a `lax.while_loop` depends on; before 0.12 it keeps the loop."""
 linear_call_p: Any = _custom_derivatives.linear_call_p
 run_state_p: Any = _discharge.run_state_p
 hi_primitive_p: Any = _hijax.call_hi_primitive_p

@@ -1,5 +1,7 @@
 """Where two runs part: planted faults are found at their value, pass and iteration; equal programs raise no alarm."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -149,6 +151,19 @@ def test_a_gradient_that_is_wrong_in_one_weight_alone_is_found(tmp_path):
     ]
     assert jaxviz.divergence(*files).parting == found.parting
     assert found.step().is_done
+
+
+def test_operands_without_a_counterpart_are_named():
+    def f(x):
+        h = jnp.sin(x) * jnp.cos(x)
+        return jnp.sum(h)
+
+    def g(x):
+        h = jnp.tanh(x) * jnp.cos(x)
+        return jnp.sum(h)
+
+    found = jaxviz.divergence(f, g, jnp.ones(3)).summary
+    assert re.search(r"computed from `jnp\.sin\(x\)` \(\S+\) and `jnp\.tanh\(x\)` \(\S+\), which only one of", found)
 
 
 def test_the_gradient_is_compared_in_the_arguments_that_are_chosen():
