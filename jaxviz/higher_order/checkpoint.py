@@ -118,12 +118,14 @@ class Remat(CallPrimitive):
         linear_cts = [v for i, v in cts_in.items() if parts.unknown_out[i]]
         accumulators = [Var(accumulator_type(v.aval)) for v in select(linear, body.invars) if compat.is_ref(v.aval)]
         cotangents = back.backward.cotangents()
-        values = [ct for cts in cotangents.values() for ct in cts]
         results, summands = back.backward.outvars, None
         if compat.adds_one_by_one(body.debug_info) and not accumulators:
             each = back.summands()
+            added = dict(zip(results, filter(None, each), strict=False))
+            cotangents = {v: tuple([x for ct in cts for x in added.get(ct, [ct])]) for v, cts in cotangents.items()}
             results = (*itertools.chain(*each), *results[sum(back.nonzeros_out) :])
             summands = tuple(map(len, each))
+        values = [ct for cts in cotangents.values() for ct in cts]
         with_cotangents = replace(back.backward, outvars=(*results, *values))
         outs = builder.inline(with_cotangents, [*saved, *linear_cts, *accumulators])
         outs, cts_inside = outs[: len(results)], outs[len(results) :]
