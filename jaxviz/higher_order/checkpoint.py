@@ -129,7 +129,8 @@ class Remat(CallPrimitive):
         with_cotangents = replace(back.backward, outvars=(*results, *values))
         outs = builder.inline(with_cotangents, [*saved, *linear_cts, *accumulators])
         outs, cts_inside = outs[: len(results)], outs[len(results) :]
-        builder.equations[:] = live_equations(builder.equations, {*outs, *cts_inside})
+        if summands is not None:  # without the sums
+            builder.equations[:] = live_equations(builder.equations, {*outs, *cts_inside})
         inputs = [*others, *cts_in.values(), *accumulators]
         info = compat.derived_debug_info(body.debug_info, [""] * len(inputs), len(outs))
         combined = builder.program(inputs, outs, info)
