@@ -160,6 +160,15 @@ def test_no_control_moves_when_advice_arrives_or_at_a_hover_or_a_selection(page)
         assert page.evaluate(CONTROLS) == before
 
 
+def test_no_row_moves_when_a_value_is_switched_off(page):
+    rows = page.get_by_test_id("residual-row")
+    at = lambda: [row.bounding_box()["y"] for row in rows.all()]
+    before = at()
+    page.get_by_test_id("residual-switch").first.click()
+    expect(page.get_by_test_id("residual-said")).to_contain_text("Switched on with it")
+    assert at() == before
+
+
 @pytest.mark.parametrize("width", short([700, 1100], []))
 def test_no_card_moves_when_its_advice_arrives(tab, six_layers, tmp_path, width):
     page = tab.page

@@ -155,8 +155,8 @@ export class ResidualsPane {
         this.total,
         this.reset,
       ],
-      this.said,
       this.scroller,
+      this.said, // below, so that no row moves when it comes
       h("div", { class: "jv-pair jv-head-bar" }, h("strong", {}, "The equations"), back, on, this.paired),
     );
     this.table = new Rows(this.scroller, this.body, (i) => {
