@@ -177,7 +177,7 @@ BUDGETS = {
     "notebook": 1_175,
     "page": 1_155,
     "report": 2_725,
-    "runtime": 1_750,
+    "runtime": 1_765,
     "teach": 5_300,
     "transforms": 3_475,
     "xla": 10,

@@ -12,6 +12,8 @@ import jax
 from jaxviz.higher_order import Body, bodies, of
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.errors import NoRuleError
+from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.ir.trace import trace_call
 from jaxviz.transforms.driver import with_refs_as_inputs
@@ -53,6 +55,9 @@ def on_values(program: Program) -> tuple[Program, tuple[Any, ...]]:
     """A program without references and mutable hi types, which computes the same; with such types it has no
     hi-primitive at all.
 
+    Raises:
+      NoRuleError: JAX has no such program for an operation.
+
     Returns:
       a program: what is in the references that the given one closes over, inputs → results, what is then in these
         references, and in those among the inputs, first in references and then in values of hi types; an input that is
@@ -64,7 +69,15 @@ def on_values(program: Program) -> tuple[Program, tuple[Any, ...]]:
     parts = [compat.array_types(v.type_with_state) if is_high else [v.aval] for v in taking.invars]
     if is_high:
         jaxpr = compat.without_mutable_types(jaxpr)
-    pure = read_jaxpr(compat.without_refs(jaxpr, lower=is_high))
+    try:
+        pure = read_jaxpr(compat.without_refs(jaxpr, lower=is_high))
+    except NotImplementedError as error:
+        hi = next((e for _, e in program.walk() if compat.hi_primitive_name(e.operation.params)), None)
+        if hi is None:
+            raise
+        raise NoRuleError(
+            f"JAX has no rule that puts values in place of the mutable references in {describe_equation(hi)}."
+        ) from error
     if is_high:
         n = sum(len(p) for v, p in zip(taking.invars, parts, strict=True) if compat.is_mutable_type(v.aval))
         pure = replace(pure, outvars=(*pure.outvars[n:], *pure.outvars[:n]))

@@ -121,6 +121,9 @@ def test_a_loop_that_jax_does_not_differentiate_is_refused_in_its_words():
             jaxviz.vjp(f, W, X)
         with pytest.raises(NotImplementedError, match="switch off what makes it"):
             jaxviz.jvp(f, (W, X), (W, X))
+        for run in (jaxviz.step, jaxviz.find_nan):
+            with pytest.raises(jaxviz.NoRuleError, match=r"in place of the mutable references in `Scan3` \(.*flags.py"):
+                run(f, W, X)
         assert refused in str(alone.value)
         assert "test_under_flags.py" in str(alone.value)
     else:
