@@ -104,6 +104,7 @@ PINNED = pytest.mark.xfail(
     "does not: the last bit differs",
 )  # fmt: skip
 LINES_OF_THE_RULE = pytest.mark.xfail(
+    jax.__version_info__ >= (0, 12),
     strict=True,
     reason="without the flag the forward rule is in remat_opt, which is not opened; with it the rule has its lines",
 )
@@ -161,6 +162,8 @@ def skips(request):
         case, flags = (request.getfixturevalue(name) for name in ("case", "flags"))
         if case not in hi_primitives.CASES and not changed_by(case) & {*flags}:
             pytest.skip("no flag changes what it is traced to")
+        if "jax_remat3" in changed_by(case) & {*flags} and jax.__version_info__ < (0, 12):
+            pytest.skip("before JAX 0.12 checkpoints under jax_remat3 are not opened")
         if case in IN_LIBRARIES and refused_by_jax(case, tuple(flags)):
             pytest.skip("JAX does not differentiate it under these flags")
 

@@ -109,7 +109,7 @@ PRIVATE_NAMES: dict[str, Name] = {
     "state.primitives.swap_p": Name("writes a mutable reference, and returns what was there"),
     "state.primitives.addupdate_p": Name("adds to a mutable reference"),
     "lax.slicing._gather_to_ref_indexer": Name(
-        "which gathers accumulate their cotangents in place", "with_refs", since=(0, 12)
+        "which gathers accumulate their cotangents in place", "with_refs", since=(0, 11)
     ),
     "core.call_p": Name("the call of jax.named_call and others"),
     "hijax.HiType": Name("whether a type says how its cotangents are added", "cotangents of hi types"),
