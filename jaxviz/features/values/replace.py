@@ -162,7 +162,8 @@ def replace(
       values: by address (see `at`) a function from the value, or from the value and `At`, to what takes its place; or
         an array, as `capture` returned it for that address. It has the same shape and dtype.
       cotangents: the same for cotangents.
-      iterations: of the innermost loop around each place, those in which it is replaced; by default all.
+      iterations: of the innermost loop around each place, those in which it is replaced; by default all. Numbers, or
+        traced ones, as under `jax.vmap`.
 
     Returns:
       a function with the arguments and the result of `fun`.
