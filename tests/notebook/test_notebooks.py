@@ -14,7 +14,7 @@ from short_runs import short
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 PATHS = sorted(NOTEBOOKS.glob("*.py"))
-PAGES = [path for path in sorted((NOTEBOOKS.parent / "docs").glob("*/*.md")) if "{code-cell}" in path.read_text()]
+PAGES = [p for p in sorted((NOTEBOOKS.parent / "docs").glob("*/*.md")) if "{code-cell}" in p.read_text("utf-8")]
 LONG = ("compile_time", "divergence", "memory", "policy", "tracing")
 MOST_SECONDS = 60
 

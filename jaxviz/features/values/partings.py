@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,9 +77,11 @@ class Parting:
 
     @property
     def what(self) -> str:
-        """The value in words."""
+        """The value in words, with its number among those of its address: "the cotangent of `h @ w #58`"."""
         of = "the cotangent of " if self.phase == "cotangent" else "the argument " if self.is_given else ""
-        return ", ".join(filter(None, (self.result, f"{of}`{self.expression}`" if self.expression else "")))
+        number = re.search(r" #\d+$", self.address)
+        which = number[0] if number and not self.is_given and not self.result else ""
+        return ", ".join(filter(None, (self.result, f"{of}`{self.expression}{which}`" if self.expression else "")))
 
     @property
     def where(self) -> str:

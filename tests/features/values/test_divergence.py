@@ -153,6 +153,20 @@ def test_a_gradient_that_is_wrong_in_one_weight_alone_is_found(tmp_path):
     assert found.step().is_done
 
 
+def test_a_layer_of_many_in_python_has_its_number():
+    def loss(ws, x):
+        for w in ws:
+            x = jnp.tanh(x @ w)
+        return jnp.sum(x)
+
+    other = lambda ws, x: loss([w * 1.01 if i == 3 else w for i, w in enumerate(ws)], x)
+    args = [0.9 * jnp.eye(4)] * 6, jnp.ones((2, 4))
+    found = jaxviz.divergence(loss, other, *args)
+    assert "part in the forward pass: `x @ w #4` (" in found.summary
+    assert found.parting.address == "x @ w #4"
+    jaxviz.capture(loss, found.parting.address)(*args)
+
+
 def test_operands_without_a_counterpart_are_named():
     def f(x):
         h = jnp.sin(x) * jnp.cos(x)
