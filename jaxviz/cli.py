@@ -23,7 +23,7 @@ import numpy as np
 
 from jaxviz.environments.elsewhere import TRACEBACK_SHOWS
 from jaxviz.features.doctor import WORDS, print_doctor
-from jaxviz.notebook.calls import CallError, EvaluatedCall, evaluate_call, parse_calls
+from jaxviz.notebook.calls import CallError, EvaluatedCall, call_of_nothing, evaluate_call, parse_calls
 from jaxviz.notebook.options import COMMANDS, DEFAULTS, Command
 from jaxviz.notebook.reports import ProgramText, Request
 from jaxviz.report.messages import short_message
@@ -46,7 +46,7 @@ _EXAMPLES = """examples:
   jaxviz compare model:loss --args "params, x" --flags jax_remat3       what a flag of JAX changes, in bytes and work
   jaxviz divergence model:loss --args "params, x" --against float64     which value rounding changes more than it may
   jaxviz divergence model:loss --args "params, x" --save a.jaxviz       what its values are, in a file for a comparison
-  jaxviz divergence a.jaxviz --against b.jaxviz                         where two recorded runs part
+  jaxviz divergence a.jaxviz b.jaxviz                                   where two recorded runs part
   jaxviz growth model:loss --args "params, x"                           which line makes a gradient explode or vanish
   jaxviz upgrade model:loss --args "params, x" --from old-env           what a newer JAX changes, from types to values
   jaxviz flow model:loss --args "params, x"                             which parameters the gradient reaches
@@ -95,12 +95,11 @@ def _run(options: Any) -> int:
     try:
         command = COMMANDS[options.command]
         command.check(options)
-        function: Any
         namespace: dict[str, Any]
         is_file = bool(command.reads) and options.target.endswith(command.reads)
         if is_file or (command.elsewhere and not options.facts):
-            function, namespace = _elsewhere, {}
-            call = EvaluatedCall(f"{options.target}({options.args})", function, (), {})
+            namespace = {}
+            call = call_of_nothing(f"{options.target}({options.args})")
         else:
             function, namespace = _load(options.target)
             what = f"evaluating --args {options.args}" if options.args else what
@@ -125,17 +124,11 @@ def _run(options: Any) -> int:
         return _FAILURE
 
 
-def _elsewhere() -> None:
-    """Stands for a function that this process does not load."""
-
-
 # --- options ----------------------------------------------------------------------------------------------------------
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        if any(c.reads and message.endswith(c.reads) for c in COMMANDS.values()):
-            message += "; the file to compare with is given by --against"
         complain(f"{self.prog}: {message}\n  `{self.prog} --help` lists the options")
         raise SystemExit(_USAGE_ERROR)
 
@@ -167,6 +160,11 @@ def _parser() -> argparse.ArgumentParser:
             help="the arguments, as written in a call: Python in the namespace of the module, with jax, jnp and np "
             f"defined{types}. The function is {'run' if command.runs else 'traced, not run'}",
         )  # fmt: skip
+        if command.reads:
+            also = "or two files in place of the function"
+            added.add_argument(
+                "other", metavar=f"b{command.reads}", nargs="?", help=f"{also}: a{command.reads} b{command.reads}"
+            )
         for option in command.options_of("command"):
             option.add(added.add_argument)
         added.add_argument(

@@ -193,13 +193,20 @@ def test_two_recorded_runs_are_compared(tmp_path, capsys, monkeypatch):
     assert main(["divergence", "b.jaxviz", "--against", "a.jaxviz"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "`a.jaxviz` and `b.jaxviz` part before they run: the argument `a` is another" in said
+    assert main(["divergence", "a.jaxviz", "b.jaxviz"]) == 0
+    assert " ".join(capsys.readouterr().out.split()) == said
     assert main(["divergence", "b.jaxviz", "--against", "float64"]) == 2
     for given, said in (
         (["b.jaxviz", "--against", "c.jaxviz"], "there is no file c.jaxviz; its folder has a.jaxviz, b.jaxviz; "),
         (["c.jaxviz", "--against", "b.jaxviz"], "there is no file c.jaxviz; its folder has a.jaxviz, b.jaxviz; "),
         (["b.jaxviz", "--against", "d/c.jaxviz"], "there is no file d/c.jaxviz, and no folder d; "),
         (["b.jaxviz", "--against", "float46"], "or a file that --save wrote; got float46"),
-        (["b.jaxviz", "a.jaxviz"], "a.jaxviz; the file to compare with is given by --against"),
+        (["b.jaxviz", "c.jaxviz"], "there is no file c.jaxviz; its folder has a.jaxviz, b.jaxviz; "),
+        (["a.jaxviz", "b.jaxviz", "--against", "a.jaxviz"], "or one thing with --against; got b.jaxviz too"),
+        (
+            ["model.py:loss", "b.jaxviz", "--args", "jnp.ones(3), 1.0"],
+            "give two files that --save wrote, or one thing with --against",
+        ),
     ):
         capsys.readouterr()
         assert main(["divergence", *given]) == 2

@@ -117,8 +117,7 @@ def at(text: str, *, iteration: int | None = None, phase: Phase = "forward") -> 
           without its module (`jax.nn`), and keyword arguments may be left out;
         - a call of a function of one's own, such as `encode(x)`, `encode(x)[0]` of a tuple or `encode(x).loss` of an
           object, as far as it is known which value the call returns;
-        - a variable that is assigned, the name in `jax.ad_checkpoint.checkpoint_name`, or in `capture`, `replace` and
-          `record` that in `jaxviz.probe`;
+        - a variable that is assigned, or the name in `jax.ad_checkpoint.checkpoint_name` or in `jaxviz.probe`;
         - after a module, `out`: what it returns;
         - a line, such as `model.py:41`, or `line:41` of the function's own file: what it computes that others read;
         - then `#2`, the second of several, or `#*`, all of them; `#2/12` only as long as there are twelve, where each
@@ -138,6 +137,11 @@ def at(text: str, *, iteration: int | None = None, phase: Phase = "forward") -> 
 def address(given: Any) -> Address:
     """An address of what a caller gave: itself, or its text."""
     return given if isinstance(given, Address) else at(given)
+
+
+def named_in(given: Address) -> str:
+    """The expression or the name in an address, without what stands before it and which of several it means."""
+    return _wanted(given.text).value
 
 
 # --- what an address means --------------------------------------------------------------------------------------------
@@ -189,15 +193,6 @@ def check_iterations(meant: Meant, iterations: Collection[Any]) -> None:
             if i is not None and not 0 <= i < most:
                 of = "" if most == math.inf else f" to {most - 1}"
                 raise AddressError(f"{v.name} at {v.line} has iterations from 0{of}, and no iteration {i}.")
-
-
-def meanings(program: Program, given: Address) -> tuple[AddressedValue, ...]:
-    """The same, or if it may mean several values, all of these; nothing if it means none."""
-    try:
-        return resolve(program, given).values
-    except AddressError:
-        is_of_one = _wanted(given.text).ordinal is not None
-        return () if is_of_one else tuple(matching(program, given.text))
 
 
 def _found_again(program: Program, given: Address, written: Evidence) -> Meant:

@@ -30,6 +30,11 @@ class EvaluatedCall:
     kwargs: dict[str, Any]
 
 
+def call_of_nothing(text: str) -> EvaluatedCall:
+    """Stands for a call where this process loads no function: a file was given, or another process loads it."""
+    return EvaluatedCall(text, lambda: None, (), {})
+
+
 @dataclass(frozen=True)
 class CellPosition:
     """The position of a magic's text, so that frames that run it are frames of the user's cell.

@@ -18,7 +18,7 @@ from IPython.display import display
 from jaxviz.derivation import Derivation
 from jaxviz.features.comparison.report import Comparison
 from jaxviz.ir.origin import is_cell
-from jaxviz.notebook.calls import CallError, CellPosition, evaluate_call, parse_calls, pieces, unquoted
+from jaxviz.notebook.calls import CallError, CellPosition, call_of_nothing, evaluate_call, parse_calls, pieces, unquoted
 from jaxviz.notebook.options import COMMANDS, DEFAULTS, Command
 from jaxviz.notebook.reports import Request
 from jaxviz.report.messages import short_message
@@ -58,11 +58,14 @@ class JaxvizMagics(Magics):
         what = f"reading {text.strip().splitlines()[-1] if text.strip() else 'the call'}"
         try:
             command.check(options)
-            if command.reads and command.reads in text and "(" not in text:
-                files = f"'a{command.reads}', 'b{command.reads}'"
-                raise CallError(f"a magic takes calls; two files are compared by jaxviz.{command.name}({files})")
-            before, parsed = parse_calls(text, command.calls_with(options), place)
             namespace = self._namespace()
+            if files := _files(text, command.reads):
+                what = f"{command.doing} {text.strip()}"
+                options.target, options.other, *more = *files, None
+                if any(more):
+                    raise CallError(f"it compares two files; got {text.strip()}")
+                return self._show(command, [Request(call_of_nothing(text.strip()), options, namespace)])
+            before, parsed = parse_calls(text, command.calls_with(options), place)
             if before.body:
                 exec(compile(before, place.file, "exec"), namespace)
             calls = [evaluate_call(c, namespace, place) for c in parsed]
@@ -171,6 +174,15 @@ def _options(line: str, known: Mapping[str, bool]) -> tuple[list[str], str]:
 
 
 _LONG = re.compile(r"--[a-z]")
+
+
+def _files(text: str, ending: str) -> list[str]:
+    """The names of files, quoted or not, if a text is nothing else: `a.jaxviz b.jaxviz`."""
+    names, rest = [], text.strip() if ending else ""
+    while rest:
+        word, rest = _word(rest)
+        names.append(unquoted(word.removesuffix(",")))
+    return names if all(name.endswith(ending) for name in names) else []
 
 
 def _word(text: str) -> tuple[str, str]:

@@ -326,7 +326,7 @@ _COMMANDS = (
 
         `%divergence --against float64 loss(params, x)` compares with the same in another precision or, with op-by-op,
         outside of `jit`; `--save a.jaxviz` writes a record, and `--against a.jaxviz` compares with it, also on another
-        machine or with another version of JAX.
+        machine or with another version of JAX. `%divergence a.jaxviz b.jaxviz` compares two records.
         """,
         exclusive=("save against",),
         calls=2,

@@ -203,6 +203,10 @@ class Request:
     def divergence(self, other: Request | None = None) -> Divergence | RunRecord:
         """Where two runs part: those of two calls, or of one and what it is compared with; or a record, written."""
         call, against, save = self.call, self.options.against, self.options.save
+        if file := getattr(self.options, "other", None):
+            if against or save or not (self._recorded_in and file.endswith(RECORDS)):
+                raise CallError(f"give two files that --save wrote, or one thing with --against; got {file} too")
+            return self._read(divergence, self._recorded_in, file)
         if other is not None:
             return compare_records(self.recorded(), other.recorded(), (call.text, other.call.text))
         if save:

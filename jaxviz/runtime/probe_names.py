@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,7 +16,24 @@ def asked() -> tuple[str, ...]:
     return names
 
 
-def asking_for(addresses: Iterable[str]) -> Any:
-    """A context in which the probes are named that these addresses may mean: `h`, or `layer › h #2`."""
-    names = [re.sub(r"^.*›|#.*$", "", text).strip() for text in addresses]
+def asking_for(names: Iterable[str]) -> Any:
+    """A context in which the probes with these names are named in programs."""
     return _asked(tuple(dict.fromkeys(names)))
+
+
+_have_run: set[str] = set()
+
+
+def runs(name: str) -> None:
+    """Notes that a probe has been run or traced."""
+    _have_run.add(name)
+
+
+def have_run(names: Iterable[str]) -> bool:
+    """Whether one of these may be the name of a probe that has been run or traced, or of a part of what one was
+    given, as `grads.w`."""
+    return any(
+        ".".join(parts[:n]) in _have_run
+        for parts in (name.split(".") for name in names)
+        for n in range(1, len(parts) + 1)
+    )

@@ -91,11 +91,22 @@ def test_memory_is_kept_and_compared(run, shell, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("%divergence a.jaxviz --against b.jaxviz", "compared by jaxviz.divergence('a.jaxviz', 'b.jaxviz')"),
         ("%divergence --against gone.jaxviz f(x)", "there is no file gone.jaxviz"),
+        ("%divergence a.jaxviz gone.jaxviz", "there is no file gone.jaxviz"),
+        ("%divergence a.jaxviz", "give what to compare with: --against op-by-op"),
+        ("%divergence a.jaxviz b.jaxviz c.jaxviz", "it compares two files; got a.jaxviz b.jaxviz c.jaxviz"),
+        ("%divergence a.jaxviz b.jaxviz --against c.jaxviz", "got b.jaxviz too"),
+        ("%divergence a.jaxviz, f(x)", "expected 2 calls"),
     ],
 )
-def test_of_files_of_records_it_is_said_what_to_write(run, line, said):
+def test_two_files_of_records_are_compared(run, tmp_path, monkeypatch, line, said):
+    monkeypatch.chdir(tmp_path)
+    run("%divergence f(x) --save a.jaxviz")
+    run("%divergence f(2 * x) --save 'b c.jaxviz'")
+    for two in ("a.jaxviz 'b c.jaxviz'", "'a.jaxviz', 'b c.jaxviz'", "'b c.jaxviz' --against a.jaxviz"):
+        found, error = run(f"%divergence {two}")
+        assert not error
+        assert "`a.jaxviz` and `b c.jaxviz` part before they run" in str(found)
     assert said in run(line)[1]
 
 

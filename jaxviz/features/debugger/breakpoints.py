@@ -10,8 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxviz.analysis.addresses import Address, address, resolve
+from jaxviz.analysis.addresses import Address, address
 from jaxviz.analysis.phases import ValuePhases
+from jaxviz.analysis.probed import resolve_in
+from jaxviz.derivation import Derivation
 from jaxviz.features.debugger.positions import Position, SteppingError, described, enterable
 from jaxviz.features.debugger.programs import CotangentPlaces, EquationSite, StageText
 from jaxviz.features.debugger.stepping import Machine
@@ -102,12 +104,18 @@ class Addressed:
     iteration: int | None
 
     @staticmethod
-    def of(given: Address, texts: Mapping[str, StageText], phases: ValuePhases, places: CotangentPlaces) -> Addressed:
+    def of(
+        given: Address,
+        derivation: Derivation,
+        texts: Mapping[str, StageText],
+        phases: ValuePhases,
+        places: CotangentPlaces,
+    ) -> Addressed:
         """
         Raises:
           AddressError: the address means nothing, or several values.
         """
-        meant = resolve(phases.function, given)
+        meant = resolve_in(derivation, given)
         chosen = {v.place for v in meant.values}
 
         def computing(*wanted: str) -> list[tuple[str, EquationSite, Var]]:
@@ -148,10 +156,17 @@ class Armed:
     addressed: Addressed | None = None
 
     @staticmethod
-    def of(b: Breakpoint, texts: Mapping[str, StageText], phases: ValuePhases, places: CotangentPlaces) -> Armed:
+    def of(
+        b: Breakpoint,
+        derivation: Derivation,
+        texts: Mapping[str, StageText],
+        phases: ValuePhases,
+        places: CotangentPlaces,
+    ) -> Armed:
         """Finds where a breakpoint may stop, in the stages of a function.
 
         Args:
+          derivation: of the function.
           phases: which values of the function their equations compute.
           places: where cotangents are computed.
 
@@ -177,7 +192,7 @@ class Armed:
                 where = f"On line {b.line}" if b.line is not None else f"In {' and '.join(texts)}"
                 inside = _only_inside((e for _, e in reached), b.primitive)
                 raise SteppingError(f"{where} there is no `{b.primitive}`, only {', '.join(has)}.{inside}")
-        addressed = None if b.at is None else Addressed.of(address(b.at), texts, phases, places)
+        addressed = None if b.at is None else Addressed.of(address(b.at), derivation, texts, phases, places)
         if addressed is not None:
             sites = [(s, e) for s, e in sites if e in addressed.equations]
             if not sites:

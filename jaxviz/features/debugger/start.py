@@ -262,7 +262,7 @@ def _go_to_parting(stepper: Stepper, parting: Parting) -> Stepper:
     if not parting.address:
         raise SteppingError(f"No equation computes {parting.what}.")
     given = at(parting.address, phase="cotangent" if parting.phase == "cotangent" else "forward")
-    addressed = Addressed.of(given, stepper._texts, stepper._phases, stepper._places)
+    addressed = Addressed.of(given, stepper.derivation, stepper._texts, stepper._phases, stepper._places)
     if not addressed.sites:
         raise SteppingError(f"The run stops at no equation that computes {parting.what}.")
     stage, site = addressed.sites[0]

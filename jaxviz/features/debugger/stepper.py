@@ -289,7 +289,7 @@ class Stepper:
 
     def _arm(self, b: Breakpoint) -> Armed:
         if b not in self._armed:
-            self._armed[b] = Armed.of(b, self._texts, self._phases, self._places)
+            self._armed[b] = Armed.of(b, self.derivation, self._texts, self._phases, self._places)
         return self._armed[b]
 
     def _stopped(self, hit: Hit | None = None, said: str = "") -> Stepper:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from jaxviz.analysis.addresses import Address, address, meanings, resolve
+from jaxviz.analysis.addresses import Address, address
 from jaxviz.analysis.phases import ValuePhases, phases_of, stages_of
+from jaxviz.analysis.probed import meanings_in, resolve_in
 from jaxviz.analysis.walk import with_holders
 from jaxviz.analysis.written import address_of
 from jaxviz.derivation import Derivation
@@ -40,7 +41,7 @@ class ExplorerAddresses:
     def found(self, text: str) -> FoundAddresses:
         """What a text means as an address, which may be several values."""
         function = self.derivation.primal
-        values = meanings(function, address(text))[:_MOST]
+        values = meanings_in(self.derivation, address(text))[:_MOST]
         rows = [
             FoundValue(
                 str(address_of(function, v)), " · ".join(filter(None, [v.line, v.aval.str_short(short_dtypes=True)])),
@@ -57,7 +58,7 @@ class ExplorerAddresses:
           AddressError: it means nothing, or several values; or no stage computes that.
         """
         a: Address = address(given)
-        places = [v.place for v in resolve(self.derivation.primal, a).values]
+        places = [v.place for v in resolve_in(self.derivation, a).values]
         names = [name for place in places for name in self._computing.get((place, a.phase), ())]
         if not names:
             raise ValueError(f"no stage has an equation that computes {a}")

@@ -169,11 +169,12 @@ def probe(x: T, name: str, *, index: Any = None) -> T:
     Returns:
       x.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a probe must be a str; got {type(name).__name__}. Write probe(x, 'name').")
+    probe_names.runs(name)
     specs, names = active_specs(), probe_names.asked()
     if not specs and not names:
         return x
-    if not isinstance(name, str):
-        raise TypeError(f"the name of a probe must be a str; got {type(name).__name__}. Write probe(x, 'name').")
     indices = () if index is None else (jnp.atleast_1d(jnp.asarray(index, jnp.int32)),)
     paths, tree = jax.tree_util.tree_flatten_with_path(x)
     leaves = []

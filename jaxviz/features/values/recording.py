@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxviz.analysis.addressed import AddressedValue, addressed_values, gradient_left_out, takes_gradient
 from jaxviz.analysis.addresses import Address, AddressError, address, resolve
+from jaxviz.analysis.probed import also_in_probes
 from jaxviz.analysis.step_run import StepRun
 from jaxviz.analysis.training_step import TrainingStep, is_loss, trace_training_step
 from jaxviz.analysis.written import address_of
@@ -46,7 +47,6 @@ from jaxviz.features.values.tapped import (
     Found,
     TappedRun,
     Taps,
-    also_in_probes,
     is_differentiable,
     number_of,
     returns_number,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import compress
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxviz.analysis.addressed import AddressedValue
 from jaxviz.analysis.addresses import Address, AddressError, Meant, resolve
+from jaxviz.analysis.probed import also_in_probes
 from jaxviz.analysis.walk import own_location_of
 from jaxviz.arguments import flat_arguments
 from jaxviz.features.values.literals import NO_LITERALS, RoundedLiterals
@@ -27,10 +28,8 @@ from jaxviz.ir.syntax import Atom, Equation, Program, Var
 from jaxviz.ir.trace import trace_call, with_fixed
 from jaxviz.report.tables import short_location
 from jaxviz.runtime.evaluate import evaluate
-from jaxviz.runtime.probe_names import asking_for
 from jaxviz.transforms.driver import Builder, with_constants_as_inputs
 
-T = TypeVar("T")
 NO_STEP = np.zeros(1, np.int32)
 """The vector of iterations around a whole function."""
 
@@ -63,23 +62,6 @@ class Found:
         it = iter(outs)
         leaves = [next(it) if x is None else x for x in self.fixed] if self.fixed else outs
         return jax.tree.unflatten(self.out_tree, leaves)
-
-
-def also_in_probes(addresses: Sequence[Address], find: Callable[[], T]) -> T:
-    """What a function finds that traces a program; if an address does not mean one value, it may be that of a probe,
-    and the function is traced once more with that named.
-
-    Raises:
-      AddressError: an address means nothing, or several values.
-    """
-    try:
-        return find()
-    except AddressError as error:
-        with asking_for(a.text for a in addresses):
-            try:
-                return find()
-            except AddressError:
-                raise error from None
 
 
 class Finder:
