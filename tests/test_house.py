@@ -154,7 +154,7 @@ def test_each_primitive_that_is_opened_is_in_the_table_of_programs():
 
 BUDGETS = {
     ".": 1_282,
-    "analysis": 6_680,
+    "analysis": 6_695,
     "environments": 1_600,
     "features": 440,
     "features/comparison": 760,
@@ -169,7 +169,7 @@ BUDGETS = {
     "features/probes": 1_240,
     "features/remat": 9_375,
     "features/residuals": 2_000,
-    "features/values": 3_750,
+    "features/values": 3_810,
     "functions": 2_265,
     "higher_order": 4_130,
     "ir": 3_935,

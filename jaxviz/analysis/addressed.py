@@ -127,7 +127,8 @@ def gradient_left_out(function: str) -> str:
 def is_array(v: Any) -> bool:
     """Whether a variable is read by somebody and holds an array, not a random key or a reference."""
     dtype = getattr(v.aval, "dtype", None)
-    return not isinstance(v, DropVar) and isinstance(dtype, np.dtype) and not compat.is_float0(v.aval)
+    is_value = isinstance(dtype, np.dtype) and not compat.is_float0(v.aval) and not compat.is_mutable(v.aval)
+    return is_value and not isinstance(v, DropVar)
 
 
 def _label(e: Equation) -> str:

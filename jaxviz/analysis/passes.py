@@ -74,15 +74,17 @@ class Passes:
     """The two passes of a gradient.
 
     Args:
-      forward: inputs → results, residuals.
-      backward: residuals, cotangents of the results → cotangents of the inputs.
+      forward: inputs → results, maybe more, residuals.
+      backward: residuals, cotangents of the results → cotangents of the inputs, and maybe more.
       in_place: for each differentiated input, whether its cotangent is added to a reference → the backward pass that
         takes these references after its other inputs, and returns the other cotangents.
+      n_more: how much more the forward pass returns.
     """
 
     forward: Program
     backward: Program
     in_place: Callable[[Mask], Program]
+    n_more: int = 0
 
     @staticmethod
     def of(derivation: Derivation) -> Passes:
@@ -177,13 +179,14 @@ class Opening:
     def _forward(self, e: Equation) -> tuple[Equation, tuple[Atom, ...]]:
         mark, n_results = e.params["mark"], self.n_results[e.params["mark"]]
         passed = self.passes[mark].forward
-        residuals = tuple([Var(a.aval) for a in passed.outvars[n_results:]])
-        call = Equation(_call(passed), e.invars, (*e.outvars[:n_results], *residuals), e.source)
+        _, more, saved = partition(passed.outvars, n_results, self.passes[mark].n_more)
+        residuals = _new(saved)
+        call = Equation(_call(passed), e.invars, (*e.outvars[:n_results], *_new(more), *residuals), e.source)
         self.calls[call.operation] = mark, True
         if mark == self.mark:
             self.forward[call] = n_results
         operands = dict(zip(passed.invars, e.invars, strict=True))
-        pairs = tuple(zip(passed.outvars[n_results:], residuals, strict=True))
+        pairs = tuple(zip(saved, residuals, strict=True))
         self.operands.update((v, operands[a]) for a, v in pairs if a in operands)
         return call, tuple(
             [operands[a] if compat.is_mutable(a.aval) else v for a, v in pairs]
@@ -195,7 +198,8 @@ class Opening:
         n = len(backward.invars) - len(_split(e)[1])
         for axis, dims in e.params["maps"]:
             backward = vmap_program(backward, [None] * n + [*dims], axis, to=[0] * len(backward.outvars)).program
-        call = Equation(_call(backward), operands, e.outvars, e.source)
+        outvars = (*e.outvars, *_new(backward.outvars[len(e.outvars) :]))
+        call = Equation(_call(backward), operands, outvars, e.source)
         self.calls[call.operation] = e.params["mark"], False
         if e.params["mark"] == self.mark:
             self.backward.add(call)
@@ -254,6 +258,10 @@ class Opening:
         there |= {a: Slice(v, a.aval) for a, v in new.items()}
         read = {stacked: tuple([there[a] for a in self.residuals[key]]) for key, stacked in stacks.items()}
         return replace(e, operation=operation, outvars=(*compress(e.outvars, keep), *new.values())), read
+
+
+def _new(like: Sequence[Atom]) -> tuple[Var, ...]:
+    return tuple([Var(a.aval) for a in like])
 
 
 def _whole(a: _Value) -> Atom:
@@ -355,8 +363,11 @@ def _split(backward: Equation) -> tuple[tuple[Atom, ...], tuple[Atom, ...]]:
 
 
 def _wanted_of(backward: Program, needed: Sequence[bool]) -> Program:
-    """A backward pass with only these of its cotangents, of the same inputs."""
-    return backward if all(needed) else dce_program(backward, needed, [True] * len(backward.invars))[0]
+    """A backward pass with only these of its cotangents, and all other results, of the same inputs."""
+    if all(needed):
+        return backward
+    others = [True] * (len(backward.outvars) - len(needed))
+    return dce_program(backward, [*needed, *others], [True] * len(backward.invars))[0]
 
 
 def _call(program: Program) -> Operation:

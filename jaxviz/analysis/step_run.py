@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import jax
 
-from jaxviz.analysis.passes import OpenedStep
+from jaxviz.analysis.passes import OpenedStep, Passes
 from jaxviz.analysis.training_step import TrainingStep
 from jaxviz.analysis.walk import with_holders
 from jaxviz.higher_order import is_call
@@ -26,9 +26,11 @@ class StepRun:
 
     Args:
       step: the step; its `gradient` is the one that it saves most for.
+      passes: replacements for the passes of some of its gradients.
     """
 
     step: TrainingStep
+    passes: Mapping[int, Passes] = field(default_factory=dict)
 
     @cached_property
     def inputs(self) -> tuple[Any, ...]:
@@ -36,7 +38,7 @@ class StepRun:
 
     @cached_property
     def _calls(self) -> OpenedStep:
-        return self.step.opened()
+        return self.step.opened(self.passes)
 
     @cached_property
     def program(self) -> Program:

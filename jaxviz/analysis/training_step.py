@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -109,21 +110,19 @@ class TrainingStep:
         leaves, _, _, is_input = flat_arguments(args, kwargs, self.called.chosen)
         return tuple(select(is_input, leaves))
 
-    def cotangents_of(self, mark: int, backward: Equation) -> tuple[Atom, ...]:
-        """The cotangents that a call of a backward pass in the opened step is given; see `Passes`."""
-        d = self.gradients[mark]
-        n, start = sum(d.linearized.nonzeros_out), len(d.backward.invars)
-        return backward.invars[start - n : start]
+    def is_mapped(self, mark: int) -> bool:
+        """Whether a backward pass of a gradient runs for several cotangents at once, as in `jax.jacrev`."""
+        passes = (e.params for e, _ in with_holders(self.traced) if e.primitive is pass_p)
+        return any(p["mark"] == mark and p.get("maps") for p in passes)
 
-    def opened(self, passes: Passes | None = None) -> OpenedStep:
+    def opened(self, passes: Passes | Mapping[int, Passes] = MappingProxyType({})) -> OpenedStep:
         """The step with calls of its gradients' passes.
 
         Args:
-          passes: replacements for the passes of `gradient`; by default its own forward and backward pass.
+          passes: replacements for the passes of `gradient`, or of several gradients; the others have their own.
         """
-        all_passes = list(map(Passes.of, self.gradients))
-        if passes is not None:
-            all_passes[self.mark] = passes
+        given = {self.mark: passes} if isinstance(passes, Passes) else passes
+        all_passes = [given.get(mark) or Passes.of(d) for mark, d in enumerate(self.gradients)]
         opening = Opening(all_passes, [len(d.primal.outvars) for d in self.gradients], self.mark)
         return OpenedStep(opening.program(self.traced), opening.forward, frozenset(opening.backward), opening.calls)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import compress
 from typing import Any
 
@@ -20,6 +20,7 @@ from jaxviz.analysis.step_run import StepRun
 from jaxviz.analysis.training_step import TrainingStep, is_loss, trace_training_step
 from jaxviz.analysis.written import address_of
 from jaxviz.arguments import Argnums, flat_arguments, positions
+from jaxviz.derivation import Derivation
 from jaxviz.features.values.dataflow import Dataflow, orders_of
 from jaxviz.features.values.inputs import RecordedArguments, data_of, type_of, with_constants
 from jaxviz.features.values.literals import NO_LITERALS, RoundedLiterals
@@ -45,12 +46,15 @@ from jaxviz.features.values.summaries import (
 )
 from jaxviz.features.values.tapped import (
     Found,
+    TappedPasses,
     TappedRun,
     Taps,
+    inside_all,
     is_differentiable,
     number_of,
     returns_number,
     run_with_taps,
+    tapped_passes,
 )
 from jaxviz.higher_order import is_loop
 from jaxviz.higher_order.observing import Path as Around
@@ -61,7 +65,7 @@ from jaxviz.ir.syntax import Atom, Equation, Program
 from jaxviz.ir.trace import trace_call, with_fixed
 from jaxviz.ir.usage import check_values
 from jaxviz.report.tables import listed, short_location
-from jaxviz.transforms.driver import partition, select
+from jaxviz.transforms.driver import select, with_results
 
 # --- recording --------------------------------------------------------------------------------------------------------
 
@@ -78,6 +82,7 @@ class RecordedPart:
       is_rest: whether it is what a step computes besides its gradients.
       literals: those that are inputs.
       returns: whether its results and its gradient are recorded, which whoever calls it gets.
+      path: the equations around it in a step.
     """
 
     program: Program
@@ -87,6 +92,7 @@ class RecordedPart:
     is_rest: bool = False
     literals: RoundedLiterals = NO_LITERALS
     returns: bool = True
+    path: Around = ()
 
     _groups: list[list[list[int]]] = field(default_factory=list, init=False)
 
@@ -95,7 +101,8 @@ class RecordedPart:
         order_of, flow = zip(self.values, self._orders, strict=True), self._flow
         passed = flow.reached(self.differentiated) if self.differentiated else None
         linked = None if passed is None else {v.place for v, order in order_of if order in passed}
-        return Taps([v.place for v in self.values], columns, only_inside=True, linked=linked, literals=self.literals)
+        places = [v.place for v in self.values]
+        return Taps(places, columns, only_inside=not self.path, linked=linked, literals=self.literals)
 
     def packed(self, ran: TappedRun) -> list[list[Any]]:
         """The summaries of its values, of their cotangents, of its results and of its gradient, those of small arrays
@@ -104,8 +111,8 @@ class RecordedPart:
         self._groups = []
         for left in (ran.values, ran.cotangents):
             found = {i: left[v.place] for i, v in enumerate(self.values) if v.place in left}
-            inside = [i for i in found if self.values[i].path]
-            groups, outermost = packed_together({i: x for i, x in found.items() if not self.values[i].path})
+            inside = [i for i in found if self.path or self.values[i].path]
+            groups, outermost = packed_together({i: x for i, x in found.items() if i not in inside})
             self._groups.append([*groups, *([i] for i in inside)])
             packed.append([*outermost, *map(found.get, inside)])
         gradient = dict(zip(self.differentiated, ran.gradient.values(), strict=True)) if ran.gradient else {}
@@ -119,14 +126,9 @@ class RecordedPart:
         """The summaries of its values, by number, those of their cotangents, of its results and of its gradient."""
         return [unpacked(groups, arrays) for groups, arrays in zip(self._groups, packed, strict=True)]
 
-    def run(
-        self, inputs: Sequence[Any], literals: Sequence[Any], cotangents: Sequence[Any] | None = None
-    ) -> list[list[Any]]:
-        return self.packed(run_with_taps(self.program, inputs, self.taps, self.number, cotangents, literals))
-
-    def around(self) -> tuple[tuple[Order, Order], tuple[Equation, ...]]:
-        """Where its forward and its backward pass are in a step; the loops around them."""
-        return ((), ()), ()
+    def around(self) -> list[tuple[list[Order], Around]]:
+        """Where its forward and its backward pass are in a step, for each value; the loops around each."""
+        return [([()] * len(self.values), ())] * 2
 
     @cached_property
     def _orders(self) -> list[Order]:
@@ -157,10 +159,10 @@ class RecordedPart:
             summaries, *moved_to = (finished(of[i][j], size) for of in of_runs)
             return summaries, noise_of(summaries, moved_to, runs)
 
-        around, outer = self.around()
+        around = self.around()
         for i, (phase, read) in enumerate((("forward", flow.of_values), ("cotangent", flow.of_cotangents))):
-            before = around[i]
-            for j, (v, order) in enumerate(zip(self.values, orders, strict=True)):
+            of_each, outer = around[i]
+            for j, (v, order, before) in enumerate(zip(self.values, orders, of_each, strict=True)):
                 if j not in of_runs[0][i]:
                     continue
                 yield RecordedValue(
@@ -197,59 +199,57 @@ class RecordedPart:
 
 @dataclass(eq=False)
 class GradientPart(RecordedPart):
-    """A function that a step differentiates; it runs again beside its passes, and its summaries leave in one array.
+    """A function that a step differentiates, whose passes also return what is recorded.
 
     Args:
-      step: the program of the step.
-      path: the equations around the passes.
-      forward, backward: their calls; None if there is none in the same program.
-      cotangents: what the backward pass is given.
+      derivation: of the function.
+      has_cotangents: whether they are recorded.
+      step: the program of the step with these passes.
+      passes: their calls in it, the forward and with cotangents the backward pass, with the equations around each.
     """
 
-    step: Program = field(kw_only=True)
-    path: Around = field(kw_only=True)
-    forward: Equation = field(kw_only=True)
-    backward: Equation | None = None
-    cotangents: Sequence[Atom] = ()
-    _shapes: list[list[Any]] = field(default_factory=list, init=False)
-    _aval: Any = field(default=None, init=False)
+    derivation: Derivation = field(kw_only=True)
+    has_cotangents: bool = field(kw_only=True)
+    step: Program = field(init=False)
+    passes: list[tuple[Equation, Around]] = field(init=False)
+
+    @cached_property
+    def tapped(self) -> TappedPasses:
+        taps = self.taps if self.has_cotangents else replace(self.taps, linked=())
+        with inside_all(self.path):
+            return tapped_passes(self.derivation, self.program, taps)
+
+    def found_in(self, run: StepRun, mark: int) -> None:
+        """Notes where the passes of the gradient are in a step."""
+        self.step, forward, backward = run.program, run.calls(mark, True), run.calls(mark, False)
+        self.passes = [*forward, *(backward if self.has_cotangents else [])]
 
     @property
-    def place(self) -> Place:
-        """Where it runs: after the passes."""
-        return self.path, (self.backward or self.forward).outvars[0]
+    def leaving(self) -> list[dict[Place, Place]]:
+        """Where the step has what its passes return of values, and of cotangents."""
+        start, linked = len(self.program.outvars), self.tapped.linked
+        of_each: list[dict[Place, Place]] = [{}, {}]
+        for of, places, (e, path) in zip(of_each, (self.tapped.places, linked), self.passes, strict=False):
+            more = e.outvars[len(e.outvars) - len(linked) if of is of_each[1] else start :]
+            of.update((place, (path, v)) for place, v in zip(places, more, strict=False))
+        return of_each
 
-    @property
-    def leaving(self) -> tuple[Callable[..., Any], Sequence[Atom]]:
-        """What leaves there, and what that is computed from."""
-        n = len(self.forward.invars)
+    def ran(self, value_at: Callable[[Place], Any]) -> TappedRun:
+        """What has left, given what is at these places of the step."""
+        values, cotangents = ({p: value_at(there) for p, there in of.items()} for of in self.leaving)
+        linked = self.taps.linked
+        for p, x in values.items() if len(self.passes) > 1 else ():
+            if p not in cotangents and is_differentiable(p[1].aval) and (linked is None or p in linked):
+                cotangents[p] = jnp.zeros_like(x)  # no result depends on it
+        return TappedRun([], values, cotangents)
 
-        def summaries(*atoms: Any) -> Any:
-            inputs, cotangents, literals = partition(atoms, n, len(self.cotangents))
-            ran = self.run(inputs, literals, cotangents)
-            self._shapes = [[x.shape for x in of] for of in ran]
-            joined = jnp.concatenate([jnp.zeros(0), *(x.reshape(-1) for of in ran for x in of)])
-            self._aval = compat.aval_of(joined)
-            return joined
-
-        return summaries, (*self.forward.invars, *self.cotangents)
-
-    def split(self, joined: np.ndarray[Any, Any]) -> list[list[Any]]:
-        """The summaries, from what has left."""
-        start, outer = 0, joined.shape[:-1]
-        parts: list[list[Any]] = []
-        for shapes in self._shapes:
-            parts.append([])
-            for shape in shapes:
-                end = start + math.prod(shape)
-                parts[-1].append(joined[..., start:end].reshape(*outer, *shape))
-                start = end
-        return parts
-
-    def around(self) -> tuple[tuple[Order, Order], tuple[Equation, ...]]:
-        of_passes = [(self.path, e, self._aval) for e in (self.forward, self.backward or self.forward)]
-        before, back = orders_of(self.step, of_passes)
-        return (before, back), tuple(e for e in self.path if is_loop(e))
+    def around(self) -> list[tuple[list[Order], Around]]:
+        of_passes = []
+        for of, (e, path) in zip(self.leaving, (*self.passes, self.passes[0]), strict=False):
+            variables = [of.get(v.place, self.leaving[0][v.place])[1] for v in self.values]
+            orders = orders_of(self.step, [(path, e, v.aval) for v in variables])
+            of_passes.append((orders, tuple(e for e in path if is_loop(e))))
+        return of_passes
 
 
 @dataclass(eq=False)
@@ -262,10 +262,11 @@ class PreparedRecord:
     Args:
       program: the function.
       parts: what is recorded of it.
-      run: from constants and flat inputs, and from the values of literals, to what `RecordedPart.run` has of each part.
+      run: from constants and flat inputs, and from the values of literals, to the flat results, and what
+        `RecordedPart.packed` has of each part.
       inputs: the flat inputs of a call.
       note: what is not recorded.
-      parts_of: from what `run` returns to what each part has.
+      out_tree: of the results.
       compiled: whether it runs as one program, or operation by operation.
       constants: what it closes over that rounding may change.
       literals: the numbers written in it that are rounded.
@@ -273,10 +274,10 @@ class PreparedRecord:
 
     program: Program
     parts: Sequence[RecordedPart]
-    run: Callable[..., list[Any]]
+    run: Callable[..., tuple[Sequence[Any], list[Any]]]
     inputs: Callable[[tuple[Any, ...], dict[str, Any]], Sequence[Any]]
     note: str
-    parts_of: Callable[[list[Any]], list[Any]] = list
+    out_tree: Any
     compiled: bool = True
     constants: Sequence[Any] = ()
     literals: RoundedLiterals = NO_LITERALS
@@ -304,26 +305,40 @@ class PreparedRecord:
 
     @cached_property
     def call(self) -> Callable[..., Any]:
-        """As `run`, with the summaries of the flat inputs."""
-        call = lambda inputs, literals: (
-            self._arguments.packed(inputs[len(self.constants) :]),
-            self.run(inputs, literals),
-        )
+        """As `run`, with the summaries of the flat inputs in place of the results."""
+        call = lambda inputs, literals: self.returning(inputs, literals)[1:]
         return jax.jit(call) if self.compiled else call
 
-    def record(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], number: int = 0, returned: Mapping[int, Any] | None = None
-    ) -> RunRecord:
-        """
+    @cached_property
+    def returning(self) -> Callable[..., Any]:
+        """As `run`, with the summaries of the flat inputs after the results."""
+
+        def call(inputs: Sequence[Any], literals: Sequence[Any]) -> Any:
+            results, ran = self.run(inputs, literals)
+            return results, self._arguments.packed(inputs[len(self.constants) :]), ran
+
+        return jax.jit(call) if self.compiled else call
+
+    def record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RunRecord:
+        return self.recorded(args, kwargs)[0]
+
+    def recorded(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], number: int = 0,
+        returned: Mapping[int, Any] | None = None, once: bool = False,
+    ) -> tuple[RunRecord, Any]:  # fmt: skip
+        """The record of a call, and with `once` what the function returns in the run that it is of.
+
         Args:
           number: of the call.
           returned: what earlier calls have returned, by `id`.
         """
+        call = (lambda *given: self.returning(*given)) if once else lambda *given: ((), *self.call(*given))
         given = self.inputs(args, kwargs)
         is_carried = [x is (returned or {}).get(id(x)) for x in given]
         # A number of Python is rounded too.
         inputs = [*self.constants, *(jnp.asarray(x) if isinstance(x, (float, complex)) else x for x in given)]
-        ran = [jax.device_get(self.call(inputs, self.literals.values))]
+        results, *summaries = call(inputs, self.literals.values)
+        ran = [jax.device_get(summaries)]
         rows = self._rows(ran)
         if self._n & (self._n - 1) == 0 or any(
             np.any((before == 0) & (row.summaries[..., NORM] > 0))
@@ -331,7 +346,7 @@ class PreparedRecord:
         ):
             for move in self._moves:
                 others = moved(inputs, *move), self.literals.others(move.seed, move.times)
-                ran.append(jax.device_get(self.call(*others)))
+                ran.append(jax.device_get(call(*others)[1:]))
             rows = self._rows(ran)
             self._measured = [(row.summaries[..., NORM], row.noise) for row in rows]
         else:
@@ -341,11 +356,22 @@ class PreparedRecord:
         of_phase = lambda *phases: tuple(row for row in rows if row.phase in phases)
         values = of_phase("forward", "cotangent", "step")
         of_call = _environment(), self.note, number, arguments, self._coarsest, of_phase(RESULT), of_phase(GRADIENT)
-        return RunRecord(self.program.name, values, *of_call)
+        record = RunRecord(self.program.name, values, *of_call)
+        return record, jax.tree.unflatten(self.out_tree, results) if once else None
 
     def _rows(self, ran: Sequence[Any]) -> list[RecordedValue]:
-        of_parts = zip(*(self.parts_of(of_run) for _, of_run in ran), strict=True)
+        of_parts = zip(*(of_run for _, of_run in ran), strict=True)
         return [row for p, of_part in zip(self.parts, of_parts, strict=True) for row in p.rows(of_part, self._moves)]
+
+
+def _laid_out(program: Program, results: Sequence[Any]) -> list[Any]:
+    """Results as a jitted function lays them out that was given `out_shardings`; `program` calls it and no other."""
+    asked = [e.params.get("out_shardings") for e in program.equations]
+    if len(asked) != 1 or not asked[0] or program.equations[0].outvars != program.outvars:
+        return list(results)
+    is_given = lambda s: isinstance(s, jax.sharding.Sharding)
+    pairs = zip(results, asked[0], strict=True)
+    return [jax.lax.with_sharding_constraint(x, s) if is_given(s) else x for x, s in pairs]
 
 
 def _scaled(row: RecordedValue, before: np.ndarray[Any, Any], noise: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -398,13 +424,12 @@ def _prepared(
     inputs = lambda args, kwargs: select(is_input, jax.tree.leaves((args, kwargs)))
     taking, constants = with_constants(program)
 
-    def call(inputs: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    def call(inputs: Sequence[Any], values: Sequence[Any]) -> tuple[Sequence[Any], list[Any]]:
         wanted = () if at else [len(constants) + i for i in differentiated]
-        return [part.packed(run_with_taps(taking, inputs, part.taps, number, None, values, wanted))]
+        ran = run_with_taps(taking, inputs, part.taps, number, values, wanted)
+        return _laid_out(traced.program, ran.results), [part.packed(ran)]
 
-    return PreparedRecord(
-        traced.program, [part], call, inputs, note, compiled=compiled, constants=constants, literals=literals
-    )
+    return PreparedRecord(traced.program, [part], call, inputs, note, traced.out_tree, compiled, constants, literals)
 
 
 def _differentiated(
@@ -433,81 +458,82 @@ def _of_step(
     """A training step, recorded as the functions that it differentiates, on what it gives them, and the rest."""
     step, program = run.step, run.program
     notes = [_not_recorded(step.not_followed)] if step.not_followed else []
-    gradients: list[GradientPart] = []
+    gradients: dict[int, GradientPart] = {}
     programs = dict(walk_observed(program))
     for mark, d in enumerate(step.gradients):
         calls = run.calls(mark, True)
         if len(calls) != 1 or calls[0][1] not in programs:
             notes.append(f"The {d.gradient} was not recorded, since values do not leave the place where it is taken.")
             continue
-        beside = set(programs[calls[0][1]].equations)
-        backward = [e for e, _ in run.calls(mark, False)] if cotangents else []
-        if cotangents and not (len(backward) == 1 and backward[0] in beside and backward[0].outvars):
+        ((_, path),), around = calls, [path for _, path in run.calls(mark, False)]
+        is_one = len(around) == 1 and not step.is_mapped(mark)
+        has_cotangents = is_one and around[0] in programs and bool(around[0]) == bool(path)
+        if cotangents and not has_cotangents:
             notes.append(f"No cotangents of the {d.gradient} were recorded, since its backward pass does not run once.")
-            backward = []
         primal = d.primal if change is None else change(d.primal)
-        number = partial(_selected, d.linearized.nonzeros_out) if backward else None
-        values, ((forward, path),) = list(addressed_values(primal)), calls
-        inputs = list(compress(range(len(primal.invars)), d.nonzeros))
-        part = GradientPart(primal, values, number, inputs, returns=False, step=program, path=path, forward=forward)
-        if backward:
-            part.backward, part.cotangents = backward[0], step.cotangents_of(mark, backward[0])
-        gradients.append(part)
-    around = [v for v in addressed_values(program) if not any(map(run.is_pass, (*v.path, v.equation)))]
-    rest = RecordedPart(program, around, is_rest=True)
-    _keep(at, [*gradients, rest])
-    literals = RoundedLiterals([program, *(p.program for p in gradients)])
-    rest.literals = literals
-    for part in gradients:
-        part.literals = literals
-    taps = replace(rest.taps, beside={p.place: p.leaving for p in gradients})
+        inputs = list(compress(range(len(primal.invars)), d.nonzeros)) if cotangents and has_cotangents else []
+        gradients[mark] = GradientPart(
+            primal, list(addressed_values(primal)), differentiated=inputs, returns=False, path=path, derivation=d,
+            has_cotangents=cotangents and has_cotangents,
+        )  # fmt: skip
+    left: dict[Address, AddressError | None] = dict.fromkeys(at)
+    for part in gradients.values() if at else ():
+        left = _keep(left, part)
+    gradients = {mark: part for mark, part in gradients.items() if part.values}
+    literals = RoundedLiterals([run.program, *(p.program for p in gradients.values())])
+    tapped = StepRun(step, {mark: part.tapped.passes for mark, part in gradients.items()})
+    program = tapped.program
+    for mark, part in gradients.items():
+        part.found_in(tapped, mark)
+    others = [v for v in addressed_values(program) if not any(map(tapped.is_pass, (*v.path, v.equation)))]
+    rest = RecordedPart(program, others, is_rest=True, literals=literals)
+    for a, error in _keep(left, rest).items() if at else ():
+        raise error or AddressError(f"{a.text!r} is in a gradient of {program.name} that is not recorded.")
+    return _step_with_taps(tapped, rest, list(gradients.values()), " ".join(notes), compiled)
 
-    taking, constants = with_constants(program)
 
-    def call(inputs: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-        ran = run_with_taps(taking, inputs, taps, None, literals=values)
-        return [*(ran.values[p.place] for p in gradients), rest.packed(ran)]
+def _step_with_taps(
+    run: StepRun, rest: RecordedPart, gradients: Sequence[GradientPart], note: str, compiled: bool
+) -> PreparedRecord:
+    program, n = run.program, len(run.program.outvars)
+    leaving = [place for part in gradients for of in part.leaving for place in of.values()]
+    outermost = [place for place in leaving if not place[0]]
+    taps = replace(rest.taps, as_they_are=[place for place in leaving if place[0]])
+    calls = [e for part in gradients for e, path in part.passes if e.outvars and not path]
+    opened = frozenset() if compiled else frozenset(e.outvars[0] for e in calls)
+    taking, constants = with_constants(with_results(program, (*program.outvars, *(v for _, v in outermost))))
 
-    def parts_of(ran: Any) -> list[Any]:
-        *joined, of_rest = ran
-        return [*(p.split(x) for p, x in zip(gradients, joined, strict=True)), of_rest]
+    def call(inputs: Sequence[Any], values: Sequence[Any]) -> tuple[Sequence[Any], list[Any]]:
+        ran = run_with_taps(taking, inputs, taps, None, values, opened=opened)
+        left = {**ran.values, **dict(zip(outermost, ran.results[n:], strict=True))}
+        of_rest = replace(ran, results=ran.results[:n])
+        results = _laid_out(run.step.traced, of_rest.results)
+        return results, [*(p.packed(p.ran(left.__getitem__)) for p in gradients), rest.packed(of_rest)]
 
-    parts = [*gradients, rest]
-    return PreparedRecord(
-        program, parts, call, step.inputs_of, " ".join(notes), parts_of, compiled, constants, literals
-    )
+    parts, step = [*gradients, rest], run.step
+    return PreparedRecord(program, parts, call, step.inputs_of, note, step.out_tree, compiled, constants, rest.literals)
 
 
 def _not_recorded(gradients: Sequence[str]) -> str:
     return f"Not recorded: {listed(gradients)}."
 
 
-def _selected(nonzeros: Sequence[bool], results: Sequence[Any]) -> list[Any]:
-    return list(compress(results, nonzeros))  # more than these results are given
-
-
-def _keep(at: Sequence[Address], parts: Sequence[RecordedPart]) -> None:
-    """Keeps of the parts of a step only what addresses mean, each in the first part in which it means something.
-
-    Raises:
-      AddressError: that of the first part, if one means nothing in all of them.
-    """
-    chosen: dict[RecordedPart, dict[Any, None]] = {part: {} for part in parts}
-    for a in at:
-        errors = []
-        for part in parts:
-            try:
-                meant = resolve(part.program, a).values
-            except AddressError as error:
-                errors.append(error)
-                continue
-            if found := [v for v in meant if v in part.values]:
-                chosen[part].update(dict.fromkeys(found))
-                break
-        else:
-            raise errors[0]
-    for part in parts if at else ():
-        part.values = list(chosen[part])
+def _keep(at: Mapping[Address, AddressError | None], part: RecordedPart) -> dict[Address, AddressError | None]:
+    """Keeps of a part of a step only what addresses mean; returns those that mean nothing in it, each with the first
+    error."""
+    chosen: dict[AddressedValue, None] = {}
+    left: dict[Address, AddressError | None] = {}
+    for a, error in at.items():
+        found: list[AddressedValue] = []
+        try:
+            found = [v for v in resolve(part.program, a).values if v in part.values]
+        except AddressError as new:
+            error = error or new
+        chosen.update(dict.fromkeys(found))
+        if not found:
+            left[a] = error
+    part.values = list(chosen)
+    return left
 
 
 def _named(a: Address) -> tuple[str, tuple[str, ...]]:

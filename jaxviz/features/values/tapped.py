@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Any
 
@@ -14,12 +14,14 @@ import numpy as np
 
 from jaxviz.analysis.addressed import AddressedValue
 from jaxviz.analysis.addresses import Address, AddressError, Meant, resolve
+from jaxviz.analysis.passes import Passes
 from jaxviz.analysis.probed import also_in_probes
 from jaxviz.analysis.walk import own_location_of
 from jaxviz.arguments import flat_arguments
+from jaxviz.derivation import Derivation, derive
 from jaxviz.features.values.literals import NO_LITERALS, RoundedLiterals
 from jaxviz.higher_order import is_loop, is_scan, scan_length
-from jaxviz.higher_order.observing import Observer, PassedIn, Path, Place, observed_program
+from jaxviz.higher_order.observing import Observer, PassedIn, Path, Place, all_zero, observed_program
 from jaxviz.higher_order.shard_map import axes_of_devices, inside
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_traced, trace_rule
@@ -28,7 +30,8 @@ from jaxviz.ir.syntax import Atom, Equation, Program, Var
 from jaxviz.ir.trace import trace_call, with_fixed
 from jaxviz.report.tables import short_location
 from jaxviz.runtime.evaluate import evaluate
-from jaxviz.transforms.driver import Builder, with_constants_as_inputs
+from jaxviz.transforms.driver import Builder, reordered_inputs, with_constants_as_inputs
+from jaxviz.transforms.inline import inlined_where
 
 NO_STEP = np.zeros(1, np.int32)
 """The vector of iterations around a whole function."""
@@ -296,7 +299,7 @@ class Taps:
       only_inside: whether values of the outermost program leave as they are, and only those of others are reduced.
       barrier: whether XLA may not fuse across them.
       linked: the places that have a cotangent; None for all whose type can have one.
-      beside: for other places a function of values there and of `literals`, whose result leaves.
+      as_they_are: other places, whose values are never reduced.
       literals: which of its literals are inputs, the last ones.
     """
 
@@ -305,13 +308,13 @@ class Taps:
     only_inside: bool = False
     barrier: bool = False
     linked: Collection[Place] | None = None
-    beside: Mapping[Place, tuple[Callable[..., Any], Sequence[Atom]]] = field(default_factory=dict)
+    as_they_are: Collection[Place] = ()
     literals: RoundedLiterals = NO_LITERALS
 
     def reduced_at(self, place: Place, e: Equation) -> Callable[[Any], Any] | None:
         """What is done with a value before it leaves."""
         reduce = self.reduce
-        if reduce is None or (self.only_inside and not place[0]):
+        if reduce is None or (self.only_inside and not place[0]) or place in self.as_they_are:
             return None
 
         def reduced(x: Any) -> Any:
@@ -343,7 +346,7 @@ def with_taps(
 ) -> tuple[Program, tuple[Place, ...]]:
     """The program with the vector of iterations as another input, then literals, and what leaves it as other results,
     with the places of these; `own` has an input for each place that has a cotangent."""
-    chosen = frozenset((*taps.places, *taps.beside))
+    chosen = frozenset((*taps.places, *taps.as_they_are))
     traced: dict[Any, Program] = {}
 
     def observe(builder: Builder, place: Place, e: Equation, passed: PassedIn) -> tuple[Atom, Atom]:
@@ -355,10 +358,6 @@ def with_taps(
                 traced[key] = trace_rule(lambda *xs: [fun(*xs)], [a.aval for a in operands])
             return builder.inline(traced[key], operands)[0]
 
-        if place in taps.beside:
-            fun, operands = taps.beside[place]
-            with inside_all(place[0]):
-                return value, add(place, fun, *operands, *passed.shared[1:])
         if taps.barrier:
             value = add("barrier", jax.lax.optimization_barrier, value)
         reduce = taps.reduced_at(place, e)
@@ -384,27 +383,35 @@ def _linked(reduce: Callable[[Any], Any] | None) -> Callable[[Any, Any], Any]:
     return link
 
 
+def _with_linked_taps(program: Program, taps: Taps) -> tuple[Program, dict[Place, Any], dict[Place, Var]]:
+    """The same with an input for each place that has a cotangent; the types of what leaves, and these inputs."""
+    tapped, places = with_taps(program, taps)
+    returned = dict(zip(places, tapped.out_avals[len(program.outvars) :], strict=True))
+    is_linked = lambda p: is_differentiable(p[1].aval) and (taps.linked is None or p in taps.linked)
+    own = {p: Var(_of_cotangent(a)) for p, a in returned.items() if is_linked(p)}
+    tapped, places = with_taps(program, taps, own)
+    return tapped, {p: returned[p] for p in places}, own
+
+
 def run_with_taps(
     program: Program, inputs: Sequence[Any], taps: Taps, number: Callable[[Sequence[Any]], Any] | None,
-    cotangents: Sequence[Any] | None = None, literals: Sequence[Any] = (), differentiated: Sequence[int] = (),
+    literals: Sequence[Any] = (), differentiated: Sequence[int] = (), opened: Collection[Var] = (),
 ) -> TappedRun:  # fmt: skip
     """Runs a program, forward and with `number` also backward.
 
     Args:
+      opened: the first results of calls whose equations are run as if they were not in a call.
       differentiated: the inputs in which the gradient is wanted.
-      number: from the results to the number that is differentiated; with `cotangents`, to a list of arrays.
-      cotangents: of that; by default one.
+      number: from the results to the number that is differentiated.
       literals: values for those of `taps`.
     """
     n = len(program.outvars)
-    tapped, places = with_taps(program, taps)
     if number is None:
+        tapped, places = with_taps(program, taps)
+        tapped = inlined_where(tapped, lambda e: e.outvars[:1] != () and e.outvars[0] in opened) if opened else tapped
         outs = evaluate(tapped, [*inputs, NO_STEP, *literals])
         return TappedRun(outs[:n], dict(zip(places, outs[n:], strict=True)))
-    returned = dict(zip(places, tapped.out_avals[n:], strict=True))
-    is_linked = lambda p: is_differentiable(p[1].aval) and (taps.linked is None or p in taps.linked)
-    own = {p: Var(_of_cotangent(a)) for p, a in returned.items() if is_linked(p)}
-    tapped, places = with_taps(program, taps, own)
+    tapped, returned, own = _with_linked_taps(program, taps)
 
     def run(zeros: list[Any], given: dict[int, Any]) -> Any:
         of_program = [given.get(i, x) for i, x in enumerate(inputs)]
@@ -414,9 +421,44 @@ def run_with_taps(
     zeros = [compat.zeros(v.aval) for v in own.values()]  # which may vary over devices
     differentiable = {i: inputs[i] for i in differentiated}
     result, pull, outs = jax.vjp(run, zeros, differentiable, has_aux=True)
-    pulled, gradient = pull(jnp.ones_like(result) if cotangents is None else list(cotangents))
+    pulled, gradient = pull(jnp.ones_like(result))
     found = {p: ct.astype(returned[p].dtype) for p, ct in zip(own, pulled, strict=True)}
-    return TappedRun(outs[:n], dict(zip(places, outs[n:], strict=True)), found, gradient)
+    return TappedRun(outs[:n], dict(zip(returned, outs[n:], strict=True)), found, gradient)
+
+
+@dataclass(frozen=True, eq=False)
+class TappedPasses:
+    """The passes of a gradient that also return what is tapped.
+
+    Args:
+      passes: these.
+      places: of what the forward pass returns after the results of the function.
+      linked: of what the backward pass returns last, the cotangents.
+    """
+
+    passes: Passes
+    places: tuple[Place, ...]
+    linked: tuple[Place, ...]
+
+
+def tapped_passes(derivation: Derivation, program: Program, taps: Taps) -> TappedPasses:
+    """The passes of a derived function, or of another program in its place, with taps; literals stay in them."""
+    tapped, returned, own = _with_linked_taps(program, replace(taps, literals=NO_LITERALS))
+    n, step = len(program.outvars), tapped.invars[len(program.invars)]
+    tapped = replace(tapped, constvars=(*tapped.constvars, step), consts=(*tapped.consts, NO_STEP))
+    taken = reordered_inputs(tapped, (*program.invars, *own.values()))
+    active = (*derivation.nonzeros, *[True] * len(own))
+    d = derive(taken, argnums=tuple(compress(range(len(active)), active)), cond_residuals=derivation.cond_residuals)
+    d = replace(d, n_results=n if derivation.n_results is None else derivation.n_results)
+    builder = Builder()
+    zeros = [builder.inline(all_zero(v.aval), ())[0] for v in own.values()]
+    inputs = tuple([v.renewed() for v in program.invars])
+    outs = builder.inline(d.forward, (*inputs, *zeros))
+    info = compat.derived_debug_info(program.debug_info, program.arg_names, len(outs))
+    forward = builder.program(inputs, outs, info, like=program)
+    in_place = lambda mask: d.backward_in_place((*mask, *[False] * len(own)))
+    linked = compress(own, d.reached[len(program.invars) :])
+    return TappedPasses(Passes(forward, d.backward, in_place, len(returned)), tuple(returned), tuple(linked))
 
 
 def _of_cotangent(aval: Any) -> Any:

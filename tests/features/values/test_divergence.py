@@ -616,3 +616,14 @@ def test_the_last_digit_of_a_type_without_infinity():
     )
     for seed in range(8):
         assert all(np.isfinite(float(x)) and x != 0 for x in literals.others(seed))
+
+
+def test_a_reference_is_no_value_and_what_is_read_from_it_is():
+    def loss(ws):
+        total = jax.new_ref(jnp.zeros_like(ws))
+        total[...] += jnp.sin(ws)
+        return jnp.sum(total[...])
+
+    record = jaxviz.record(loss, jnp.ones(3))
+    assert {v.expression for v in record.values} >= {"jnp.sin(ws)", "total[...]"}
+    assert not any("new_ref" in v.expression for v in record.values)

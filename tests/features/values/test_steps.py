@@ -118,6 +118,14 @@ def test_a_step_agrees_with_itself(against):
     assert found.n_compared > 10
 
 
+def test_operation_by_operation_the_gradient_of_a_step_is_run_so_too():
+    step = lambda ws: ws - jax.grad(lambda ws: jnp.sum(jnp.sin(ws) ** 2))(ws)
+    for compiled in (True, False):
+        found = prepared(step, (WS,), {}, None, False, compiled=compiled)
+        run = jax.make_jaxpr(found.run)([WS], found.literals.values).eqns
+        assert ("sin" in [e.primitive.name for e in run]) != compiled
+
+
 def test_addresses_mean_what_is_in_the_gradient_or_around_it():
     record = jaxviz.record(train_step, WS, X, at=("h @ w", "ws - 0.1 * gradient"))
     assert {(v.expression, v.phase) for v in record.values} == {
@@ -208,7 +216,62 @@ def test_a_gradient_in_a_branch_and_of_devices():
             np.testing.assert_allclose(of_devices[name][i], of, rtol=1e-5, atol=1e-6, err_msg=str(name))
 
 
+def of_a_pipeline(ws, xs):
+    """Forward passes in one scan, backward passes in another."""
+
+    def forward(carry, x):
+        value, pull = jax.vjp(lambda ws: loss(ws, x), ws)
+        return carry, (value, pull)
+
+    _, (values, pulls) = lax.scan(forward, 0, xs)
+    gradient, _ = lax.scan(lambda g, pull: (g + pull(1.0)[0], None), jnp.zeros_like(ws), pulls)
+    return ws - 0.1 * gradient, values
+
+
+def in_place(ws, x):
+    total = jax.new_ref(jnp.zeros_like(ws))
+    _, pull = jax.vjp(lambda ws: loss(ws, x), ws)
+    pull.with_refs(total)(1.0)
+    return ws - 0.1 * total[...]
+
+
+def of_a_part(ws, x):
+    """One of two cotangents is not wanted, and a value that no result depends on has one that is zero."""
+
+    def of_two(ws, scale):
+        scaled = ws * scale
+        return loss(scaled, x), jnp.sin(scaled)
+
+    _, pull, _ = jax.vjp(of_two, ws, jnp.ones_like(ws), has_aux=True)
+    gradient, _ = pull.with_refs(jax.ad.GradValue(), jax.ad.DontWant())(1.0)
+    return ws - 0.1 * gradient
+
+
+def test_a_gradient_that_a_pipeline_takes_is_recorded_forward_and_backward():
+    xs = jnp.stack([X, X + 1.0, X - 1.0])
+    of_pipeline, of_loss = (jaxviz.record(f, WS, xs) for f in (of_a_pipeline, accumulating))
+    got, want = (summaries(r, "forward", "cotangent") for r in (of_pipeline, of_loss))
+    assert not of_pipeline.note
+    assert got.keys() == want.keys()
+    for name, of in want.items():
+        np.testing.assert_allclose(got[name], of, rtol=1e-5, atol=1e-6, err_msg=str(name))
+
+
+@pytest.mark.parametrize("step", [in_place, of_a_part])
+def test_cotangents_are_recorded_whatever_becomes_of_the_gradient(step):
+    got, want = jaxviz.record(jax.jit(step), WS, X), summaries(jaxviz.record(loss, WS, X), "forward", "cotangent")
+    assert not got.note
+    found = summaries(got, "forward", "cotangent")
+    assert found.keys() >= want.keys()
+    for name, of in want.items():
+        np.testing.assert_allclose(found[name], of, rtol=1e-5, atol=1e-6, err_msg=str(name))
+    if step is of_a_part:
+        assert found["jnp.sin(scaled)", "cotangent"][NORM] == 0
+
+
 def test_what_is_not_recorded_of_a_step_is_said():
+    jacobian = lambda ws, x: ws - 0.1 * jax.vmap(jax.vjp(lambda ws: ws @ x.T, ws)[1])(jnp.ones((2, 4, 3, 2)))[0][0]
+    assert "its backward pass does not run once" in jaxviz.record(jacobian, WS, X).note
     per_example = lambda ws, xs: jax.vmap(jax.grad(loss), (None, 0))(ws, xs)
     assert "under jax.vmap" in jaxviz.record(per_example, WS, jnp.stack([X, X])).note
 
@@ -414,7 +477,7 @@ def test_what_rounding_may_change_is_measured_again_and_again(tmp_path):
     measured = []
     for i in range(9):
         before = len(runs)
-        record = found.record((WS, X), {}, i)
+        record, _ = found.recorded((WS, X), {}, i)
         measured.append(len(runs) - before == 3)
         assert all(np.all(v.noise > 0) for v in record.values if v.phase == "forward")
     assert [i for i, is_one in enumerate(measured) if is_one] == [0, 1, 2, 4, 8]
@@ -422,10 +485,10 @@ def test_what_rounding_may_change_is_measured_again_and_again(tmp_path):
 
 def test_noise_between_grows_with_a_value_and_never_shrinks():
     found = prepared(loss, (WS, X), {}, None, False)
-    for i in range(3):
-        first = found.record((WS, X), {}, i)
+    for _ in range(3):
+        first = found.record((WS, X), {})
     for scale in (100.0, 0.01):
-        other = found.record((WS, scale * X), {}, 3)
+        other = found.record((WS, scale * X), {})
         for a, b in zip(first.values, other.values, strict=True):
             grown = np.maximum(b.summaries[..., NORM] / a.summaries[..., NORM], 1)
             np.testing.assert_allclose(b.noise, a.noise * grown[..., None], rtol=1e-4)
@@ -437,6 +500,53 @@ def test_a_recorded_call_returns_what_the_function_returns(tmp_path):
     for i in range(3):
         plain = step(plain, X, jnp.asarray(i))
     np.testing.assert_array_equal(train(tmp_path / "a.jaxviz", none, 3), plain)
+
+
+@pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["as it is", "jit"])
+def test_a_call_that_runs_once_returns_what_its_record_is_of(jit, tmp_path):
+    calls = []
+
+    def step(ws, x):
+        calls.append(1)
+        value, gradient = jax.value_and_grad(loss)(ws, x)
+        return {"ws": ws - 0.1 * gradient}, value
+
+    step, results = jit(step), []
+    for name, once in (("a", False), ("b", True)):
+        calls.clear()
+        recorder, ws = jaxviz.Recorder(tmp_path / f"{name}.jaxviz", once=once, every=2), WS
+        for i in range(5):
+            state, value = recorder(step, ws, X + i)
+            ws = state["ws"]
+        results.append((state, value))
+        # Traced for the record, twice; of five calls three are recorded.
+        assert jit is jax.jit or len(calls) == 2 + (2 if once else 5)
+    (want, wanted), (got, value) = results
+    np.testing.assert_allclose(got["ws"], want["ws"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(value, wanted, rtol=1e-6)
+    assert jaxviz.divergence(tmp_path / "a.jaxviz", tmp_path / "b.jaxviz").parting is None
+    # What the file says of a result is what was returned.
+    last = load_records(tmp_path / "b.jaxviz")[-1]
+    of_value = last.results[-1].summaries
+    np.testing.assert_allclose(of_value[NORM], abs(value), rtol=1e-6)
+    np.testing.assert_allclose(last.results[0].summaries[NORM], np.linalg.norm(got["ws"]), rtol=1e-6)
+
+
+def test_a_call_that_runs_once_lays_results_out_as_the_function_does(tmp_path):
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    whole, split = (jax.sharding.NamedSharding(mesh, P(*spec)) for spec in ((), ("d",)))
+    step = jax.jit(lambda ws, x: (ws - 0.1 * jax.grad(loss)(ws, x), x * 2.0), out_shardings=(split, whole))
+    given = jax.device_put(WS, whole), jax.device_put(X, split)
+    got, want = jaxviz.Recorder(tmp_path / "a.jaxviz", once=True)(step, *given), step(*given)
+    for x, y in zip(got, want, strict=True):
+        assert x.sharding.is_equivalent_to(y.sharding, x.ndim)
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
+def test_a_recorded_function_that_is_no_step_runs_once_too(tmp_path):
+    recorder = jaxviz.Recorder(tmp_path / "a.jaxviz", once=True)
+    np.testing.assert_allclose(recorder(loss, WS, X), loss(WS, X), rtol=1e-6)
+    np.testing.assert_allclose(recorder(lambda x: {"y": x * 2.0}, X)["y"], X * 2.0)
 
 
 def test_calls_of_the_same_types_are_traced_once(tmp_path):
