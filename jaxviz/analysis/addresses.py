@@ -480,13 +480,18 @@ def _at_line(program: Program, values: Sequence[AddressedValue], file: str, numb
         is_own = v.label or expression_at(v.location) == v.text
         lines = [w.location for w in (*((v,) if is_own else ()), *v.returned)]
         for at in filter(None, lines):
-            if at.line != number or not f"{os.sep}{at.file}".endswith(f"{os.sep}{file}"):
+            if at.line != number or not _is_in(at, file):
                 continue
             readers = [call_stack(e.source) for e in v.program.equations if v.place[1] in e.invars]
             if v.place[1] in v.program.outvars or not all(any(_is_inside(at, r) for r in stack) for stack in readers):
                 found.append(v)
                 break
     return found
+
+
+def _is_in(place: Location, file: str) -> bool:
+    """Whether a place is in a file, given the end of its path."""
+    return not file or f"{os.sep}{place.file}".endswith(f"{os.sep}{file}")
 
 
 def _own_file(program: Program) -> str:
@@ -521,7 +526,8 @@ def written_for(given: Address, v: AddressedValue) -> WrittenValue:
     wanted = _wanted(given.text)
     ways: Iterable[WrittenValue] = wanted.ways(v)
     if wanted.lines is not None:
-        ways = (w for w in (v, *v.returned) if w.location is not None and w.location.line == wanted.lines[1])
+        file, line = wanted.lines
+        ways = (w for w in (v, *v.returned) if (at := w.location) is not None and at.line == line and _is_in(at, file))
     return next(iter(ways), v)
 
 
@@ -563,7 +569,7 @@ def _nothing(given: Address, program: Program, values: Sequence[AddressedValue])
 def _nothing_at(program: Program, values: Sequence[AddressedValue], file: str, number: int) -> str:
     name, file = f"{file or 'line'}:{number}", file or _own_file(program)
     places = {w.location for v in values for w in (v, *v.returned) if w.location is not None and w.text}
-    of_file = {p.line: short_location(p) for p in places if f"{os.sep}{p.file}".endswith(f"{os.sep}{file}")}
+    of_file = {p.line: short_location(p) for p in places if _is_in(p, file)}
     near = [of_file[line] for line in sorted(of_file, key=lambda line: (abs(line - number), line))[:MOST_LISTED]]
     hint = f"Lines that do, near it: {', '.join(near)}." if near else "No line of that file does."
     return (

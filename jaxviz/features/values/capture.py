@@ -299,4 +299,6 @@ def capture(
         value does not have the phase that it asks for.
     """
     compat.check_callable(fun)
+    if reduce is not None and not callable(reduce):
+        raise TypeError(f"reduce={reduce!r} must be a function of a value, such as jnp.linalg.norm")
     return Capture(fun, [address(a) for a in addresses], cotangents, has_aux, reduce, barrier)

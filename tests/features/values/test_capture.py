@@ -447,6 +447,11 @@ def test_one_iteration_around_devices():
     np.testing.assert_array_equal(jaxviz.capture(loss, at)(WS, X)[1][str(at)], whole[4])
 
 
+def test_what_reduces_is_a_function():
+    with pytest.raises(TypeError, match="reduce=3 must be a function of a value, such as"):
+        jaxviz.capture(in_scan, "h @ w", reduce=3)
+
+
 def test_the_name_of_a_probe_is_an_address():
     """A probe leaves nothing in a program, unless its name is asked for."""
 
