@@ -98,11 +98,6 @@ def test_no_flag_changes_other_programs():
 # --- cells ------------------------------------------------------------------------------------------------------------
 
 SETTINGS = {**{flag.removeprefix("jax_"): {flag: True} for flag in FLAGS[:-1]}, "all": dict.fromkeys(FLAGS, True)}
-PINNED = pytest.mark.xfail(
-    strict=True,
-    reason="with jax_remat_barrier_no_cotangents, JAX leaves the cotangents out of a checkpoint's barrier, and jaxviz "
-    "does not: the last bit differs",
-)  # fmt: skip
 LINES_OF_THE_RULE = pytest.mark.xfail(
     jax.__version_info__ >= (0, 12),
     strict=True,
@@ -172,7 +167,7 @@ def derived(case):
     return jaxviz.derive(case.fun, *case.args, argnums=laws.everything(case))
 
 
-@each(lambda name, case: (name, str(case)) == ("all", "remat_in_remat") and PINNED, compared=True)
+@each(compared=True)
 def test_residuals_and_cotangents_are_jaxs(flags, case):
     """The cotangents bit by bit, compiled by XLA."""
     with case.where(), under_flags(flags):

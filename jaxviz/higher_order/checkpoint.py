@@ -119,7 +119,8 @@ class Remat(CallPrimitive):
         accumulators = [Var(accumulator_type(v.aval)) for v in select(linear, body.invars) if compat.is_ref(v.aval)]
         cotangents = back.backward.cotangents()
         results, summands = back.backward.outvars, None
-        if compat.adds_one_by_one(body.debug_info) and not accumulators:
+        is_remat3 = compat.adds_one_by_one(body.debug_info)
+        if is_remat3 and not accumulators:
             each = back.summands()
             added = dict(zip(results, filter(None, each), strict=False))
             cotangents = {v: tuple([x for ct in cts for x in added.get(ct, [ct])]) for v, cts in cotangents.items()}
@@ -134,10 +135,12 @@ class Remat(CallPrimitive):
         inputs = [*others, *cts_in.values(), *accumulators]
         info = compat.derived_debug_info(body.debug_info, [""] * len(inputs), len(outs))
         combined = builder.program(inputs, outs, info)
-        prevent_cse = _per_input(
-            operation.params["prevent_cse"],
-            lambda p: (*select([not lin for lin in linear], p), *([True] * (len(inputs) - len(others)))),
-        )
+        pins = compat.pins_cotangents() or not is_remat3
+        prevent_cse, n = operation.params["prevent_cse"], len(inputs) - len(others)
+        if prevent_cse is True and not pins:
+            prevent_cse = (True,) * len(linear)
+        of_others = lambda each: select([not lin for lin in linear], each)
+        prevent_cse = _per_input(prevent_cse, lambda each: (*of_others(each), *([pins] * n)))
         combined = replace(combined, cotangents=partial(_inlined, cotangents, cts_inside))
         call = apply_remat(operation, combined, prevent_cse)
         template = Template(call, "cotangent")

@@ -276,10 +276,16 @@ class RuleTable(SharedTable[R]):
       If none exists, the function's own error is raised, and nothing is cached.
 
     The rules of an operation that has user data are stored in the operation, so that the user's function can be freed.
+
+    Args:
+      transform: what they are the rules of.
+      default: finds the rule of an operation for which there is none of ours.
+      setting: a setting that JAX looks at when it applies a rule, and that is part of the key.
     """
 
-    def __init__(self, transform: str, default: Callable[..., R]):
+    def __init__(self, transform: str, default: Callable[..., R], setting: Callable[[], Any] = bool):
         super().__init__(8192)
+        self.setting = setting
         self.transform = transform
         self.default = default
         self.own = own_rules(transform)
@@ -288,12 +294,12 @@ class RuleTable(SharedTable[R]):
     def __call__(self, operation: Operation, *masks: Any) -> R:
         if operation.has_user_data:
             return self._of_user_data(operation, masks)
-        key = (operation, *masks)
+        key = (operation, *masks, self.setting())
         rule = self.get(key)
         return self.keep(key, self._new(operation, masks)) if rule is None else rule
 
     def _of_user_data(self, operation: Operation, masks: tuple[Any, ...]) -> R:
-        key = (self.generation, *masks)
+        key = (self.generation, *masks, self.setting())
         if key not in operation.rules:
             with deep_stack, compat.within(operation.context):  # for the zeros and dummies that it emits
                 operation.rules[key] = self._new(operation, masks)

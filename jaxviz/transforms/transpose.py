@@ -127,7 +127,7 @@ def _default_rule(
     )
 
 
-transpose_rules: RuleTable[TransposeRule] = RuleTable("transpose", _default_rule)
+transpose_rules: RuleTable[TransposeRule] = RuleTable("transpose", _default_rule, compat.pins_cotangents)
 """Key: operation, which operands it is linear in, which results have a nonzero cotangent, whether what backward rules
 log is asked for."""
 

@@ -476,6 +476,12 @@ def adds_one_by_one(debug_info: Any) -> bool:
     return getattr(debug_info, "traced_for", "") == "remat3"
 
 
+def pins_cotangents() -> bool:
+    """Whether the barrier before what a checkpoint computes again waits for the cotangents too, in a transposition now;
+    under `jax_remat3` a flag says so since JAX 0.12."""
+    return not getattr(jax.config, "jax_remat_barrier_no_cotangents", False)
+
+
 def positional_effects(effects: Iterable[Any], inputs: Sequence[Any]) -> frozenset[Any]:
     """Effects with each input they concern given by its position."""
     if not effects:
