@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import jax
+from jax.sharding import AxisType
 
 from jaxviz.ir import compat
 from jaxviz.ir.pretty import variable_names
@@ -64,6 +65,7 @@ class LaidOut:
       unreduced: the axes along which each device has a part of a sum.
       sizes: of the axes of the mesh.
       dtype: of the value.
+      auto: the axes over which XLA chooses how it is split.
     """
 
     shape: tuple[int, ...]
@@ -71,6 +73,7 @@ class LaidOut:
     unreduced: frozenset[str]
     sizes: Mapping[str, int]
     dtype: Any
+    auto: frozenset[str] = frozenset()
 
     @property
     def local(self) -> tuple[int, ...]:
@@ -112,7 +115,9 @@ def laid_out(aval: Any, sizes: Mapping[str, int] | None = None) -> LaidOut | Non
         return None if sizes is None else LaidOut(tuple(shape), ((),) * len(shape), frozenset(), sizes, aval.dtype)
     dims = tuple(() if p is None else p if isinstance(p, tuple) else (p,) for p in sharding.spec.partitions)
     dims += ((),) * (len(shape) - len(dims))
-    return LaidOut(tuple(shape), dims, frozenset(sharding.spec.unreduced), dict(sharding.mesh.shape), aval.dtype)
+    mesh, unreduced = sharding.mesh, frozenset(sharding.spec.unreduced)
+    auto = frozenset(a for a, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto)
+    return LaidOut(tuple(shape), dims, unreduced, dict(mesh.shape), aval.dtype, auto)
 
 
 Called = Callable[[int], str]
@@ -196,6 +201,10 @@ class _Rule:
     def asked(self) -> Iterator[Implied]:
         before, after = self.before[0], self.after[0]
         if before is None or after is None:
+            return
+        if left := {a for axes in before.dims for a in axes if a in after.auto}:
+            are = f"{axes_text(left)} {'is an auto axis' if len(left) == 1 else 'are auto axes'}"
+            yield self._chosen(left, f"{self.called(0)} is {layout_text(before.dims)}, and from here on {are}", "asked")
             return
         summed = tuple(a for a in before.sizes if a in before.unreduced - after.unreduced)
         if summed:
