@@ -60,6 +60,8 @@ def _which(value: AddressedValue, there: Sequence[AddressedValue]) -> str:
     own = [i for i, (v, _) in enumerate(runs) if v is value]
     if len(own) == len(runs):
         return f"#*/{len(runs)}"
+    if not own:  # in a loop that does not run
+        return ""
     if len(own) == 1:
         return f"#{own[0] + 1}/{len(runs)}"
     step = own[1] - own[0]

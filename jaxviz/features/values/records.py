@@ -282,7 +282,7 @@ class RunRecord(Report, schema="record"):
             flat = v.summaries.reshape(-1, WIDTH)
             bad = int(flat[:, BAD].sum())
             largest = f"{flat[:, MAX].max(initial=0):.4g}"
-            norm = f"{flat[0, NORM]:.4g}" if len(flat) == 1 else f"{flat[0, NORM]:.4g} … {flat[-1, NORM]:.4g}"
+            norm = " … ".join([f"{x:.4g}" for x in flat[:: max(1, len(flat) - 1), NORM]])
             rows.append((v.address, v.phase, v.line, v.type, str(v.n), norm, largest, str(bad or "")))
         heads = ("address", "of", "line", "type", "arrays", "norm", "largest", "not finite")
         return [*([self.note] if self.note else []), Table(heads, rows, "<<<<>>>>")]

@@ -147,7 +147,7 @@ def finished(packed: Any, size: int) -> np.ndarray[Any, Any]:
     most = largest.max(-1)
     norms = [np.sqrt(x.sum(-1)) for x in (of_squares, large * _FAR**2, small / _FAR**2)]
     norm, mean = (
-        np.where(most > 1e15, norms[1], np.where(most < 1e-15, norms[2], norms[0])),
+        np.where(most > 1e15, norms[1], np.where((most > 0) & (most < 1e-15), norms[2], norms[0])),
         total.sum(-1) / max(size, 1),
     )
     statistics = [norm, most, mean, zeros.sum(-1), bad.sum(-1), bits // 2**16, bits % 2**16]
@@ -192,7 +192,8 @@ def noise_of(summaries: np.ndarray[Any, Any], moved_to: Sequence[np.ndarray[Any,
         return np.zeros((*shape, 1))
     pairs = zip(moved_to, runs, strict=True)
     apart = np.stack([squares(m[..., SKETCH], summaries[..., SKETCH]) / run.times**2 for m, run in pairs])
-    return np.moveaxis(np.sqrt(apart.reshape(-1, len(SEEDS), *shape).mean(1)), 0, -1)
+    kinds = apart.reshape(len(runs) // len(SEEDS), len(SEEDS), *shape)
+    return np.moveaxis(np.sqrt(kinds.mean(1)), 0, -1)
 
 
 def squares(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

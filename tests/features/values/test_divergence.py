@@ -627,3 +627,16 @@ def test_a_reference_is_no_value_and_what_is_read_from_it_is():
     record = jaxviz.record(loss, jnp.ones(3))
     assert {v.expression for v in record.values} >= {"jnp.sin(ws)", "total[...]"}
     assert not any("new_ref" in v.expression for v in record.values)
+
+
+def test_a_loop_that_does_not_run_and_arrays_without_elements():
+    def loss(x, xs):
+        h, ys = jax.lax.scan(lambda h, x: (jnp.sin(h) * x, h.sum()), x, xs)
+        return jnp.sum(h**2) + jnp.sum(jnp.sin(ys) * ys)
+
+    record = jaxviz.record(loss, jnp.ones(3), jnp.ones((0, 3)))
+    norms = {v.expression: v.summaries[..., NORM] for v in record.values if v.phase == "forward"}
+    assert norms["jnp.sin(h)"].shape == (0,)
+    assert norms["jnp.sum(jnp.sin(ys) * ys)"] == 0
+    assert "jnp.sin(h) * x" in str(record)
+    assert jaxviz.divergence(record, record).worst == 0
