@@ -482,8 +482,10 @@ class _BackwardPass(Transposable):
         seeds = [compat.zeros(ct.aval) if compat.is_zero(ct) else ct for ct in cts]
         d = self.derivation
         in_place = tuple([ref is not None for ref in refs])
-        backward = d.backward_in_place(in_place) if any(in_place) else d.backward
-        reached = [r and not added for r, added in zip(select(d.nonzeros, d.reached), in_place, strict=True)]
+        with compat.vjp_as_before():
+            backward = d.backward_in_place(in_place) if any(in_place) else d.backward
+            of_active = select(d.nonzeros, d.reached)
+        reached = [r and not added for r, added in zip(of_active, in_place, strict=True)]
         of_reached = tuple(select(reached, needed))
         outs = pass_p.bind(
             *residuals, *seeds, *(ref for ref in refs if ref is not None), mark=self.mark, is_forward=False,

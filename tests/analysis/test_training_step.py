@@ -513,3 +513,26 @@ def test_threads_that_overlap_leave_jax_as_it_was():
     thread.join()
     assert called == ["second"]
     assert jax.vjp is before[0]
+
+
+@jax.custom_vjp
+def squared(x):
+    return x * x
+
+
+squared.defvjp(lambda x: (x * x, x), lambda x, ct: jax.vjp(jax.jit(lambda x: x * x), x)[1](ct))
+
+
+def test_a_gradient_in_a_backward_rule_is_not_one_of_the_step():
+    """It belongs to the backward pass, and is the same for whoever asks for that next."""
+
+    def step(w):
+        return w - 0.1 * jax.grad(lambda w: jnp.sum(squared(w)))(w)
+
+    w = jnp.arange(3.0)
+    traced = trace_training_step(step, (w,), {})
+    assert len(traced.gradients) == 1
+    for program in (traced.opened().program, jaxviz.derive(lambda w: jnp.sum(squared(w)), w).backward):
+        assert not [e for _, e in program.walk() if e.primitive.name == "gradient_pass"]
+    assert not jaxviz.record(step, w).note
+    np.testing.assert_allclose(jaxviz.grad(lambda w: jnp.sum(squared(w)))(w), 2 * w)

@@ -283,6 +283,19 @@ def replaced_vjp(new: Callable[..., Any], key: Any = None) -> Iterator[None]:
         _in_place.reset(token)
 
 
+@contextlib.contextmanager
+def vjp_as_before() -> Iterator[None]:
+    """Within a replacement, `jax.vjp` as it is without the innermost one: for what is derived there, whose rules may
+    take gradients too."""
+    stack = _in_place.get()[:-1]
+    token = _in_place.set(stack)
+    try:
+        with _vjp_in_place(tuple(key for _, key in stack)):
+            yield
+    finally:
+        _in_place.reset(token)
+
+
 class _Vjp:
     """Makes `jax.vjp` call its replacement.
 
