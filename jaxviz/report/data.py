@@ -6,6 +6,7 @@ Both follow from the fields, or from a list of entries.
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
@@ -39,8 +40,11 @@ class Data:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON: dataclasses by their entries or fields, complex numbers by their parts."""
-    if value is None or isinstance(value, (str, int, float)):
+    """A value as JSON: dataclasses by their entries or fields, complex numbers by their parts; null for a number that
+    is not finite, which JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, int)):
         return value
     if hasattr(value, "__dataclass_fields__"):
         return _PlainValues().entries(value, _entries(type(value)))
@@ -184,4 +188,4 @@ class _Types(_Walk):
                 self.defs[name] = {}  # it may contain itself
                 self.defs[name] = _object(self.entries(of, _entries(of)))
             return {"$ref": f"#/$defs/{name}"}
-        return {"type": _NAMES[of]}
+        return {"type": [_NAMES[of], "null"] if of is float else _NAMES[of]}

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import jax
@@ -42,6 +42,7 @@ from jaxviz.ir.own_code import is_own
 from jaxviz.ir.syntax import Atom, Equation, Program, Var
 from jaxviz.page.params import called, visible_params
 from jaxviz.page.sources import SourceTable, expression_of, file_label
+from jaxviz.report.data import plain
 from jaxviz.report.tables import printable
 
 MOST_VALUES = 8
@@ -263,8 +264,8 @@ class StepperView:
                 value, cotangent = line.value or none, line.cotangent or none
                 lines.append(
                     LineNorm(
-                        *self._line(at), line.name, _plain(value.norm), value.worst,
-                        line.of, _plain(cotangent.norm), cotangent.worst, line.born,
+                        *self._line(at), line.name, plain(value.norm), value.worst,
+                        line.of, plain(cotangent.norm), cotangent.worst, line.born,
                     )
                 )  # fmt: skip
         return lines
@@ -386,7 +387,7 @@ class StepperView:
                 "png": png(picture), "low": picture.low, "high": picture.high, "of": picture.of, "rows": picture.rows,
                 "columns": picture.columns,
             }  # fmt: skip
-        return cast(SummaryCard, _plain(figures))
+        return cast(SummaryCard, plain(figures))
 
 
 def _inputs(p: Position, holders: Sequence[Equation], program: Program) -> dict[Var, str]:
@@ -424,12 +425,3 @@ def named(text: str) -> tuple[str, tuple[int, ...]]:
     except ValueError:
         raise SteppingError(f"Write a value as h, or as h[7] in iteration 7 of a loop; got {text}.") from None
     return name.strip(), numbers
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no infinities, so a mean or an edge that overflowed becomes null."""
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
-    return [_plain(v) for v in value] if isinstance(value, list) else value
