@@ -425,8 +425,8 @@ def _prepared(
     taking, constants = with_constants(program)
 
     def call(inputs: Sequence[Any], values: Sequence[Any]) -> tuple[Sequence[Any], list[Any]]:
-        wanted = () if at else [len(constants) + i for i in differentiated]
-        ran = run_with_taps(taking, inputs, part.taps, number, values, wanted)
+        ran = run_with_taps(taking, inputs, part.taps, number, values, [len(constants) + i for i in differentiated])
+        ran = replace(ran, gradient={}) if at else ran
         return _laid_out(traced.program, ran.results), [part.packed(ran)]
 
     return PreparedRecord(traced.program, [part], call, inputs, note, traced.out_tree, compiled, constants, literals)

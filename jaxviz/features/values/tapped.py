@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_derivatives import SymbolicZero, linear_call
 
 from jaxviz.analysis.addressed import AddressedValue
 from jaxviz.analysis.addresses import Address, AddressError, Meant, resolve
@@ -298,7 +299,7 @@ class Taps:
       reduce: from a value, or a cotangent, to what leaves in its place; None for itself.
       only_inside: whether values of the outermost program leave as they are, and only those of others are reduced.
       barrier: whether XLA may not fuse across them.
-      linked: the places that have a cotangent; None for all whose type can have one.
+      linked: the places that have a cotangent if they have a tangent; None for all whose type can have one.
       as_they_are: other places, whose values are never reduced.
       literals: which of its literals are inputs, the last ones.
     """
@@ -363,7 +364,8 @@ def with_taps(
         reduce = taps.reduced_at(place, e)
         tap = value if reduce is None else add("reduce", reduce, value)
         if place in passed.own:
-            value = add(f"linked {reduce is not None}", _linked(reduce), value, passed.own[place])
+            link = (_linked if taps.linked is None else _linked_in_passing)(reduce)
+            value = add(f"linked {reduce is not None}", link, value, passed.own[place])
         return value, tap
 
     shared = constants(taps.literals.values)
@@ -381,6 +383,26 @@ def _linked(reduce: Callable[[Any], Any] | None) -> Callable[[Any, Any], Any]:
         return linked(x, own)
 
     return link
+
+
+def _linked_in_passing(reduce: Callable[[Any], Any] | None) -> Callable[[Any, Any], Any]:
+    """The same if the value has a tangent, since an operation that reads it may refuse one. Otherwise its cotangent is
+    zero."""
+
+    link: Any = jax.custom_jvp(lambda x, own: x)
+
+    def rule(primals: Any, tangents: Any) -> Any:
+        (x, own), (t, of_own) = primals, tangents
+        if isinstance(t, SymbolicZero) or isinstance(of_own, SymbolicZero):
+            return x, t
+        if reduce is None:
+            return x, t + of_own
+        back = lambda _, ct: reduce(ct).astype(own.dtype)
+        return x, t + linear_call(lambda _, __: jnp.zeros_like(t), back, (), of_own)
+
+    link.defjvp(rule, symbolic_zeros=True)
+    linked: Callable[[Any, Any], Any] = link
+    return linked
 
 
 def _with_linked_taps(program: Program, taps: Taps) -> tuple[Program, dict[Place, Any], dict[Place, Var]]:

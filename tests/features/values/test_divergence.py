@@ -640,3 +640,30 @@ def test_a_loop_that_does_not_run_and_arrays_without_elements():
     assert norms["jnp.sum(jnp.sin(ys) * ys)"] == 0
     assert "jnp.sin(h) * x" in str(record)
     assert jaxviz.divergence(record, record).worst == 0
+
+
+def test_an_operation_that_refuses_a_tangent_does_not_get_one():
+    """What it reads depends on the arguments, by a rounding, and has no tangent."""
+
+    @jax.custom_jvp
+    def not_differentiated(x):
+        return x * 2.0
+
+    @not_differentiated.defjvp
+    def rule(primals, tangents):
+        raise RuntimeError("this cannot be differentiated")
+
+    def loss(x):
+        h = jnp.tanh(x)
+        size = jax.lax.stop_gradient(h)
+        return jnp.sum(not_differentiated(size) * h)
+
+    def step(x):
+        return x - 0.1 * jax.grad(loss)(x)
+
+    x = jnp.linspace(0.1, 1.0, 3)
+    for record in (jaxviz.record(loss, x), jaxviz.record(step, x)):
+        norms = {v.expression: v.summaries[NORM] for v in record.values if v.phase == "cotangent"}
+        np.testing.assert_allclose(norms["jnp.tanh(x)"], np.linalg.norm(2.0 * jnp.tanh(x)), rtol=1e-6)
+        assert norms["jnp.sum(not_differentiated(size) * h)"] == 1
+    assert jaxviz.record(loss, x, at=["h"], cotangents=True).values[-1].summaries[NORM] > 0
