@@ -12,6 +12,7 @@ from short_runs import short
 
 import jaxviz
 from jaxviz.ir.compat import custom_rules
+from jaxviz.ir.emit import as_function
 
 X = jnp.linspace(0.3, 1.7, 3)
 
@@ -278,3 +279,20 @@ def test_what_a_rule_closes_over_is_found_in_pytrees(kept):
         return v
 
     jax.make_jaxpr(f)(1.0)
+
+
+def test_the_rule_for_one_argument_is_not_that_for_another():
+    """Of a call that JAX has traced once, the rules are kept with the call."""
+
+    @jax.custom_vjp
+    def product(x, y):
+        return x * y
+
+    product.defvjp(lambda x, y: (x * y, (x, y)), lambda res, ct: (ct * res[1], ct * res[0]))
+    program = jaxviz.trace(lambda x, y: jnp.sin(product(x, y)))(2.0, 3.0)
+    slope = jnp.cos(6.0)
+    for argnums, want in ((0, 3.0 * slope), (1, 2.0 * slope), ((0, 1), (3.0 * slope, 2.0 * slope))):
+        d = jaxviz.derive(program, argnums=argnums)
+        residuals = as_function(d.forward)(2.0, 3.0)[1:]
+        got = as_function(d.backward)(*residuals, jnp.float32(1.0))
+        np.testing.assert_allclose(got, np.atleast_1d(want), rtol=1e-6)
