@@ -26,6 +26,13 @@ rnn_args = jnp.eye(3) * 0.5, jnp.linspace(-1.0, 1.0, 18).reshape(6, 3)
 """
 
 
+TOGETHER = """() => [...document.querySelectorAll(".jv-figures > div + div")].filter(figure => {
+  const [before, own] = [figure.previousElementSibling, figure].map(e => e.getBoundingClientRect());
+  return own.top < before.bottom && own.left < before.right + 8;
+}).map(figure => figure.textContent)"""
+"""The figures of a value that follow another one without a gap."""
+
+
 def step_in_lab(in_lab, *cells, own_kernel=False):
     """A notebook in which these cells have run; returns its first stepper."""
     page = run(in_lab, RNN, *cells, own_kernel=own_kernel)
@@ -59,6 +66,8 @@ def test_a_user_goes_forward_and_back_through_a_loop_and_its_derivative(in_lab):
     stepper.get_by_test_id("move-next").click()
     expect(stepper.get_by_test_id("results").get_by_test_id("value-card")).to_have_count(1)
     assert ask_kernel(page, "s.position.path[0].iteration, s.position.index") == "3 1"
+    assert page.locator(".jv-figures > div").count() > 8
+    assert page.evaluate(TOGETHER) == []
     in_lab.screenshot("step-scan")
     assert page.locator(".jp-Notebook .jp-Cell").count() == cells  # no key reached JupyterLab
 
