@@ -111,10 +111,10 @@ class RecordedPart:
         self._groups = []
         for left in (ran.values, ran.cotangents):
             found = {i: left[v.place] for i, v in enumerate(self.values) if v.place in left}
-            inside = [i for i in found if self.path or self.values[i].path]
+            inside = {i: x for i, x in found.items() if self.path or self.values[i].path}
             groups, outermost = packed_together({i: x for i, x in found.items() if i not in inside})
             self._groups.append([*groups, *([i] for i in inside)])
-            packed.append([*outermost, *map(found.get, inside)])
+            packed.append([*outermost, *inside.values()])
         gradient = dict(zip(self.differentiated, ran.gradient.values(), strict=True)) if ran.gradient else {}
         for of in (data_of(ran.results), gradient) if self.returns else ({}, {}):
             groups, of_whole = packed_together(of)
@@ -244,9 +244,10 @@ class GradientPart(RecordedPart):
         return TappedRun([], values, cotangents)
 
     def around(self) -> list[tuple[list[Order], Around]]:
+        values, cotangents = self.leaving
         of_passes = []
-        for of, (e, path) in zip(self.leaving, (*self.passes, self.passes[0]), strict=False):
-            variables = [of.get(v.place, self.leaving[0][v.place])[1] for v in self.values]
+        for of, (e, path) in zip(({}, cotangents), (self.passes[0], self.passes[-1]), strict=True):
+            variables = [of.get(v.place, values[v.place])[1] for v in self.values]
             orders = orders_of(self.step, [(path, e, v.aval) for v in variables])
             of_passes.append((orders, tuple(e for e in path if is_loop(e))))
         return of_passes
@@ -332,7 +333,7 @@ class PreparedRecord:
           number: of the call.
           returned: what earlier calls have returned, by `id`.
         """
-        call = (lambda *given: self.returning(*given)) if once else lambda *given: ((), *self.call(*given))
+        call = self.returning if once else lambda *given: ((), *self.call(*given))
         given = self.inputs(args, kwargs)
         is_carried = [x is (returned or {}).get(id(x)) for x in given]
         # A number of Python is rounded too.
@@ -365,7 +366,7 @@ class PreparedRecord:
 
 
 def _laid_out(program: Program, results: Sequence[Any]) -> list[Any]:
-    """Results as a jitted function lays them out that was given `out_shardings`; `program` calls it and no other."""
+    """Results laid out as `out_shardings` asks, if a program is one call of a jitted function."""
     asked = [e.params.get("out_shardings") for e in program.equations]
     if len(asked) != 1 or not asked[0] or program.equations[0].outvars != program.outvars:
         return list(results)
