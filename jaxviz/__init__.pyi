@@ -98,6 +98,9 @@ from .ir.syntax import Program as Program
 from .ir.trace import trace as trace
 from .progress import show_progress as show_progress
 from .report.report import schema as schema
+from .runs.report import RunFinding as RunFinding
+from .runs.report import RunReport as RunReport
+from .runs.report import show as show
 from .runtime.cache import CacheInfo as CacheInfo
 from .runtime.cache import cache_info as cache_info
 from .runtime.donated import donated_to as donated_to

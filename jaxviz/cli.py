@@ -29,6 +29,10 @@ from jaxviz.notebook.reports import ProgramText, Request
 from jaxviz.report.messages import short_message
 from jaxviz.report.places import noting_places
 from jaxviz.report.tables import PAGE
+from jaxviz.runs.command import EXAMPLES as EXAMPLES_OF_RUNS
+from jaxviz.runs.command import RUN, SHOW, add_run, add_show
+from jaxviz.runs.command import main as run
+from jaxviz.runs.report import show as show_run
 from jaxviz.terminal import complain, note, show
 
 _EXAMPLES = """examples:
@@ -57,6 +61,8 @@ _EXAMPLES = """examples:
   jaxviz linearize model:loss --args "params, x"                        the forward and the linear program
   jaxviz explore model:loss --args "params, x" --html loss.html         the explorer as one offline file
   jaxviz explore model:loss --args "params, x" --stage forward+backward --svg loss.svg
+  jaxviz run train.py --steps 100                                       what a script compiles, and what to do about it
+  jaxviz show                                                           the same again, of the last run
   jaxviz doctor                                                         check the installation and the settings
 """
 
@@ -80,8 +86,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(done.code or 0)
     if options.command == "doctor":
         return print_doctor(as_json=options.json)
-    width = options.width or shutil.get_terminal_size((100, 24)).columns
-    page = PAGE.set(max(40, min(width, 200) if not options.width else width))
+    if options.command == "run":
+        return run(argv)
+    width = getattr(options, "width", None) or shutil.get_terminal_size((100, 24)).columns
+    page = PAGE.set(max(40, min(width, 200) if not getattr(options, "width", None) else width))
     with noting_places():
         try:
             return _run(options)
@@ -91,6 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: Any) -> int:
     """Runs the command, and returns the exit status."""
+    if options.command == "show":
+        return _show_run(options)
     what = f"reading {options.target}"
     try:
         command = COMMANDS[options.command]
@@ -122,6 +132,19 @@ def _run(options: Any) -> int:
         else:
             complain(short_message(error, what, TRACEBACK_SHOWS))
         return _FAILURE
+
+
+def _show_run(options: Any) -> int:
+    try:
+        found = show_run(options.folder)
+    except (OSError, ValueError) as error:
+        complain(f"jaxviz show: {error}")
+        return _FAILURE
+    if options.json:
+        print(json.dumps(found.to_dict(), indent=1, ensure_ascii=True))
+    else:
+        show(str(found), headed=True)
+    return 0
 
 
 # --- options ----------------------------------------------------------------------------------------------------------
@@ -172,6 +195,11 @@ def _parser() -> argparse.ArgumentParser:
         )
         added.add_argument("--traceback", action="store_true", help="on an error, show the whole traceback")
         added.set_defaults(**DEFAULTS)
+    for name, words, add in (("run", RUN, add_run), ("show", SHOW, add_show)):
+        add(commands.add_parser(
+            name, help=words, description=f"{words[0].upper()}{words[1:]}.", epilog=EXAMPLES_OF_RUNS,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        ))  # fmt: skip
     doctor = commands.add_parser("doctor", help=WORDS[0].lower() + WORDS[1:], description=WORDS)
     doctor.add_argument("--json", action="store_true", help="print it as JSON")
     return parser

@@ -26,8 +26,12 @@ from jaxviz.ir import compat
 MYPY_CACHE = Path(__file__).parents[1] / ".mypy_cache" / "user_program"
 
 
+NOT_IMPORTED = ("jaxviz.__main__", "jaxviz.auto")
+"""Modules that do something when they are imported."""
+
+
 def every_module():
-    return [m.name for m in pkgutil.walk_packages(jaxviz.__path__, "jaxviz.") if m.name != "jaxviz.__main__"]
+    return [m.name for m in pkgutil.walk_packages(jaxviz.__path__, "jaxviz.") if m.name not in NOT_IMPORTED]
 
 
 def test_no_module_has_a_public_callable_s_name():
@@ -153,7 +157,7 @@ def test_each_primitive_that_is_opened_is_in_the_table_of_programs():
 
 
 BUDGETS = {
-    ".": 1_282,
+    ".": 1_340,
     "analysis": 6_710,
     "environments": 1_600,
     "features": 440,
@@ -173,11 +177,12 @@ BUDGETS = {
     "functions": 2_265,
     "higher_order": 4_135,
     "ir": 3_935,
-    "ir/compat": 4_420,
+    "ir/compat": 4_460,
     "notebook": 1_195,
     "page": 1_155,
     "report": 2_730,
-    "runtime": 1_780,
+    "runs": 1_480,
+    "runtime": 1_800,
     "teach": 5_300,
     "transforms": 3_480,
     "xla": 10,

@@ -81,8 +81,8 @@ def gather_facts(
       the errors of `derive`.
     """
     derivation = subject_of(f, args, kwargs, argnums)
-    parts = _Gathering()
-    program = _program(derivation, parts)
+    parts = Gathering()
+    program = program_facts(derivation, parts)
     with compilations.unwatched():
         lowered = parts.known("compiled program", lambda: gradient_or_step(derivation))
         subject = parts.known("compile time", lambda: compiled_subject_of(f, args, kwargs, argnums))
@@ -91,8 +91,8 @@ def gather_facts(
     return Facts(target, arguments, environment(), program, compiled, values, tuple(parts.not_known))
 
 
-class _Gathering:
-    """Which parts are not known, and why."""
+class Gathering:
+    """Finds out the parts of some facts, and notes which are not known, and why."""
 
     def __init__(self) -> None:
         self.not_known: list[NotKnown] = []
@@ -135,7 +135,8 @@ def _libraries() -> dict[str, str]:
 # --- of the program ---------------------------------------------------------------------------------------------------
 
 
-def _program(d: Derivation, parts: _Gathering) -> ProgramFacts:
+def program_facts(d: Derivation, parts: Gathering) -> ProgramFacts:
+    """What holds of a gradient for the types of its arguments; what cannot be found out is noted in `parts`."""
     saved = d.residuals
     idle = parts.known("what has no effect", lambda: tuple(without_effect(d)))
     return ProgramFacts(
@@ -196,7 +197,7 @@ def _decisions(same: Sequence[CheckpointReport]) -> PolicyDecisions:
 
 
 def _compiled(
-    d: Derivation, lowered: CompiledSubject | None, subject: Subject | None, parts: _Gathering
+    d: Derivation, lowered: CompiledSubject | None, subject: Subject | None, parts: Gathering
 ) -> CompiledFacts:
     device = jax.devices()[0]
     n_devices = 1 if lowered is None else lowered.n_devices

@@ -156,6 +156,9 @@ _began: float | None = None
 _heard_calls: Callable[[compat.JitCall, Location | None], None] | None = None
 """Is called with each call that JAX traces or compiles for, and the user's line."""
 
+_heard_phases: Callable[[str, Compilation, Any], None] | None = None
+"""Is called at the end of each phase of a compilation, with the phase and the Python frame that it ended in."""
+
 _watches: list[list[Compilation]] = []
 _numbers = itertools.count(1)
 _failures: deque[str] = deque(maxlen=5)
@@ -197,6 +200,11 @@ def _on_end(event: str, seconds: float, **about: Any) -> None:
     if done is None:
         return
     done.seconds[phase] = seconds
+    if _heard_phases is not None and not _under_way.is_own:
+        try:
+            _heard_phases(phase, done, sys._getframe(1))
+        except Exception as error:
+            _failures.append(f"{type(error).__name__}: {error}")
     if phase == "compile":  # the frame's id can be reused by another call
         _under_way.started = {k: c for k, c in _under_way.started.items() if not c.is_compiled}
 
@@ -233,18 +241,18 @@ def _new(name: str, call: compat.JitCall | None, frame: Any) -> Compilation:
         at = definition(call.debug_info)
         leaves = {f"argument {i}": _leaf(x) for i, x in enumerate(call.args)}
         key = CacheKey(leaves, None, (), (), {}, {}, {}, {})
-        return Compilation(number, name, "part", at, 0, site, key, _owner(at), is_primitive=False)
+        return Compilation(number, name, "part", at, 0, site, key, owner_of(at), is_primitive=False)
     wrapping = None if is_of_user(call.fun) else _wrapping_call(frame)
     if wrapping is not None:
         wrapper, args, kwargs = wrapping
         at, this, key = definition_of(wrapper), identity(root_function(wrapper)), key_of_wrapped(wrapper, args, kwargs)
-        return Compilation(number, function_name(wrapper), call.kind, at, this, site, key, _owner(at), False)
+        return Compilation(number, function_name(wrapper), call.kind, at, this, site, key, owner_of(at), False)
     at = definition_of(call.fun)
     name, this = function_name(call.fun), identity(call.fun)
     if compat.is_primitive_call(call.fun):
         return Compilation(number, name, call.kind, at, this, site, None, "jax", is_primitive=True)
     key = key_of(call.fun, call.info, call.args, call.kwargs)
-    return Compilation(number, name, call.kind, at, this, site, key, _owner(at), is_primitive=False)
+    return Compilation(number, name, call.kind, at, this, site, key, owner_of(at), is_primitive=False)
 
 
 def is_of_user(fun: Any) -> bool:
@@ -268,7 +276,7 @@ def _wrapping_call(frame: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | 
     return None
 
 
-def _owner(at: Location | None) -> Owner:
+def owner_of(at: Location | None) -> Owner:
     """The owner of a function, by where it is defined."""
     if at is None:
         return "jax"
@@ -545,6 +553,13 @@ def hear_calls(heard: Callable[[compat.JitCall, Location | None], None] | None) 
     global _heard_calls
     _heard_calls = heard
     _listen(bool(_watches) or heard is not None)
+
+
+def hear_phases(heard: Callable[[str, Compilation, Any], None] | None) -> None:
+    """Calls a function whenever a phase of a compilation is over, while compilations are watched, with the phase, the
+    compilation and the frame of JAX's that it ended in; None stops it."""
+    global _heard_phases
+    _heard_phases = heard
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import jax
 
 from jaxviz.ir.compat.jaxprs import parameters
-from jaxviz.ir.compat.private import _api, _array, _config, _core, api_util, pjit
+from jaxviz.ir.compat.private import _api, _array, _config, _core, _pxla, api_util, pjit
 from jaxviz.ir.errors import message_of
 
 
@@ -59,6 +60,44 @@ def jit_call_under_way(frame: Any) -> JitCall | None:
                 return JitCall(
                     (id(frame), id(x["args"])), "part", None, None, x["args"], {}, x["jaxpr"].jaxpr.debug_info
                 )
+        frame = frame.f_back
+    return None
+
+
+_LOOPS = {inspect.unwrap(f).__code__: f for f in (jax.lax.scan, jax.lax.while_loop, jax.lax.fori_loop, jax.lax.map)}
+
+
+def outermost_call(frame: Any) -> JitCall | None:
+    """The outermost call under way among a Python frame and its callers that JAX traces as a whole: of a jitted
+    function; of a gradient outside of any, whose kind is 'gradient', and `info` its argnums; or of a loop, 'loop'."""
+    found = None
+    while frame is not None:
+        code, identity = frame.f_code, (id(frame), 0)
+        if code.co_filename == pjit.__file__ and code.co_name in ("cache_miss", "jit_trace"):
+            found = jit_call_under_way(frame)
+        elif code.co_filename == _api.__file__ and code.co_name == "value_and_grad_f":
+            x = frame.f_locals
+            found = JitCall(identity, "gradient", x["fun"], x["argnums"], x["args"], x["kwargs"])
+        elif code.co_filename == _api.__file__ and code.co_name == "vjp":
+            x = frame.f_locals
+            found = JitCall(identity, "gradient", x["fun"], tuple(range(len(x["primals"]))), x["primals"], {})
+        elif code in _LOOPS:
+            names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            x = frame.f_locals  # JAX flattens some arguments, and deletes them
+            given = {name: x[name] if name in x else x[f"{name}_flat"].unflatten() for name in names}
+            found = JitCall(identity, "loop", _LOOPS[code], None, (), given)
+        frame = frame.f_back
+    return found
+
+
+def executable_of(frame: Any) -> Any:
+    """What XLA has compiled, when its compilation ends: in the frames of JAX's caller of XLA; None if it is not there.
+    It reports its memory by `get_compiled_memory_stats`."""
+    for _ in range(10):
+        if frame is None:
+            break
+        if frame.f_code.co_filename == _pxla.__file__ and "xla_executable" in frame.f_locals:
+            return frame.f_locals["xla_executable"]
         frame = frame.f_back
     return None
 

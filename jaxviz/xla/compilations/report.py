@@ -380,7 +380,7 @@ def _possible_call(
     name: str, this: int, key: CacheKey, compiled: Sequence[Compilation]
 ) -> tuple[int | None, tuple[KeyChange, ...]]:
     call = Compilation(0, name, "call", None, this, None, key, "program", is_primitive=False)
-    since, changes = _nearest(call, compiled)
+    since, changes = nearest(call, compiled)
     return (None if since is None or changes else compiled.index(since) + 1), changes
 
 
@@ -419,7 +419,7 @@ def _function(records: Sequence[Compilation]) -> FunctionCompilations:
     compiled: list[Recompilation] = []
     before = list(earlier)
     for c in (c for c in records if c.is_compiled):
-        since, changes = _nearest(c, before)
+        since, changes = nearest(c, before)
         place = before.index(since) + 1 if since is not None else None
         trace, lower, compiling = (c.seconds.get(phase) for phase in ("trace", "lower", "compile"))
         before.append(c)
@@ -431,7 +431,7 @@ def _function(records: Sequence[Compilation]) -> FunctionCompilations:
     )  # fmt: skip
 
 
-def _nearest(c: Compilation, earlier: Sequence[Compilation]) -> tuple[Compilation | None, tuple[KeyChange, ...]]:
+def nearest(c: Compilation, earlier: Sequence[Compilation]) -> tuple[Compilation | None, tuple[KeyChange, ...]]:
     """The earlier program that differs least from a new one; like in JAX, one of the same function if there is one."""
     if not earlier:
         return None, ()

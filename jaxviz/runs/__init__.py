@@ -1,0 +1,1 @@
+"""What an unmodified run leaves behind: what it compiled, the gradients that it took, and what to do about them."""

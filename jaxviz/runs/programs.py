@@ -1,0 +1,159 @@
+"""Analyses a function of a run, for the types that it was compiled for. Nothing is compiled or run."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxviz.analysis.donation import match_donations
+from jaxviz.analysis.training_step import TrainingStep, takes_gradient, trace_training_step
+from jaxviz.arguments import Argnums
+from jaxviz.derivation import Derivation, derive
+from jaxviz.environments.facts import NotKnown
+from jaxviz.environments.gather import Gathering, program_facts
+from jaxviz.features.lint.report import lint
+from jaxviz.features.memory.timeline import memory
+from jaxviz.ir import compat
+from jaxviz.ir.origin import Location
+from jaxviz.ir.stack import deep_stack
+from jaxviz.ir.syntax import Program
+from jaxviz.report.tables import nbytes
+from jaxviz.runs.facts import PROGRAM, PROGRAMS, AdviceFound, GradientTaken, RunProgram
+from jaxviz.runtime.cache import function_name
+from jaxviz.runtime.compilations import Compilation, definition_of
+
+
+@dataclass(frozen=True, eq=False)
+class AbstractCall:
+    """A call without its arrays.
+
+    Args:
+      function: the function; jitted if it was, so that static arguments stay so.
+      args, kwargs: types in place of arrays.
+      argnums: the positions of the arguments that it is differentiated in; None if it is called, and may take gradients
+        itself.
+      donates: whether it donates any of its arguments; None if it is not jitted.
+      user: the user's function, which names it.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    argnums: Argnums
+    donates: bool | None
+    user: Any
+
+    @staticmethod
+    def of(call: compat.JitCall) -> AbstractCall:
+        """A call under way."""
+        info, fun = call.info, call.fun
+        args, kwargs = jax.tree.map(_type_of, (call.args, call.kwargs))
+        if call.kind == "gradient":
+            return AbstractCall(fun, args, kwargs, info, None, fun)
+        if call.kind == "loop":
+            return AbstractCall(fun, args, kwargs, None, None, kwargs.get("body_fun") or kwargs["f"])
+        args, kwargs = jax.tree.map(_traced_type, (call.args, call.kwargs))
+        jitted = jax.jit(fun, static_argnums=info.static_argnums, static_argnames=info.static_argnames)
+        args = tuple(call.args[i] if i in info.static_argnums else x for i, x in enumerate(args))
+        kwargs = {name: call.kwargs[name] if name in info.static_argnames else x for name, x in kwargs.items()}
+        return AbstractCall(jitted, args, kwargs, None, compat.donates(info), fun)
+
+
+def _type_of(x: Any) -> Any:
+    """The type of an argument, with how it is laid out over devices; other values as they are."""
+    if not isinstance(x, (jax.Array, np.ndarray, np.generic)):
+        return x
+    return _struct(x)
+
+
+def _traced_type(x: Any) -> Any:
+    """The same for an argument of a jitted function, where Python numbers are traced too."""
+    return _struct(x) if isinstance(x, (bool, int, float, complex)) else _type_of(x)
+
+
+def _struct(x: Any) -> jax.ShapeDtypeStruct:
+    aval = compat.argument_type(x)
+    place = x.sharding if isinstance(x, jax.Array) and not compat.is_tracer(x) and x.committed else None
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=place, weak_type=aval.weak_type)
+
+
+def name_of(c: Compilation, call: AbstractCall) -> tuple[str, Location | None]:
+    """The name of the function of a call, and where it is defined."""
+    if call.donates is not None:
+        return c.name, c.definition
+    return function_name(call.user), definition_of(call.user)
+
+
+def analyse(number: int, c: Compilation, call: AbstractCall, folder: Path) -> None:
+    """Writes the file of a program. What cannot be found out is said in it."""
+    began = time.monotonic()
+    parts = Gathering()
+    found = parts.known("the function", lambda: _analysed(number, call, parts))
+    name, at = name_of(c, call)
+    found = found or RunProgram(number, name, at)
+    not_known = (*found.not_known, *parts.not_known)
+    found = replace(found, function=name, location=at, seconds=time.monotonic() - began, not_known=not_known)
+    PROGRAM.write(found, folder / PROGRAMS / f"{number}.json")
+
+
+@deep_stack
+def _analysed(number: int, call: AbstractCall, parts: Gathering) -> RunProgram:
+    gradients, about, whole, not_followed = _derived(call)
+    facts = program_facts(about, parts)
+    peak = parts.known("what is in memory at the peak", lambda: _peak(about)) or {}
+    could = None if call.donates is not False else parts.known("donations", lambda: _could_donate(whole))
+    found = RunProgram(number, "", None, (), facts, peak, could_donate=could or {}, not_known=not_followed)
+    if not gradients:
+        return found
+    advice = parts.known("advice", lambda: lint(about)) or ()
+    found_advice = tuple(AdviceFound(a.rule, a.text, a.fix, a.location, a.nbytes) for a in advice)
+    return replace(found, gradients=tuple(map(_gradient, gradients)), advice=found_advice)
+
+
+def _derived(call: AbstractCall) -> tuple[tuple[Derivation, ...], Derivation, Program, tuple[NotKnown, ...]]:
+    """The gradients of a call, the largest first; what the facts are about; the whole that is called; and gradients
+    that are not followed."""
+    f, args, kwargs = call.function, call.args, call.kwargs
+    if call.argnums is not None:
+        d = derive(f, *args, argnums=call.argnums, **kwargs)
+        return (d,), d, d.primal, ()
+    step = trace_training_step(f, args, kwargs)
+    left = step.not_followed if isinstance(step, TrainingStep) else step
+    not_known = tuple(NotKnown(text, "jaxviz does not follow it") for text in left)
+    if not isinstance(step, TrainingStep):
+        d = derive(f, *args, argnums=(), **kwargs)
+        if not left and takes_gradient(d.primal):
+            not_known = (NotKnown("the gradient that it takes", "it is taken by other means than jax.vjp or jax.grad"),)
+        return (), d, d.primal, not_known
+    others = [d for mark, d in enumerate(step.gradients) if mark != step.mark]
+    return (step.gradient, *others), step.gradient, step.traced, not_known
+
+
+def _could_donate(program: Program) -> dict[str, int]:
+    """The arguments whose memory results of the same types could reuse, with the bytes."""
+    could = Counter[str]()
+    for d in match_donations(program, [True] * len(program.invars)):
+        if d.result is not None:
+            name = re.match(r"\w*", program.arg_names[d.argument])
+            could[name[0] if name else ""] += nbytes(program.invars[d.argument].aval)
+    return dict(could)
+
+
+def _gradient(d: Derivation) -> GradientTaken:
+    types = Counter(v.aval.str_short(short_dtypes=True) for v, n in zip(d.primal.invars, d.nonzeros, strict=True) if n)
+    return GradientTaken(d.gradient, d.residuals.saved.nbytes, dict(types))
+
+
+def _peak(d: Derivation) -> dict[str, int]:
+    timeline = memory(d)
+    if not timeline.steps:
+        return {}
+    return {kind: n for kind, n in zip(timeline.kinds, timeline.steps[timeline.peak].nbytes, strict=True) if n}

@@ -1,0 +1,341 @@
+"""The report of a run: which functions were compiled, the gradients that they take, and what to do, the most at stake
+first."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from jaxviz.analysis.grouping import grouped
+from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.origin import Location
+from jaxviz.report.charts import Lanes
+from jaxviz.report.data import Data
+from jaxviz.report.files import no_such_file
+from jaxviz.report.report import Listed, Part, Report, Table
+from jaxviz.report.tables import counted, format_bytes, format_seconds, listed, short_location
+from jaxviz.runs.facts import PROCESS_FILE, CompiledOnce, ProcessOfRun, RunProgram
+from jaxviz.xla.compilations.report import FunctionCompilations
+
+_LONG = 0.02
+"""The share of a run's time from which recompilations, and operations outside of jit, are worth a finding."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinding(Data):
+    """What a run shows, and what to do about it.
+
+    >>> for finding in jaxviz.show("jaxviz-run").findings:
+    ...     print(finding.location, finding.text, finding.fix)
+
+    Args:
+      kind: 'gradient', 'memory', 'compilation' or 'process'.
+      text: what was found.
+      fix: what to do; '' if that is not known.
+      location: the user's line.
+      share: the bytes or seconds at stake, as a share of the function's peak or of the run's time; 1 where a result may
+        be wrong.
+      at_stake: the same, such as "192.0 KiB"; '' if it is neither.
+      function: the name of the function that it is about; '' for none.
+    """
+
+    kind: str
+    text: str
+    fix: str
+    location: Location | None
+    share: float
+    at_stake: str
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunFunction(Data):
+    """A function of the user's that a run compiled.
+
+    Args:
+      name, location: of the function.
+      gradient: the largest that it takes; '' for none.
+      nbytes: bytes that this saves, without its arguments; None if it takes none, or that is not known.
+      peak: its modelled peak in bytes, on one device; None if it is not known.
+      xla: the bytes that XLA takes for arguments, results and temporaries; None if the backend does not report them.
+      count: how often it was compiled.
+      seconds: the seconds of that.
+      not_known: why nothing is known of it; '' if something is.
+    """
+
+    name: str
+    location: Location | None
+    gradient: str
+    nbytes: int | None
+    peak: int | None
+    xla: int | None
+    count: int
+    seconds: float
+    not_known: str = ""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RunReport(Report, schema="show"):
+    """What a run left behind. See `jaxviz.show`.
+
+    >>> found = jaxviz.show("jaxviz-run")
+    >>> found.functions, found.findings
+
+    Args:
+      processes: the processes, in the order in which they began.
+    """
+
+    processes: tuple[ProcessOfRun, ...]
+
+    @property
+    def first(self) -> ProcessOfRun:
+        """The process that the report begins with: JAX's first."""
+        return min(self.processes, key=lambda p: p.process.index or 0)
+
+    @cached_property
+    def functions(self) -> tuple[RunFunction, ...]:
+        """The functions of the first process, those that take the largest gradients first."""
+        rows = map(self._row, grouped(self._compiled, self._named))
+        return tuple(sorted(rows, key=lambda f: (-(f.nbytes or -1), -(f.peak or 0), -f.seconds)))
+
+    @property
+    def _compiled(self) -> list[CompiledOnce]:
+        return [c for c in self.first.compilations if (c.owner == "program" and c.kind != "part") or c.program]
+
+    def _named(self, c: CompiledOnce) -> tuple[str, Location | None]:
+        """The function of a compilation: that of the program, since a loop outside of jit is compiled as an
+        operation."""
+        of = self.first.programs.get(c.program or 0, c)
+        return of.function, of.location
+
+    def _row(self, group: Sequence[CompiledOnce]) -> RunFunction:
+        programs = self.first.programs
+        analysed = [programs[c.program] for c in group if c.program in programs]
+        best = max(analysed, key=_size, default=None)
+        if best is None:
+            of: CompiledOnce | RunProgram = group[0]
+            gradient, peak, why = None, None, _NOT_YET
+        else:
+            of, facts = best, best.facts
+            gradient = best.gradients[0] if best.gradients else None
+            peak = facts.peak.nbytes if facts is not None and facts.peak is not None else None
+            missing = [n.why for n in best.not_known if facts is None or "gradient" in n.what]
+            why = "" if gradient or not missing else missing[0]
+        xla = max((c.memory.total for c in group if c.memory is not None), default=None)
+        name, seconds = of.function.rpartition("<locals>.")[2], sum(c.seconds for c in group)
+        about, nbytes = (gradient.about, gradient.nbytes) if gradient else ("", None)
+        return RunFunction(name, of.location, about, nbytes, peak, xla, len(group), seconds, why)
+
+    @property
+    def largest(self) -> RunFunction | None:
+        """The function that takes the largest gradient; None if none takes any."""
+        return next((f for f in self.functions if f.gradient), None)
+
+    @property
+    def seconds(self) -> float:
+        """How long the first process took, or has taken until its last compilation."""
+        p = self.first
+        return p.process.seconds or max((c.ended for c in p.compilations), default=0.0)
+
+    @property
+    def first_step(self) -> float | None:
+        """The seconds until the function with the largest gradient had been compiled; None if there is none."""
+        of = self.largest
+        ended = [c.ended for c in self._compiled if of and (p := self.first.programs.get(c.program or 0)) and
+            (p.function, p.location) == (of.name, of.location)]  # fmt: skip
+        return min(ended, default=None)
+
+    @cached_property
+    def findings(self) -> tuple[RunFinding, ...]:
+        """What to do, the most at stake first; once for a line, for the largest of the functions that it is in."""
+        found = sorted(self._findings(), key=lambda f: -f.share)
+        return tuple(same[0] for same in grouped(found, lambda f: (f.kind, f.fix, f.location)))
+
+    def _findings(self) -> Iterator[RunFinding]:
+        p = self.first
+        of_functions = grouped(p.programs.values(), lambda program: (program.function, program.location))
+        for same in of_functions:
+            yield from _of_program(max(same, key=_size))
+        for f in p.functions:
+            yield from _of_compilations(f, self.seconds)
+        yield from self._outside_of_jit()
+        yield from self._apart()
+
+    def _outside_of_jit(self) -> Iterator[RunFinding]:
+        """What was compiled operation by operation."""
+        single = [c for c in self.first.compilations if c.owner == "jax"]
+        seconds = sum(c.seconds for c in single)
+        if seconds > _LONG * self.seconds:
+            sites = Counter(c.call.location for c in single if c.call.location is not None).most_common(1)
+            most = f", most at {short_location(sites[0][0])}" if sites else ""
+            text = f"{counted(len(single), 'operation')} outside of jit took {format_seconds(seconds)} to compile{most}"
+            fix = "Put what runs there into a function under jax.jit; JAX then compiles one program."
+            at = sites[0][0] if sites else None
+            share = seconds / max(self.seconds, 1e-9)
+            yield RunFinding("compilation", text, fix, at, share, format_seconds(seconds), "")
+
+    def _apart(self) -> Iterator[RunFinding]:
+        """Processes that compiled something else than the first one."""
+        key = lambda c: (c.function, c.location and short_location(c.location), tuple(map(str, c.changes)))
+        own = Counter(key(c) for c in self._compiled)
+        for p in self.processes:
+            if p is not self.first:
+                others = Counter(key(c) for c in p.compilations if c.owner == "program" and c.kind != "part")
+                for name, at, _ in [*(own - others), *(others - own)][:1]:
+                    where = f" ({at})" if at else ""
+                    who = f"process {p.process.index if p.process.index is not None else p.folder}"
+                    text = f"{who} compiled something else than the first one: `{name}`{where} differs"
+                    fix = "All processes have to run the same programs in the same order, or collectives hang."
+                    yield RunFinding("process", text, fix, None, 1.0, "", name)
+
+    # --- text ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def summary(self) -> str:
+        """run of train.py, 41 s: `train_step` takes the gradient of `loss` in `params`, which saves 18.3 GiB; …."""
+        process, of = self.first.process, self.largest
+        state = "" if process.seconds is not None else ", not ended"
+        head = f"run of {process.script}, {format_seconds(self.seconds)}{state}"
+        if of is None:
+            return f"{head}: {counted(len(self.functions), 'function')} compiled, none with a gradient that is known"
+        at = f" ({short_location(of.location)})" if of.location else ""
+        takes = f"`{of.name}`{at} takes the {of.gradient}" if of.gradient != f"gradient of `{of.name}`" else of.gradient
+        parts = [f"{takes}, which saves {format_bytes(of.nbytes or 0)}"]
+        parts += [f"its peak is {format_bytes(of.peak)}"] if of.peak is not None else []
+        parts += [f"compiled after {format_seconds(self.first_step)}"] if self.first_step is not None else []
+        return f"{head}: {'; '.join(parts)}"
+
+    def _chart(self) -> Lanes:
+        began = self.first.process.began
+        rows = []
+        for c in self._compiled[:40]:
+            phases = [(n, s) for n in ("trace", "lower", "compile") if (s := getattr(c, n)) is not None]
+            rows.append((c.function, began + c.ended - c.seconds, phases))
+        return Lanes(rows, "when each function was compiled")
+
+    def _parts(self) -> Iterator[Part]:
+        heads = ("function", "defined at", "gradient", "it saves", "modelled peak", "XLA", "compiled", "in")
+        yield Table(heads, [_cells(f) for f in self.functions], "<<<>>>>>")
+        if self.findings:
+            yield "What to do, the most at stake first:"
+            yield Listed(map(_sentence, self.findings))
+        yield from self.notes
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was not looked at, and how it was found."""
+        return tuple(self._notes())
+
+    def _notes(self) -> Iterator[str]:
+        p = self.first
+        if len(self.processes) > 1:
+            yield f"{counted(len(self.processes), 'process')}; the tables are about the first."
+        for program in p.programs.values():
+            for n in program.not_known:
+                yield f"Not known of `{program.function}`: {n.what}, since {n.why.rstrip('.')}."
+        if p.pending:
+            names = listed(dict.fromkeys(f"`{c.function}`" for c in p.pending), 4)
+            yield f"Not analysed: {names}, {_NOT_YET}."
+        if p.process.n_devices > 1:
+            yield "What devices exchange was not looked at: see jaxviz.collectives."
+        seconds = sum(program.seconds for program in p.programs.values())
+        yield (
+            f"Analysed in {format_seconds(seconds)}, beside the run, of the {p.process.budget:g} s that `--budget` "
+            "allows. The model's peak has every value; XLA fuses some away."
+        )
+        yield from (f"Some compilations were not seen: {problem}" for problem in p.process.problems[-1:])
+
+    _data = (
+        "seconds", "first_step", "functions", "findings",
+        ("processes", ("folder", "*process", "compilations")), "notes",
+    )  # fmt: skip
+
+
+_NOT_YET = "its analysis was not over when the run was, or was killed"
+
+
+def _size(program: RunProgram) -> tuple[int, int]:
+    """What to compare programs of one function by."""
+    facts = program.facts
+    return sum(g.nbytes for g in program.gradients), facts.peak.nbytes if facts is not None and facts.peak else -1
+
+
+def _of_program(program: RunProgram) -> Iterator[RunFinding]:
+    facts = program.facts
+    peak = facts.peak.nbytes if facts is not None and facts.peak is not None else 0
+    share = lambda n: min(n / peak, 1.0) if peak else 0.0
+    for a in program.advice:
+        size = format_bytes(a.nbytes) if a.nbytes else ""
+        kind, of = ("gradient", 1.0) if a.rule == "dead-gradient" else ("memory", share(a.nbytes))
+        yield RunFinding(kind, a.text, a.fix, a.location, of, size, program.function)
+    nbytes = sum(program.could_donate.values())
+    if share(nbytes) > _LONG:
+        names = listed(f"`{name}`" for name in program.could_donate)
+        text = f"`{program.function}` donates none of its arguments, and results could take the memory of {names}"
+        fix = "Where the caller does not read them again, jit it with donate_argnames=" + repr(
+            tuple(program.could_donate)
+        )
+        yield RunFinding(
+            "memory", text, f"{fix}.", program.location, share(nbytes), format_bytes(nbytes), program.function
+        )
+
+
+def _of_compilations(f: FunctionCompilations, seconds: float) -> Iterator[RunFinding]:
+    """Why a function was compiled more than once."""
+    again = [r for r in f.compiled if r.since is not None or f.is_part]
+    lost = sum(x for r in again for x in (r.trace, r.lower, r.compile) if x is not None)
+    share = lost / max(seconds, 1e-9)
+    if again and share > _LONG:
+        times = "twice" if f.count == 2 else f"{f.count:,} times"
+        changed = f"; what changed: {f.cause}" if f.cause else ""
+        text = f"`{f.name}` was compiled {times} in {format_seconds(f.seconds)}{changed}"
+        fix, size = " ".join(f.advice), format_seconds(lost)
+        yield RunFinding("compilation", text, fix, f.definition, min(share, 1.0), size, f.name)
+
+
+def _sentence(f: RunFinding) -> str:
+    """`train.py:6: 192.0 KiB in 4 values of `gelu` are saved … Call `gelu` through jax.checkpoint there.`."""
+    place = "" if f.location is None or short_location(f.location) in f.text else short_location(f.location)
+    head = ", ".join(filter(None, (place, "" if f.at_stake in f.text else f.at_stake)))
+    return " ".join(filter(None, (f"{head}:" if head else "", _whole(f.text), _whole(f.fix))))
+
+
+def _whole(text: str) -> str:
+    """A sentence with its capital and its full stop; what stands in backticks stays as it is."""
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}" if text else ""
+
+
+def _cells(f: RunFunction) -> tuple[str, ...]:
+    size = lambda n: "" if n is None else format_bytes(n)
+    at = short_location(f.location) if f.location else ""
+    what = f.gradient or ("not known: see below" if f.not_known else "none")
+    return (
+        f.name, at, what, size(f.nbytes), size(f.peak), size(f.xla), f"{f.count:,} ×", format_seconds(f.seconds)
+    )  # fmt: skip
+
+
+@api_boundary
+def show(folder: str | os.PathLike[str] = "jaxviz-run") -> RunReport:
+    """What a run under `jaxviz run`, or with `import jaxviz.auto`, left behind; also while it runs, or after it was
+    killed.
+
+    >>> print(jaxviz.show("jaxviz-run"))
+    run of train.py, 41 s: `train_step` (train.py:12) takes the gradient of `loss` in `params`, which saves 18.3 GiB; …
+
+    Args:
+      folder: that the run wrote; see `--out`.
+
+    Raises:
+      OSError: there is no such folder, or it cannot be read.
+      ValueError: it has no run, or a damaged one.
+    """
+    folder = Path(folder)
+    found = sorted(folder.glob(f"*/{PROCESS_FILE}"))
+    if not found:
+        raise no_such_file(folder / "0" / PROCESS_FILE, "`jaxviz run` writes the folder of a run")
+    processes = [ProcessOfRun.load(path.parent) for path in found]
+    return RunReport(tuple(sorted(processes, key=lambda p: p.process.began)))

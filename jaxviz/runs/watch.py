@@ -1,0 +1,318 @@
+"""Watches a process: each compilation is noted in its folder as soon as it is over, and the function is analysed in a
+child process, which the program and its output do not notice.
+
+The child is forked where JAX has compiled, since a function cannot be sent to another process. It traces the function
+again and runs nothing; what the user's Python does meanwhile stays in the child, and what it prints goes nowhere.
+Children take turns, so that the job loses at most one core, and give up when the budget is spent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxviz.environments.facts import NotKnown
+from jaxviz.environments.gather import environment
+from jaxviz.ir import compat
+from jaxviz.ir.errors import message_of
+from jaxviz.runs.facts import (
+    COMPILATIONS,
+    PROCESS,
+    PROCESS_FILE,
+    PROGRAM,
+    PROGRAMS,
+    CallSite,
+    CompiledOnce,
+    ProcessFacts,
+    RunProgram,
+    XlaBytes,
+    append,
+    changed,
+)
+from jaxviz.runs.page import write_page
+from jaxviz.runs.programs import AbstractCall, analyse, name_of
+from jaxviz.runtime import compilations
+from jaxviz.runtime.compilations import Compilation, definition_of, owner_of
+from jaxviz.xla.compilations.report import nearest
+
+_SPENT = "analysis.seconds"
+"""The file with the seconds that the analysis of a process has taken; children lock it, so that they take turns."""
+_POLL = 0.02
+_STUCK = 3.0
+"""The seconds without work after which a child is stuck."""
+_LATER = "it computes values while it is traced, so that it can only be analysed when the run is over"
+
+
+class RunWatch:
+    """What is noted of this process.
+
+    Args:
+      folder: of the process, in that of the run.
+      script: the name of what runs.
+      budget: the seconds that the analysis of functions may take, all together.
+    """
+
+    def __init__(self, folder: Path, script: str, budget: float):
+        self.folder, self.budget = folder, budget
+        self.process = ProcessFacts(script, os.getpid(), time.time(), environment(), budget=budget)
+        self.n_programs = 0
+        self._earlier: dict[Any, list[Compilation]] = {}
+        self._seen = set[Any]()
+        self._left: list[tuple[int, Compilation, AbstractCall]] = []
+        self._ahead: dict[int, AbstractCall] = {}
+        (folder / PROGRAMS).mkdir()
+        (folder / _SPENT).write_text("0")
+        self._write()
+
+    def start(self) -> None:
+        compilations.start()
+        compilations.hear_phases(self._heard)
+
+    def finish(self) -> Path | None:
+        """Waits for the analysis, at most until the budget is spent, and writes the page; None in a process that the
+        user has forked."""
+        if os.getpid() != self.process.pid:
+            return None
+        compilations.hear_phases(None)
+        self.process = replace(self.process, seconds=time.time() - self.process.began, problems=compilations.failures())
+        self._write()
+        with contextlib.suppress(KeyboardInterrupt):
+            self._wait()
+            self._analyse_left()
+        return write_page(self.folder.parent)
+
+    def _wait(self) -> None:
+        end = time.monotonic() + self.budget
+        while time.monotonic() < end and any(not self._is_over(n + 1) for n in range(self.n_programs)):
+            time.sleep(_POLL)
+
+    def _analyse_left(self) -> None:
+        """Analyses here, since the program is over, what the children could not."""
+        for number, c, call in self._not_done():
+            spent, began = float((self.folder / _SPENT).read_text()), time.monotonic()
+            with _silent():
+                self._analyse_within(self.budget - spent, number, c, call)
+            (self.folder / _SPENT).write_text(f"{spent + time.monotonic() - began:.3f}")
+
+    def _not_done(self) -> list[tuple[int, Compilation, AbstractCall]]:
+        """What children have not analysed yet, or could not. Nothing else is held, so that arrays over which the
+        functions close are freed as without a watch."""
+        done = lambda path: path.exists() and _LATER not in path.read_text(encoding="utf-8")
+        self._left = [left for left in self._left if not done(self.folder / PROGRAMS / f"{left[0]}.json")]
+        return self._left
+
+    def _is_over(self, number: int) -> bool:
+        return (self.folder / PROGRAMS / f"{number}.json").exists()
+
+    def _write(self) -> None:
+        PROCESS.write(self.process, self.folder / PROCESS_FILE)
+
+    # --- compilations -------------------------------------------------------------------------------------------------
+
+    def _heard(self, phase: str, c: Compilation, frame: Any) -> None:
+        if os.getpid() != self.process.pid:
+            return
+        if phase == "trace" and c.kind == "ahead":
+            call = compat.outermost_call(frame)
+            if call is not None and call.kind == "ahead":
+                self._ahead[c.number] = AbstractCall.of(call)
+        if phase == "compile":
+            self._compiled(c, frame)
+
+    def _compiled(self, c: Compilation, frame: Any) -> None:
+        if not self.process.backend:
+            self._found_devices()
+        earlier = self._earlier.setdefault((c.kind == "part", c.name, c.definition or c.function), [])
+        since, changes = nearest(c, earlier) if c.owner == "program" else (None, ())
+        place = None if since is None else earlier.index(since) + 1
+        if c.owner == "program":
+            earlier.append(c)
+        call, number = self._call(c, frame), None
+        if call is not None:
+            number = self.n_programs = self.n_programs + 1
+        trace, lower, compiling = (c.seconds.get(p) for p in ("trace", "lower", "compile"))
+        ended = time.time() - self.process.began
+        append(self.folder / COMPILATIONS, CompiledOnce(
+            c.name, c.definition, c.owner, c.kind, c.function, CallSite(c.site), place, tuple(map(changed, changes)),
+            trace, lower, compiling, ended, _memory(frame), number,
+        ))  # fmt: skip
+        if call is not None and number is not None:
+            self._analyse(number, c, call)
+
+    def _call(self, c: Compilation, frame: Any) -> AbstractCall | None:
+        """The call to analyse, of the outermost function that is no part of JAX; None if there is none, or it is
+        known."""
+        if c.kind == "ahead":
+            return self._ahead.pop(c.number, None) if c.owner == "program" else None
+        under_way = compat.outermost_call(frame)
+        if under_way is None or (under_way.kind == "call" and c.owner != "program"):
+            return None
+        call = AbstractCall.of(under_way)
+        if under_way.kind != "call":  # its operations are compiled one by one
+            key = compilations.identity(call.user), str(jax.tree.map(_shape, (call.args, call.kwargs)))
+            if key in self._seen or owner_of(definition_of(call.user)) != "program":
+                return None
+            self._seen.add(key)
+        return call
+
+    def _found_devices(self) -> None:
+        devices = jax.devices()
+        self.process = replace(
+            self.process, index=jax.process_index(), count=jax.process_count(), backend=devices[0].platform,
+            device=devices[0].device_kind, n_devices=len(devices),
+        )  # fmt: skip
+        self._write()
+
+    # --- the child ----------------------------------------------------------------------------------------------------
+
+    def _analyse(self, number: int, c: Compilation, call: AbstractCall) -> None:
+        with _quietly():
+            child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            self._left = [*self._not_done(), (number, c, call)]
+            return
+        try:
+            with _quietly():  # again, so that the program has no child that it does not know
+                if os.fork():
+                    os._exit(0)
+            self._in_child(number, c, call)
+        finally:
+            os._exit(0)
+
+    def _in_child(self, number: int, c: Compilation, call: AbstractCall) -> None:
+        import fcntl  # not on Windows, which has no fork either
+
+        gc.disable()  # what is collected here would be finalized twice
+        for name in ("SIGINT", "SIGTERM", "SIGCHLD"):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
+        with _silent():
+            _yield_to_the_job()
+            with (self.folder / _SPENT).open("r+") as spent:
+                fcntl.flock(spent, fcntl.LOCK_EX)
+                done = float(spent.read() or 0)
+                began = time.monotonic()
+                threading.Thread(target=self._give_up_when_stuck, args=(number, c, call), daemon=True).start()
+                jax.monitoring.register_scalar_listener(_refuse_to_compile)
+                self._analyse_within(self.budget - done, number, c, call)
+                spent.seek(0)
+                spent.write(f"{done + time.monotonic() - began:.3f}".ljust(16))
+            write_page(self.folder.parent)
+
+    def _analyse_within(self, seconds: float, number: int, c: Compilation, call: AbstractCall) -> None:
+        try:
+            if seconds <= 0:
+                raise _Spent
+            with _at_most(seconds), compilations.unwatched():
+                analyse(number, c, call, self.folder)
+        except _Spent:
+            self._failed(number, c, call, f"the budget of {self.budget:g} s was spent; `--budget` gives more")
+        except _Computes:
+            self._failed(number, c, call, _LATER)
+        except BaseException as error:
+            self._failed(number, c, call, f"{type(error).__name__}: {message_of(error)}")
+
+    def _failed(self, number: int, c: Compilation, call: AbstractCall, why: str) -> None:
+        failed = RunProgram(number, *name_of(c, call), not_known=(NotKnown("the function", why),))
+        PROGRAM.write(failed, self.folder / PROGRAMS / f"{number}.json")
+
+    def _give_up_when_stuck(self, number: int, c: Compilation, call: AbstractCall) -> None:
+        """Ends a child that waits for a thread of JAX's, which it does not have: it does not work any more."""
+        worked = -1.0
+        while (now := time.process_time()) - worked > 0.01 * _STUCK:
+            worked = now
+            time.sleep(_STUCK)
+        self._failed(number, c, call, _LATER)
+        os._exit(0)
+
+
+class _Spent(BaseException):
+    """The budget is spent."""
+
+
+class _Computes(BaseException):
+    """The user's function computes something while it is traced, for which a child has no device."""
+
+
+def _refuse_to_compile(event: str, *_: Any, **__: Any) -> None:
+    if compilations.PHASES.get(event) == "compile":
+        raise _Computes
+
+
+@contextlib.contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """Raises `_Spent` in the main thread after some seconds."""
+
+    def stop(*_: object) -> None:
+        raise _Spent
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Lets everything that is printed go nowhere, also by what is not Python."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    before = [os.dup(stream) for stream in (1, 2)]
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for stream, as_it_was in zip((1, 2), before, strict=True):
+            os.dup2(as_it_was, stream)
+            os.close(as_it_was)
+        os.close(nowhere)
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Without the warnings of JAX and Python about forks, which are about children that go on with JAX's threads."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _yield_to_the_job() -> None:
+    """Lets the job go first, for time and for memory."""
+    with contextlib.suppress(OSError):
+        os.nice(10)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def _shape(x: Any) -> Any:
+    return getattr(x, "shape", x)
+
+
+def _memory(frame: Any) -> XlaBytes | None:
+    executable = compat.executable_of(frame)
+    if executable is None:
+        return None
+    try:
+        stats = executable.get_compiled_memory_stats()
+    except Exception:  # a backend that does not report it
+        return None
+    fields = ("argument", "output", "temp", "alias")
+    return XlaBytes(*(int(getattr(stats, f"{field}_size_in_bytes")) for field in fields))

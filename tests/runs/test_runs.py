@@ -1,0 +1,307 @@
+"""`jaxviz run`: a script runs as without it, and what it leaves behind says what the script did."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import jsonschema
+import pytest
+
+import jaxviz
+
+TRAINER = """
+import jax, jax.numpy as jnp
+
+n_traces = 0
+
+def layer(x, w):
+    return jnp.tanh(x @ w), None
+
+def loss(params, batch):
+    x, _ = jax.lax.scan(layer, batch, params["w"])
+    return jnp.mean(x**2)
+
+def train_step(params, batch):
+    global n_traces
+    n_traces += 1
+    print("tracing")
+    value, gradient = jax.value_and_grad(loss)(params, batch)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient), value
+
+step = jax.jit(train_step)
+params = {"w": jnp.ones((3, 8, 8)) / 8, "unused": jnp.ones(5)}
+for n in (4, 4, 2):
+    params, value = step(params, jnp.ones((n, 8)))
+    print(float(value).hex())
+print(n_traces, __name__, __file__, jax.grad(loss)(params, jnp.ones((1, 8)))["w"].sum())
+"""
+
+
+def run(folder, source, *words, command=("-m", "jaxviz", "run"), script=(), status=0, **env):
+    """What a script prints, in a process of its own; its file is `train.py` in the folder."""
+    (folder / "train.py").write_text(source)
+    done = subprocess.run(
+        [sys.executable, *command, *words, "train.py", *script], cwd=folder, capture_output=True, text=True,
+        env={**os.environ, **env},
+    )  # fmt: skip
+    assert done.returncode == status, done.stderr
+    return done
+
+
+def recorded(folder, source, *words, **kwargs):
+    done = run(folder, source, *words, **kwargs)
+    return done, jaxviz.show(folder / "jaxviz-run")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    return folder, *recorded(folder, TRAINER)
+
+
+@pytest.mark.slow
+def test_a_script_prints_what_it_prints_without_it(trained):
+    folder, done, _ = trained
+    plain = run(folder, TRAINER, command=())
+    assert done.stdout == plain.stdout
+    assert done.stderr == f"{plain.stderr}jaxviz: wrote jaxviz-run/index.html\n"
+
+
+@pytest.mark.slow
+def test_the_step_and_its_gradient_are_named(trained):
+    _, _, found = trained
+    step, alone = found.functions
+    assert (step.name, step.gradient, step.count) == ("train_step", "gradient of `loss` in `params`", 2)
+    assert (alone.name, alone.gradient) == ("loss", "gradient of `loss` in `params`")
+    assert step.location.line == TRAINER.splitlines().index("def train_step(params, batch):") + 1
+    assert found.summary.partition(";")[0].endswith(f"saves {step.nbytes} B") or "KiB" in found.summary
+
+
+@pytest.mark.slow
+def test_its_figures_are_those_of_the_reports(trained):
+    folder, _, found = trained
+    code = """
+import jax, jaxviz, train
+x = jax.ShapeDtypeStruct((4, 8), "float32")
+timeline = jaxviz.memory(train.step, train.params, x)
+print(timeline.peak_nbytes, jaxviz.residuals(train.step, train.params, x).saved.nbytes)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
+    peak, saved = map(int, done.stdout.splitlines()[-1].split())
+    assert (found.functions[0].peak, found.functions[0].nbytes) == (peak, saved)
+
+
+@pytest.mark.slow
+def test_findings_say_what_to_do(trained):
+    _, _, found = trained
+    texts = [f.text for f in found.findings]
+    assert any("`params['unused']` is zero" in t for t in texts), texts
+    assert any("`train_step` was compiled twice" in t and "shape" in t for t in texts), texts
+    assert any("donates none of its arguments" in t and "`params`" in t for t in texts), texts
+    assert [f.share for f in found.findings] == sorted((f.share for f in found.findings), reverse=True)
+
+
+@pytest.mark.slow
+def test_the_page_and_the_data(trained):
+    folder, _, found = trained
+    page = (folder / "jaxviz-run" / "index.html").read_text()
+    assert "train_step" in page
+    assert "http" not in page.replace("http-equiv", "")
+    jsonschema.validate(found.to_dict(), jaxviz.schema("show"))
+    command = [sys.executable, "-m", "jaxviz", "show", "--json"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["functions"] == json.loads(json.dumps(found.to_dict()["functions"]))
+
+
+SMALL = "import jax, jax.numpy as jnp\n\n@jax.jit\ndef f(x): return jnp.sin(x)\n\nf(jnp.ones(3))\n"
+STATIC = """
+import functools, jax, jax.numpy as jnp, sys
+
+secret = {value!r}
+
+@functools.partial(jax.jit, static_argnames="mode")
+def f(x, mode):
+    return x * len(mode) + len(secret)
+
+for mode in ("swordfish", "opensesame"):
+    f(jnp.ones(3), mode=mode)
+"""
+
+
+@pytest.mark.slow
+def test_no_values_are_written(tmp_path):
+    _, found = recorded(tmp_path, STATIC.format(value="xyzzy"), script=("--token", "hunter2"), PASSWORD="letmein")
+    assert found.functions[0].count == 2
+    assert any("static mode: one value → another" in f"{r}" for f in found.first.functions for r in texts_of(f))
+    written = "".join(p.read_text() for p in (tmp_path / "jaxviz-run").rglob("*") if p.is_file())
+    assert not [word for word in ("swordfish", "opensesame", "xyzzy", "hunter2", "letmein") if word in written]
+
+
+def texts_of(function):
+    return [r.text for r in function.compiled]
+
+
+@pytest.mark.slow
+def test_an_error_and_its_traceback_are_python_s(tmp_path):
+    source = "import jax, jax.numpy as jnp\n\n@jax.jit\ndef f(x):\n    return x @ x\n\nf(jnp.ones((2, 3)))\n"
+    plain = run(tmp_path, source, command=(), status=1)
+    done = run(tmp_path, source, status=1)
+    assert done.stderr == f"{plain.stderr}jaxviz: wrote jaxviz-run/index.html\n"
+
+
+@pytest.mark.slow
+def test_an_exit_status_and_settings_before_jax_count(tmp_path):
+    source = """
+import os, sys
+assert "jax" not in sys.modules
+os.environ["JAX_ENABLE_X64"] = "1"
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=3"
+import jax, jax.numpy as jnp
+print(jax.jit(jnp.sin)(jnp.ones(2)).dtype, len(jax.devices()), sys.argv[1:])
+sys.exit(3)
+"""
+    done, found = recorded(tmp_path, source, script=("--out", "elsewhere"), status=3)
+    assert done.stdout.split(maxsplit=2) == ["float64", "3", "['--out', 'elsewhere']\n"]
+    assert found.first.process.n_devices == 3
+
+
+@pytest.mark.slow
+def test_a_function_that_computes_while_it_is_traced_is_analysed_at_the_end(tmp_path):
+    source = """
+import jax, jax.numpy as jnp
+
+def loss(x):
+    with jax.ensure_compile_time_eval():
+        scale = float(jnp.cos(jnp.ones(7) * 3).sum())
+    return jnp.sum(x * scale) ** 2
+
+@jax.jit
+def step(x):
+    print("tracing")
+    return x - jax.grad(loss)(x)
+
+step(jnp.ones(3))
+"""
+    done, found = recorded(tmp_path, source)
+    assert done.stdout == "tracing\n"
+    assert found.functions[0].gradient == "gradient of `loss` in `x`"
+
+
+@pytest.mark.slow
+def test_loops_outside_of_jit(tmp_path):
+    source = """
+import jax, jax.numpy as jnp
+
+def body(x, _):
+    return x - jax.grad(lambda x: jnp.sum(jnp.sin(x)))(x), None
+
+jax.lax.scan(body, jnp.ones(3), length=4)
+jax.lax.fori_loop(0, 3, lambda i, x: body(x, i)[0], jnp.ones(4))
+jax.lax.while_loop(lambda x: x[0] < 0, lambda x: body(x, 0)[0], jnp.ones(5))
+"""
+    _, found = recorded(tmp_path, source)
+    assert [f.name for f in found.functions if f.gradient] == ["<lambda>", "<lambda>", "body"]
+    assert found.first.process.problems == ()
+
+
+@pytest.mark.slow
+def test_without_a_budget_compilations_are_still_noted(tmp_path):
+    _, found = recorded(tmp_path, TRAINER, "--budget", "0s")
+    assert {f.name: f.count for f in found.functions} == {"train_step": 2, "loss": 1}
+    assert "the budget of 0 s was spent" in str(found)
+
+
+@pytest.mark.slow
+def test_one_line_records_a_run_too(tmp_path):
+    done = run(tmp_path, f"import jaxviz.auto\n{SMALL}", command=(), JAXVIZ="elsewhere")
+    assert done.stderr == "jaxviz: wrote elsewhere/index.html\n"
+    assert jaxviz.show(tmp_path / "elsewhere").functions[0].name == "f"
+
+
+@pytest.mark.slow
+def test_a_process_that_the_script_forks_is_not_recorded(tmp_path):
+    source = f"{SMALL}\nimport multiprocessing\nmultiprocessing.get_context('fork').Process(target=print).start()\n"
+    done, found = recorded(tmp_path, source)
+    assert done.stderr.count("jaxviz: wrote") == 1
+    assert len(found.processes) == 1
+
+
+def until(holds):
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+KILLED = """
+import os, sys, time, jax, jax.numpy as jnp
+
+for n in range(1, 40):
+    print(n, flush=True)
+    jax.jit(jax.grad(lambda x: jnp.sum(jnp.sin(x))))(jnp.ones(n))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.01, pytest.param(0.1, marks=pytest.mark.slow(sweep=True))])
+def test_a_killed_job_leaves_what_it_had_compiled(tmp_path, seconds):
+    (tmp_path / "train.py").write_text(KILLED)
+    command = [sys.executable, "-m", "jaxviz", "run", "train.py"]
+    job = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    begun = [job.stdout.readline() for _ in range(4)]
+    time.sleep(seconds)
+    os.kill(job.pid, signal.SIGKILL)
+    begun += job.communicate()[0].splitlines()
+    found = jaxviz.show(tmp_path / "jaxviz-run")
+    n_compiled = sum(f.count for f in found.functions if f.name == "<lambda>")
+    assert n_compiled in (len(begun) - 1, len(begun))
+    assert "not ended" in found.summary
+    until(lambda: not jaxviz.show(tmp_path / "jaxviz-run").first.pending)
+    assert jaxviz.show(tmp_path / "jaxviz-run").functions[0].gradient
+    assert "gradient" in (tmp_path / "jaxviz-run" / "index.html").read_text()
+
+
+@pytest.mark.slow
+def test_processes_that_compile_something_else_are_found(tmp_path):
+    source = """
+import sys, time, jax, jax.numpy as jnp
+
+@jax.jit
+def same(x): return jnp.sin(x)
+
+@jax.jit
+def only_here(x): return jnp.cos(x)
+
+same(jnp.ones(3))
+if sys.argv[1] == "1":
+    only_here(jnp.ones(3))
+input()
+"""
+    (tmp_path / "train.py").write_text(source)
+    command = [sys.executable, "-m", "jaxviz", "run", "train.py"]
+    jobs = [subprocess.Popen([*command, n], cwd=tmp_path, stdin=subprocess.PIPE) for n in "01"]
+    until(lambda: len([*tmp_path.glob("jaxviz-run/*/process.json")]) == 2)
+    for job in jobs:
+        job.communicate(b"\n")
+    found = jaxviz.show(tmp_path / "jaxviz-run")
+    assert len(found.processes) == 2
+    texts = [f.text for f in found.findings if f.kind == "process"]
+    assert len(texts) == 1
+    assert "`only_here`" in texts[0]
+
+
+@pytest.mark.slow
+def test_a_new_run_replaces_one_that_is_over(trained):
+    folder, *_ = trained
+    _, found = recorded(folder, "import jax\n")
+    assert len(found.processes) == 1
+    assert found.functions == ()
+
+
+@pytest.mark.slow
+def test_a_folder_without_a_run_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match="jaxviz run"):
+        jaxviz.show(tmp_path / "nothing")
