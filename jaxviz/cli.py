@@ -33,7 +33,7 @@ from jaxviz.runs.command import EXAMPLES as EXAMPLES_OF_RUNS
 from jaxviz.runs.command import RUN, SHOW, add_run, add_show
 from jaxviz.runs.command import main as run
 from jaxviz.runs.report import show as show_run
-from jaxviz.terminal import complain, note, show
+from jaxviz.terminal import complain, note, show, show_briefly
 
 _EXAMPLES = """examples:
   jaxviz residuals model.py:loss --args "params, jnp.ones((8, 16))"     what the gradient saves, and why
@@ -142,6 +142,8 @@ def _show_run(options: Any) -> int:
         return _FAILURE
     if options.json:
         print(json.dumps(found.to_dict(), indent=1, ensure_ascii=True))
+    elif options.agent:
+        show_briefly(str(found))
     else:
         show(str(found), headed=True)
     return 0
@@ -193,6 +195,7 @@ def _parser() -> argparse.ArgumentParser:
         added.add_argument(
             "--width", type=int, help="width of the output in columns (default: the width of the terminal)"
         )
+        added.add_argument("--agent", action="store_true", help="print at most 4,000 tokens, for an agent")
         added.add_argument("--traceback", action="store_true", help="on an error, show the whole traceback")
         added.set_defaults(**DEFAULTS)
     for name, words, add in (("run", RUN, add_run), ("show", SHOW, add_show)):
@@ -307,6 +310,8 @@ def _show(command: Command, request: Request) -> None:
     report = command.make(request)
     if options.json:
         print(json.dumps(None if report is None else report.to_dict(), indent=1, ensure_ascii=True, default=str))
+    elif report is not None and options.agent:
+        show_briefly(str(report))
     elif report is not None and not options.code:
         show(str(report), headed=not isinstance(report, ProgramText))
     if plot:

@@ -20,6 +20,21 @@ def show(text: str, headed: bool = False) -> None:
     print("\n".join(lines))
 
 
+_FOR_AGENTS = 12_000
+"""The most characters of an answer for an agent: fewer than 4,000 tokens."""
+
+
+def show_briefly(text: str) -> None:
+    """Prints lines for a reader of few tokens: the first ones, and how many are left out."""
+    lines, n = [printable(line) for line in text.split("\n")], 0
+    for i, line in enumerate(lines):
+        n += len(line) + 1
+        if n > _FOR_AGENTS - 100:
+            lines[i:] = [f"… {len(lines) - i:,} more lines; --json prints everything"]
+            break
+    print("\n".join(lines))
+
+
 def note(text: str) -> None:
     print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
 

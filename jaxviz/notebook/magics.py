@@ -11,7 +11,7 @@ from typing import Any
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, line_cell_magic, magics_class
+from IPython.core.magic import Magics, cell_magic, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
@@ -22,6 +22,7 @@ from jaxviz.notebook.calls import CallError, CellPosition, call_of_nothing, eval
 from jaxviz.notebook.options import COMMANDS, DEFAULTS, Command
 from jaxviz.notebook.reports import Request
 from jaxviz.report.messages import short_message
+from jaxviz.runs.watch import recorded
 from jaxviz.xla.compilations.report import explain_recompile, watch_compilations
 
 
@@ -45,6 +46,22 @@ class JaxvizMagics(Magics):
         except Exception as error:
             self._remember(error)
             _print_error(short_message(error, "running the cell" if cell else f"reading {line.strip()}"))
+        return None
+
+    @cell_magic
+    def jaxviz_run(self, line: str, cell: str) -> Any:
+        """Run the cell, and show what it compiled, the gradients that it took, and what to do: `%%jaxviz_run`.
+
+        It is what `jaxviz run` does for a script; `%%jaxviz_run FOLDER` also writes the page, and leaves it there.
+        """
+        try:
+            code = self.shell.transform_cell(cell)
+            with recorded(line.strip()) as run:
+                exec(compile(code, self.shell.compile.cache(code), "exec"), self._namespace())
+            return run()
+        except Exception as error:
+            self._remember(error)
+            _print_error(short_message(error, "running the cell"))
         return None
 
     def _run(self, command: Command, parser: argparse.ArgumentParser, line: str, cell: str | None) -> Any:

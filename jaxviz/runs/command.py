@@ -26,6 +26,7 @@ def add_run(to: argparse.ArgumentParser) -> None:
         "--budget", type=_seconds, default=BUDGET, metavar="SECONDS",
         help=f"how long functions may be analysed, beside the run, such as 30s (default: {BUDGET:g}s)",
     )  # fmt: skip
+    to.add_argument("--source", action="store_true", help="let the page have the lines of your source files")
     to.add_argument("-m", dest="is_module", action="store_true", help="the script is a module, as after python -m")
     to.add_argument("script", help="the script or module to run")
     to.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
@@ -35,6 +36,7 @@ def add_show(to: argparse.ArgumentParser) -> None:
     """Adds the options of `jaxviz show`."""
     to.add_argument("folder", nargs="?", default=OUT, help=f"the folder that the run wrote (default: {OUT})")
     to.add_argument("--json", action="store_true", help="print it as JSON")
+    to.add_argument("--agent", action="store_true", help="print at most 4,000 tokens, for an agent")
 
 
 def _seconds(text: str) -> float:
@@ -59,5 +61,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     add_run(parser)
     options: Any = parser.parse_args((sys.argv[1:] if argv is None else argv)[1:])
-    run_script([options.script, *options.arguments], options.out, options.budget, options.is_module)
+    run_script([options.script, *options.arguments], options.out, options.budget, options.is_module, options.source)
     return 0

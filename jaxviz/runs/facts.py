@@ -27,6 +27,23 @@ PROGRAM = Format("program of a jaxviz run", 1, "program", "program of a run", _W
 
 PROCESS_FILE, COMPILATIONS, PROGRAMS = "process.json", "compilations.jsonl", "programs"
 """The files of a process's folder, and the folder of its programs."""
+EXPLORER = ".explorer"
+"""The end of the file with what the page shows of a program."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedSteps(Data):
+    """Steps that a run marks with `jax.profiler.StepTraceAnnotation`.
+
+    Args:
+      count: how many began.
+      first: seconds from the first to the second, which the first compiles; None if there is no second.
+      median: seconds from one to the next, of the last thousand after the first; None if there are none.
+    """
+
+    count: int
+    first: float | None
+    median: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +61,7 @@ class ProcessFacts(Data):
       seconds: how long it took; None if it has not ended, or was killed.
       budget: the seconds that the analysis may take.
       problems: what was not seen, and why.
+      steps: those that it marks; None if it marks none.
     """
 
     script: str
@@ -58,6 +76,7 @@ class ProcessFacts(Data):
     seconds: float | None = None
     budget: float = 0.0
     problems: tuple[str, ...] = ()
+    steps: MarkedSteps | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,35 +2,88 @@
 
 from __future__ import annotations
 
-import html
+from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 
+from jaxviz.page.bundle import GRAPHVIZ, MAIN, STEPPER, packed, part_names, script
+from jaxviz.page.html import SavedWidget, document, place_of
 from jaxviz.report.files import write_file
-from jaxviz.report.tables import printable
-from jaxviz.runs.report import RunReport, show
+from jaxviz.report.tables import code_html, format_bytes, printable
+from jaxviz.runs.facts import EXPLORER, PROGRAMS
+from jaxviz.runs.programs import read_explorer
+from jaxviz.runs.report import RunFunction, RunReport, sentence, show
 
 PAGE = "index.html"
+MOST = 4
+"""How many functions the page has explorers of: those with the largest gradients."""
+
+_STYLE = """
+html { color-scheme: light dark; }
+body { margin: 0 auto; padding: 1rem 1.25rem 4rem; max-width: 76rem; background: light-dark(#fff, #111418);
+  color: light-dark(#1a1d21, #d8dce2); font: 15px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.25rem; font-weight: 600; line-height: 1.4; margin: .5rem 0 1rem; text-wrap: pretty; }
+h2 { font-size: 1rem; margin: 2rem 0 .5rem; }
+code { font: .92em ui-monospace, SFMono-Regular, Menlo, monospace; }
+h1 code { font-size: .95em; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .92em; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .9rem .3rem 0; vertical-align: top; border-bottom: 1px solid light-dark(#e3e6ea, #2a2f36); }
+th { font-weight: 600; color: light-dark(#5a6270, #9aa3b0); }
+ol { padding-left: 1.6rem; }
+li { margin: .5rem 0; max-width: 62rem; }
+p { max-width: 62rem; }
+a { color: light-dark(#0b57d0, #8ab4f8); }
+.chart { margin-top: 2rem; }
+.notes { color: light-dark(#5a6270, #9aa3b0); font-size: .92em; }
+details { border: 1px solid light-dark(#d5d9df, #333a43); border-radius: 6px; margin: .6rem 0; }
+summary { cursor: pointer; padding: .7rem .9rem; }
+summary span { color: light-dark(#5a6270, #9aa3b0); }
+details .jaxviz { height: max(560px, 86vh) !important; border-width: 1px 0 0 !important; border-radius: 0 !important; }
+svg { max-width: 100%; height: auto; }
+"""
 
 
 def write_page(folder: Path) -> Path:
     """Writes the page of a run into its folder."""
-    return write_file(folder / PAGE, page_of(show(folder)))
+    return write_file(folder / PAGE, page_of(show(folder), folder))
 
 
-def page_of(run: RunReport) -> str:
+def page_of(run: RunReport, folder: Path) -> str:
     """The page as HTML."""
-    title = html.escape(printable(f"{run.first.process.script} · jaxviz", 200))
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<title>{title}</title>
-</head>
-<body>
-{run._repr_html_()}
-</body>
-</html>
-"""
+    explored = dict(_explored(run, folder))
+    title = printable(f"{run.first.process.script} · jaxviz", 200)
+    parts = {name: packed(name) for name in part_names() if name not in (STEPPER, GRAPHVIZ)} if explored else {}
+    body = "\n".join(_body(run, {f.name: element for element, (f, _) in explored.items()}))
+    widgets = {element: widget for element, (_, widget) in explored.items()}
+    return document(title, _STYLE, body, widgets, script(MAIN) if explored else "", parts)
+
+
+def _explored(run: RunReport, folder: Path) -> Iterator[tuple[str, tuple[RunFunction, SavedWidget]]]:
+    """The explorers of the functions with the largest gradients, by the names of their elements."""
+    for f in [f for f in run.functions if f.gradient][:MOST]:
+        path = folder / run.first.folder / PROGRAMS / f"{f.program}{EXPLORER}"
+        if path.exists():
+            yield f"-{f.program}", (f, read_explorer(path)[1])
+
+
+def _body(run: RunReport, explorers: dict[str, str]) -> Iterator[str]:
+    yield f"<h1>{code_html(run.summary[:1].upper() + run.summary[1:])}</h1>"
+    yield f'<div class="wide">{run.table_of_functions.to_html()}</div>'
+    if run.findings:
+        yield "<h2>What to do, the most at stake first</h2><ol>"
+        for found in run.findings:
+            element = explorers.get(found.function)
+            link = f' <a href="#jaxviz{element}">Explore it</a>' if element else ""
+            yield f"<li>{code_html(sentence(found))}{link}</li>"
+        yield "</ol>"
+    if explorers:
+        yield "<h2>Explorers</h2>"
+    for f in run.functions:
+        if f.name in explorers:
+            about = f"{f.gradient}, which saves {format_bytes(f.nbytes or 0)}"
+            yield f"<details><summary><code>{escape(f.name)}</code> <span>{code_html(about)}</span></summary>"
+            yield f"{place_of(explorers[f.name])}</details>"
+    yield f'<div class="wide chart">{run.picture()}</div>'
+    notes = "".join(f"<p>{code_html(note)}</p>" for note in run.notes)
+    yield f'<div class="notes">{notes}</div>'

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 import re
 import time
 from collections import Counter
@@ -19,14 +22,17 @@ from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation, derive
 from jaxviz.environments.facts import NotKnown
 from jaxviz.environments.gather import Gathering, program_facts
+from jaxviz.features.explorer.explore import explore
 from jaxviz.features.lint.report import lint
 from jaxviz.features.memory.timeline import memory
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
+from jaxviz.page.html import SavedWidget
+from jaxviz.report.files import write_file
 from jaxviz.report.tables import nbytes
-from jaxviz.runs.facts import PROGRAM, PROGRAMS, AdviceFound, GradientTaken, RunProgram
+from jaxviz.runs.facts import EXPLORER, PROGRAM, PROGRAMS, AdviceFound, GradientTaken, RunProgram
 from jaxviz.runtime.cache import function_name
 from jaxviz.runtime.compilations import Compilation, definition_of
 
@@ -92,21 +98,46 @@ def name_of(c: Compilation, call: AbstractCall) -> tuple[str, Location | None]:
     return function_name(call.user), definition_of(call.user)
 
 
-def analyse(number: int, c: Compilation, call: AbstractCall, folder: Path) -> None:
-    """Writes the file of a program. What cannot be found out is said in it."""
+def analyse(number: int, c: Compilation, call: AbstractCall, folder: Path, source: bool) -> None:
+    """Writes the file of a program, and then what the page shows of the largest gradient that it takes.
+
+    What cannot be found out is said in the file.
+    """
     began = time.monotonic()
     parts = Gathering()
-    found = parts.known("the function", lambda: _analysed(number, call, parts))
+    derived = parts.known("the function", lambda: _derived(call))
+    found = derived and parts.known("the function", lambda: _analysed(number, call, derived, parts))
     name, at = name_of(c, call)
     found = found or RunProgram(number, name, at)
     not_known = (*found.not_known, *parts.not_known)
     found = replace(found, function=name, location=at, seconds=time.monotonic() - began, not_known=not_known)
     PROGRAM.write(found, folder / PROGRAMS / f"{number}.json")
+    if derived and found.gradients:
+        write_explorer(derived[1], folder / PROGRAMS / f"{number}{EXPLORER}", source)
+
+
+def write_explorer(d: Derivation, path: Path, source: bool) -> None:
+    """Writes what the page needs for the explorer of a derivation."""
+    import comm
+
+    comm.create_comm = comm.DummyComm  # a forked notebook kernel must not send messages
+    title, saved = explore(d).saved(source)
+    data = {"title": title, "payload": base64.b64encode(gzip.compress(saved.payload)).decode(), "state": saved.state}
+    write_file(path, json.dumps(data))
+
+
+def read_explorer(path: Path) -> tuple[str, SavedWidget]:
+    """The title and the widget that `write_explorer` wrote."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    return data["title"], SavedWidget(gzip.decompress(base64.b64decode(data["payload"])), data["state"])
+
+
+Derived = tuple[tuple[Derivation, ...], Derivation, Program, tuple[NotKnown, ...]]
 
 
 @deep_stack
-def _analysed(number: int, call: AbstractCall, parts: Gathering) -> RunProgram:
-    gradients, about, whole, not_followed = _derived(call)
+def _analysed(number: int, call: AbstractCall, derived: Derived, parts: Gathering) -> RunProgram:
+    gradients, about, whole, not_followed = derived
     facts = program_facts(about, parts)
     peak = parts.known("what is in memory at the peak", lambda: _peak(about)) or {}
     could = None if call.donates is not False else parts.known("donations", lambda: _could_donate(whole))
@@ -118,7 +149,8 @@ def _analysed(number: int, call: AbstractCall, parts: Gathering) -> RunProgram:
     return replace(found, gradients=tuple(map(_gradient, gradients)), advice=found_advice)
 
 
-def _derived(call: AbstractCall) -> tuple[tuple[Derivation, ...], Derivation, Program, tuple[NotKnown, ...]]:
+@deep_stack
+def _derived(call: AbstractCall) -> Derived:
     """The gradients of a call, the largest first; what the facts are about; the whole that is called; and gradients
     that are not followed."""
     f, args, kwargs = call.function, call.args, call.kwargs

@@ -33,7 +33,7 @@ class RunFinding(Data):
     ...     print(finding.location, finding.text, finding.fix)
 
     Args:
-      kind: 'gradient', 'memory', 'compilation' or 'process'.
+      kind: the rule of `jaxviz.lint`; or 'donation', 'compilation', 'outside-of-jit' or 'process'.
       text: what was found.
       fix: what to do; '' if that is not known.
       location: the user's line.
@@ -61,10 +61,12 @@ class RunFunction(Data):
       gradient: the largest that it takes; '' for none.
       nbytes: bytes that this saves, without its arguments; None if it takes none, or that is not known.
       peak: its modelled peak in bytes, on one device; None if it is not known.
+      peak_at: what is computed then, and on which line.
       xla: the bytes that XLA takes for arguments, results and temporaries; None if the backend does not report them.
       count: how often it was compiled.
       seconds: the seconds of that.
       not_known: why nothing is known of it; '' if something is.
+      program: the number of the program that these figures are of; None if nothing is known.
     """
 
     name: str
@@ -72,10 +74,12 @@ class RunFunction(Data):
     gradient: str
     nbytes: int | None
     peak: int | None
+    peak_at: str
     xla: int | None
     count: int
     seconds: float
     not_known: str = ""
+    program: int | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -116,19 +120,19 @@ class RunReport(Report, schema="show"):
         programs = self.first.programs
         analysed = [programs[c.program] for c in group if c.program in programs]
         best = max(analysed, key=_size, default=None)
-        if best is None:
-            of: CompiledOnce | RunProgram = group[0]
-            gradient, peak, why = None, None, _NOT_YET
-        else:
-            of, facts = best, best.facts
-            gradient = best.gradients[0] if best.gradients else None
-            peak = facts.peak.nbytes if facts is not None and facts.peak is not None else None
-            missing = [n.why for n in best.not_known if facts is None or "gradient" in n.what]
-            why = "" if gradient or not missing else missing[0]
         xla = max((c.memory.total for c in group if c.memory is not None), default=None)
-        name, seconds = of.function.rpartition("<locals>.")[2], sum(c.seconds for c in group)
-        about, nbytes = (gradient.about, gradient.nbytes) if gradient else ("", None)
-        return RunFunction(name, of.location, about, nbytes, peak, xla, len(group), seconds, why)
+        n, seconds = len(group), sum(c.seconds for c in group)
+        if best is None:
+            return RunFunction(*self._named(group[0]), "", None, None, "", xla, n, seconds, _NOT_YET)
+        name, facts = best.function.rpartition("<locals>.")[2], best.facts
+        about, nbytes = (best.gradients[0].about, best.gradients[0].nbytes) if best.gradients else ("", None)
+        missing = [n.why for n in best.not_known if facts is None or "gradient" in n.what]
+        why = missing[0] if missing and not about else ""
+        peak, at = None, ""
+        if facts is not None and facts.peak is not None:
+            peak, where = facts.peak.nbytes, facts.peak.location
+            at = f"`{facts.peak.what}`{f' ({short_location(where)})' if where else ''}"
+        return RunFunction(name, best.location, about, nbytes, peak, at, xla, n, seconds, why, best.number)
 
     @property
     def largest(self) -> RunFunction | None:
@@ -145,15 +149,16 @@ class RunReport(Report, schema="show"):
     def first_step(self) -> float | None:
         """The seconds until the function with the largest gradient had been compiled; None if there is none."""
         of = self.largest
-        ended = [c.ended for c in self._compiled if of and (p := self.first.programs.get(c.program or 0)) and
-            (p.function, p.location) == (of.name, of.location)]  # fmt: skip
-        return min(ended, default=None)
+        if of is None:
+            return None
+        named = self.first.programs[of.program or 0]
+        return min(c.ended for c in self._compiled if self._named(c) == (named.function, named.location))
 
     @cached_property
     def findings(self) -> tuple[RunFinding, ...]:
         """What to do, the most at stake first; once for a line, for the largest of the functions that it is in."""
         found = sorted(self._findings(), key=lambda f: -f.share)
-        return tuple(same[0] for same in grouped(found, lambda f: (f.kind, f.fix, f.location)))
+        return tuple(same[0] for same in grouped(found, lambda f: (f.kind, f.location)))
 
     def _findings(self) -> Iterator[RunFinding]:
         p = self.first
@@ -176,7 +181,7 @@ class RunReport(Report, schema="show"):
             fix = "Put what runs there into a function under jax.jit; JAX then compiles one program."
             at = sites[0][0] if sites else None
             share = seconds / max(self.seconds, 1e-9)
-            yield RunFinding("compilation", text, fix, at, share, format_seconds(seconds), "")
+            yield RunFinding("outside-of-jit", text, fix, at, share, format_seconds(seconds), "")
 
     def _apart(self) -> Iterator[RunFinding]:
         """Processes that compiled something else than the first one."""
@@ -205,8 +210,11 @@ class RunReport(Report, schema="show"):
         at = f" ({short_location(of.location)})" if of.location else ""
         takes = f"`{of.name}`{at} takes the {of.gradient}" if of.gradient != f"gradient of `{of.name}`" else of.gradient
         parts = [f"{takes}, which saves {format_bytes(of.nbytes or 0)}"]
-        parts += [f"its peak is {format_bytes(of.peak)}"] if of.peak is not None else []
+        parts += [f"the peak of the whole is {format_bytes(of.peak)}, at {of.peak_at}"] if of.peak is not None else []
         parts += [f"compiled after {format_seconds(self.first_step)}"] if self.first_step is not None else []
+        steps = self.first.process.steps
+        if steps is not None and steps.median is not None:
+            parts.append(f"{counted(steps.count, 'step')} of {format_seconds(steps.median)}")
         return f"{head}: {'; '.join(parts)}"
 
     def _chart(self) -> Lanes:
@@ -217,12 +225,20 @@ class RunReport(Report, schema="show"):
             rows.append((c.function, began + c.ended - c.seconds, phases))
         return Lanes(rows, "when each function was compiled")
 
-    def _parts(self) -> Iterator[Part]:
+    @property
+    def table_of_functions(self) -> Table:
         heads = ("function", "defined at", "gradient", "it saves", "modelled peak", "XLA", "compiled", "in")
-        yield Table(heads, [_cells(f) for f in self.functions], "<<<>>>>>")
+        return Table(heads, [_cells(f) for f in self.functions], "<<<>>>>>")
+
+    def picture(self) -> str:
+        """When each function was compiled, as a drawing."""
+        return self._picture()
+
+    def _parts(self) -> Iterator[Part]:
+        yield self.table_of_functions
         if self.findings:
             yield "What to do, the most at stake first:"
-            yield Listed(map(_sentence, self.findings))
+            yield Listed(map(sentence, self.findings))
         yield from self.notes
 
     @property
@@ -270,8 +286,8 @@ def _of_program(program: RunProgram) -> Iterator[RunFinding]:
     share = lambda n: min(n / peak, 1.0) if peak else 0.0
     for a in program.advice:
         size = format_bytes(a.nbytes) if a.nbytes else ""
-        kind, of = ("gradient", 1.0) if a.rule == "dead-gradient" else ("memory", share(a.nbytes))
-        yield RunFinding(kind, a.text, a.fix, a.location, of, size, program.function)
+        of = 1.0 if a.rule == "dead-gradient" else share(a.nbytes)
+        yield RunFinding(a.rule, a.text, a.fix, a.location, of, size, program.function)
     nbytes = sum(program.could_donate.values())
     if share(nbytes) > _LONG:
         names = listed(f"`{name}`" for name in program.could_donate)
@@ -280,7 +296,7 @@ def _of_program(program: RunProgram) -> Iterator[RunFinding]:
             tuple(program.could_donate)
         )
         yield RunFinding(
-            "memory", text, f"{fix}.", program.location, share(nbytes), format_bytes(nbytes), program.function
+            "donation", text, f"{fix}.", program.location, share(nbytes), format_bytes(nbytes), program.function
         )
 
 
@@ -297,10 +313,10 @@ def _of_compilations(f: FunctionCompilations, seconds: float) -> Iterator[RunFin
         yield RunFinding("compilation", text, fix, f.definition, min(share, 1.0), size, f.name)
 
 
-def _sentence(f: RunFinding) -> str:
+def sentence(f: RunFinding) -> str:
     """`train.py:6: 192.0 KiB in 4 values of `gelu` are saved … Call `gelu` through jax.checkpoint there.`."""
     place = "" if f.location is None or short_location(f.location) in f.text else short_location(f.location)
-    head = ", ".join(filter(None, (place, "" if f.at_stake in f.text else f.at_stake)))
+    head = ", ".join(filter(None, (place, f.at_stake if f.kind in ("donation", "compilation") else "")))
     return " ".join(filter(None, (f"{head}:" if head else "", _whole(f.text), _whole(f.fix))))
 
 

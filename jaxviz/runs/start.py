@@ -20,7 +20,7 @@ from typing import Any
 OUT, BUDGET = "jaxviz-run", 30.0
 
 
-def run_script(words: Sequence[str], out: str, budget: float, is_module: bool) -> None:
+def run_script(words: Sequence[str], out: str, budget: float, is_module: bool, source: bool = False) -> None:
     """Runs a script or module as Python would, watched.
 
     Its output, results and exit status are its own. JAX is not imported before it does so itself.
@@ -30,8 +30,9 @@ def run_script(words: Sequence[str], out: str, budget: float, is_module: bool) -
       out: the folder of the run.
       budget: the seconds that the analysis may take.
       is_module: whether it is named as a module, as after `python -m`.
+      source: whether the page has lines of the user's files.
     """
-    when_jax_is_imported(Path(words[0]).name if not is_module else words[0], out, budget)
+    when_jax_is_imported(Path(words[0]).name if not is_module else words[0], out, budget, source)
     module = types.ModuleType("__main__")
     if is_module:
         spec = _spec_of(words[0])
@@ -84,7 +85,7 @@ def _spec_of(name: str) -> importlib.machinery.ModuleSpec:
     return spec
 
 
-def when_jax_is_imported(script: str, out: str, budget: float) -> None:
+def when_jax_is_imported(script: str, out: str, budget: float, source: bool = False) -> None:
     """Starts the watch of this process after the import of JAX, or now if that is over.
 
     An error does not end the program: it is said on standard error.
@@ -94,7 +95,7 @@ def when_jax_is_imported(script: str, out: str, budget: float) -> None:
         try:
             from jaxviz.runs.watch import RunWatch
 
-            watch = RunWatch(_folder(Path(out)), script, budget)
+            watch = RunWatch(folder_of_process(Path(out)), script, budget, source)
             watch.start()
             atexit.register(_finish, watch)
         except Exception as error:
@@ -145,7 +146,7 @@ def _complain(error: Exception) -> None:
     )
 
 
-def _folder(out: Path) -> Path:
+def folder_of_process(out: Path) -> Path:
     """A new folder for this process in that of the run, which is emptied if another run is over."""
     out = out.absolute()
     out.mkdir(parents=True, exist_ok=True)

@@ -13,10 +13,12 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,9 @@ from jaxviz.runs.facts import (
 )
 from jaxviz.runs.page import write_page
 from jaxviz.runs.programs import AbstractCall, analyse, name_of
+from jaxviz.runs.report import RunReport, show
+from jaxviz.runs.start import BUDGET, folder_of_process
+from jaxviz.runs.steps import StepMarks
 from jaxviz.runtime import compilations
 from jaxviz.runtime.compilations import Compilation, definition_of, owner_of
 from jaxviz.xla.compilations.report import nearest
@@ -62,11 +67,13 @@ class RunWatch:
       folder: of the process, in that of the run.
       script: the name of what runs.
       budget: the seconds that the analysis of functions may take, all together.
+      source: whether the page has the user's source files.
     """
 
-    def __init__(self, folder: Path, script: str, budget: float):
-        self.folder, self.budget = folder, budget
+    def __init__(self, folder: Path, script: str, budget: float, source: bool = False):
+        self.folder, self.budget, self.source = folder, budget, source
         self.process = ProcessFacts(script, os.getpid(), time.time(), environment(), budget=budget)
+        self.steps = StepMarks()
         self.n_programs = 0
         self._earlier: dict[Any, list[Compilation]] = {}
         self._seen = set[Any]()
@@ -77,8 +84,9 @@ class RunWatch:
         self._write()
 
     def start(self) -> None:
-        compilations.start()
+        self._compilations = compilations.start()
         compilations.hear_phases(self._heard)
+        self.steps.start()
 
     def finish(self) -> Path | None:
         """Waits for the analysis, at most until the budget is spent, and writes the page; None in a process that the
@@ -86,6 +94,8 @@ class RunWatch:
         if os.getpid() != self.process.pid:
             return None
         compilations.hear_phases(None)
+        compilations.stop(self._compilations)
+        self.steps.stop()
         self.process = replace(self.process, seconds=time.time() - self.process.began, problems=compilations.failures())
         self._write()
         with contextlib.suppress(KeyboardInterrupt):
@@ -97,6 +107,9 @@ class RunWatch:
         end = time.monotonic() + self.budget
         while time.monotonic() < end and any(not self._is_over(n + 1) for n in range(self.n_programs)):
             time.sleep(_POLL)
+        with (self.folder / _SPENT).open() as spent:  # the last child writes what the page shows
+            while time.monotonic() < end and not _is_free(spent):
+                time.sleep(_POLL)
 
     def _analyse_left(self) -> None:
         """Analyses here, since the program is over, what the children could not."""
@@ -117,6 +130,7 @@ class RunWatch:
         return (self.folder / PROGRAMS / f"{number}.json").exists()
 
     def _write(self) -> None:
+        self.process = replace(self.process, steps=self.steps.seen)
         PROCESS.write(self.process, self.folder / PROCESS_FILE)
 
     # --- compilations -------------------------------------------------------------------------------------------------
@@ -149,6 +163,7 @@ class RunWatch:
             trace, lower, compiling, ended, _memory(frame), number,
         ))  # fmt: skip
         if call is not None and number is not None:
+            self._write()
             self._analyse(number, c, call)
 
     def _call(self, c: Compilation, frame: Any) -> AbstractCall | None:
@@ -216,7 +231,7 @@ class RunWatch:
             if seconds <= 0:
                 raise _Spent
             with _at_most(seconds), compilations.unwatched():
-                analyse(number, c, call, self.folder)
+                analyse(number, c, call, self.folder, self.source)
         except _Spent:
             self._failed(number, c, call, f"the budget of {self.budget:g} s was spent; `--budget` gives more")
         except _Computes:
@@ -225,8 +240,11 @@ class RunWatch:
             self._failed(number, c, call, f"{type(error).__name__}: {message_of(error)}")
 
     def _failed(self, number: int, c: Compilation, call: AbstractCall, why: str) -> None:
+        path = self.folder / PROGRAMS / f"{number}.json"
+        if why != _LATER and path.exists() and _LATER not in path.read_text(encoding="utf-8"):
+            return  # what the page shows of it could not be made any more
         failed = RunProgram(number, *name_of(c, call), not_known=(NotKnown("the function", why),))
-        PROGRAM.write(failed, self.folder / PROGRAMS / f"{number}.json")
+        PROGRAM.write(failed, path)
 
     def _give_up_when_stuck(self, number: int, c: Compilation, call: AbstractCall) -> None:
         """Ends a child that waits for a thread of JAX's, which it does not have: it does not work any more."""
@@ -236,6 +254,26 @@ class RunWatch:
             time.sleep(_STUCK)
         self._failed(number, c, call, _LATER)
         os._exit(0)
+
+
+@contextlib.contextmanager
+def recorded(out: str = "", budget: float = BUDGET) -> Iterator[Callable[[], RunReport]]:
+    """Records what runs within the context, and then has its report.
+
+    Args:
+      out: the folder of the run; '' for one that is removed afterwards.
+      budget: see `RunWatch`.
+    """
+    with tempfile.TemporaryDirectory(prefix="jaxviz-") as removed:
+        folder = Path(out or removed)
+        watch = RunWatch(folder_of_process(folder), "a cell", budget)
+        watch.start()
+        found: list[RunReport] = []
+        try:
+            yield lambda: found[0]
+        finally:
+            watch.finish()
+            found.append(show(folder))
 
 
 class _Spent(BaseException):
@@ -268,22 +306,20 @@ def _at_most(seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Lets everything that is printed go nowhere, also by what is not Python."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    """Lets everything that is printed go nowhere, also by what is not Python.
+
+    What is in the buffers of Python's streams stays there, since a child has a copy of what its parent will print.
+    """
     before = [os.dup(stream) for stream in (1, 2)]
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in (1, 2):
-        os.dup2(nowhere, stream)
     try:
-        yield
+        with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
+            for stream in (1, 2):
+                os.dup2(nothing.fileno(), stream)
+            yield
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
         for stream, as_it_was in zip((1, 2), before, strict=True):
             os.dup2(as_it_was, stream)
             os.close(as_it_was)
-        os.close(nowhere)
 
 
 @contextlib.contextmanager
@@ -300,6 +336,17 @@ def _yield_to_the_job() -> None:
         os.nice(10)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def _is_free(file: Any) -> bool:
+    """Whether no child has locked a file."""
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except OSError:
+        return False
 
 
 def _shape(x: Any) -> Any:

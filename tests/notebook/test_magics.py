@@ -150,6 +150,16 @@ def watched(nothing_from_disk):
     jaxviz.watch_compilations(False)
 
 
+@pytest.mark.slow
+def test_a_run_of_a_cell_is_recorded(run):
+    shown, err = run("%%jaxviz_run\nstep = jax.jit(lambda x: x - jax.grad(product)(x, x))\nafter = step(jnp.ones(7))")
+    assert err == ""
+    assert [(f.name, f.gradient) for f in shown.functions] == [("<lambda>", "gradient of `product` in `x`")]
+    assert run("after.shape")[0] == (7,)
+    _, err = run("%%jaxviz_run\nbroken(x)")
+    assert "no such layer" in err
+
+
 def test_recompile_tells_of_a_function_and_of_a_cell(run, watched):
     run("g = jax.jit(lambda x: x * 2.5)\ng(jnp.ones(3))\ng(jnp.ones(4))")
     shown, _ = run("%recompile g")

@@ -11,9 +11,10 @@ import jsonschema
 import pytest
 
 import jaxviz
+from jaxviz.runs.programs import read_explorer
 
-TRAINER = """
-import jax, jax.numpy as jnp
+TRAINER = r"""
+import jax, jax.numpy as jnp, os
 
 n_traces = 0
 
@@ -27,13 +28,15 @@ def loss(params, batch):
 def train_step(params, batch):
     global n_traces
     n_traces += 1
-    print("tracing")
+    print("tracing", end=" ")
+    os.write(2, b"tracing\n")
     value, gradient = jax.value_and_grad(loss)(params, batch)
     return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient), value
 
 step = jax.jit(train_step)
 params = {"w": jnp.ones((3, 8, 8)) / 8, "unused": jnp.ones(5)}
 for n in (4, 4, 2):
+  with jax.profiler.StepTraceAnnotation("train", step_num=n):
     params, value = step(params, jnp.ones((n, 8)))
     print(float(value).hex())
 print(n_traces, __name__, __file__, jax.grad(loss)(params, jnp.ones((1, 8)))["w"].sum())
@@ -90,8 +93,16 @@ timeline = jaxviz.memory(train.step, train.params, x)
 print(timeline.peak_nbytes, jaxviz.residuals(train.step, train.params, x).saved.nbytes)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
-    peak, saved = map(int, done.stdout.splitlines()[-1].split())
+    peak, saved = map(int, done.stdout.split()[-2:])
     assert (found.functions[0].peak, found.functions[0].nbytes) == (peak, saved)
+
+
+@pytest.mark.slow
+def test_marked_steps_are_counted(trained):
+    _, _, found = trained
+    assert found.first.process.steps.count == 3
+    assert found.first.process.steps.median > 0
+    assert "; 3 steps of " in found.summary
 
 
 @pytest.mark.slow
@@ -104,15 +115,31 @@ def test_findings_say_what_to_do(trained):
     assert [f.share for f in found.findings] == sorted((f.share for f in found.findings), reverse=True)
 
 
+def explorers_of(folder):
+    """The payloads and the state of the explorers of a run's page."""
+    paths = sorted((folder / "jaxviz-run" / "0" / "programs").glob("*.explorer"))
+    return {path.name: read_explorer(path)[1] for path in paths}
+
+
+@pytest.mark.slow
+def test_source_files_are_in_the_page_only_if_asked_for(trained, tmp_path):
+    folder, *_ = trained
+    assert b"def layer" not in b"".join(w.payload for w in explorers_of(folder).values())
+    recorded(tmp_path, TRAINER, "--source")
+    assert b"def layer" in b"".join(w.payload for w in explorers_of(tmp_path).values())
+
+
 @pytest.mark.slow
 def test_the_page_and_the_data(trained):
     folder, _, found = trained
     page = (folder / "jaxviz-run" / "index.html").read_text()
     assert "train_step" in page
-    assert "http" not in page.replace("http-equiv", "")
+    assert "n_traces" not in page
     jsonschema.validate(found.to_dict(), jaxviz.schema("show"))
     command = [sys.executable, "-m", "jaxviz", "show", "--json"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    brief = subprocess.run([*command[:-1], "--agent"], cwd=folder, capture_output=True, text=True, check=True)
+    assert brief.stdout.split() == str(found).split()
     assert json.loads(done.stdout)["functions"] == json.loads(json.dumps(found.to_dict()["functions"]))
 
 

@@ -46,7 +46,7 @@ from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.syntax import Equation
 from jaxviz.page.bundle import GRAPHVIZ, MAIN, STEPPER, Bundled, packed, part_names, script
-from jaxviz.page.html import fit_to_show, page
+from jaxviz.page.html import SavedWidget, fit_to_show, page
 from jaxviz.page.schema import View, encode, pack
 from jaxviz.page.stopping import stoppable
 from jaxviz.page.texts import first_line, fit
@@ -262,6 +262,15 @@ class Explorer(Pictured, Bundled):
         Returns:
           the path.
         """
+        if compiled or "compiled" in (self.stage, self.beside):
+            self._fill_compiled()
+        title, saved = self.saved(source)
+        left_out = {STEPPER} if graphviz else {STEPPER, GRAPHVIZ}
+        parts = {name: packed(name) for name in part_names() if name not in left_out}
+        return write_file(path, page(f"{title} · jaxviz", saved.payload, script(MAIN), saved.state, parts))
+
+    def saved(self, source: bool = True) -> tuple[str, SavedWidget]:
+        """Its title, and what a page without a kernel shows of it."""
         view = self.view if source else fit_to_show(view_of(self.derivation, source=False))
         state = {name: getattr(self, name) for name in sorted(self.from_page - {"switches"})}
         first, end = view.stages[0].equations
@@ -274,17 +283,12 @@ class Explorer(Pictured, Bundled):
         state["advice"] = self.advice if source else ""
         if self.selected and source:
             state["address"] = as_json(self._addresses.of(self.selected))
-        left_out = {STEPPER} if graphviz else {STEPPER, GRAPHVIZ}
-        parts = {name: packed(name) for name in part_names() if name not in left_out}
         if self._comparison is not None:
             self._fill()
             before = self.before if source else encode(fit_to_show(view_of(self._comparison.before, source=False)))
             state |= {"changes": self.changes, "before": base64.b64encode(before).decode()}
-        if compiled or "compiled" in (self.stage, self.beside):
-            self._fill_compiled()
-        state |= {"line": self.line, "speed": self.speed}
-        state["compiled"] = saved_compiled(self.compiled, source)
-        return write_file(path, page(f"{view.title} · jaxviz", encode(view), script(MAIN), state, parts))
+        state |= {"line": self.line, "speed": self.speed, "compiled": saved_compiled(self.compiled, source)}
+        return view.title, SavedWidget(encode(view), state)
 
     def text(self, stage: str) -> str:
         """The program of a stage as plain text, with the names that the explorer shows."""
