@@ -14,11 +14,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from jaxviz.environments.facts import Environment, NotKnown, ProgramFacts
+from jaxviz.environments.facts import Environment, ModelledPeak, NotKnown, ProgramFacts
 from jaxviz.ir.origin import Location
 from jaxviz.report.data import Data
 from jaxviz.report.stored import Format, from_plain
 from jaxviz.runtime.compilations import Compilation
+from jaxviz.xla.collectives.exchanges import MovedByLine
 from jaxviz.xla.compilations.report import FunctionCompilations, KeyChange, Recompilation
 
 _WRITTEN_BY = "jaxviz run writes such files"
@@ -27,8 +28,8 @@ PROGRAM = Format("program of a jaxviz run", 1, "program", "program of a run", _W
 
 PROCESS_FILE, COMPILATIONS, PROGRAMS = "process.json", "compilations.jsonl", "programs"
 """The files of a process's folder, and the folder of its programs."""
-EXPLORER = ".explorer"
-"""The end of the file with what the page shows of a program."""
+EXPLORER, MEMORY = ".explorer", ".compiled"
+"""The ends of the files with what the page shows of a program: its gradient, and its memory as compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +186,8 @@ class RunProgram(Data):
       peak: its peak at the largest moment, and what the memory is for, by kind, in bytes.
       advice: see `AdviceFound`.
       could_donate: the arguments whose memory results could reuse, with the bytes, if it donates none.
+      compiled: the peak of the compiled program; None if the backend does not report it.
+      exchanged: what devices exchange in the compiled program, by line.
       seconds: what the analysis took.
       not_known: what could not be found out, each with the reason.
     """
@@ -197,6 +200,8 @@ class RunProgram(Data):
     peak: dict[str, int] = field(default_factory=dict)
     advice: tuple[AdviceFound, ...] = ()
     could_donate: dict[str, int] = field(default_factory=dict)
+    compiled: ModelledPeak | None = None
+    exchanged: tuple[MovedByLine, ...] = ()
     seconds: float = 0.0
     not_known: tuple[NotKnown, ...] = ()
 

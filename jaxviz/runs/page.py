@@ -10,9 +10,10 @@ from jaxviz.page.bundle import GRAPHVIZ, MAIN, STEPPER, packed, part_names, scri
 from jaxviz.page.html import SavedWidget, document, place_of
 from jaxviz.report.files import write_file
 from jaxviz.report.tables import code_html, format_bytes, printable
-from jaxviz.runs.facts import EXPLORER, PROGRAMS
+from jaxviz.runs.facts import EXPLORER, MEMORY, PROGRAMS
 from jaxviz.runs.programs import read_explorer
 from jaxviz.runs.report import RunFunction, RunReport, sentence, show
+from jaxviz.xla.compiled_memory.report import CompiledMemory
 
 PAGE = "index.html"
 MOST = 4
@@ -35,6 +36,7 @@ li { margin: .5rem 0; max-width: 62rem; }
 p { max-width: 62rem; }
 a { color: light-dark(#0b57d0, #8ab4f8); }
 .chart { margin-top: 2rem; }
+.inside { padding: 0 .9rem .9rem; }
 .notes { color: light-dark(#5a6270, #9aa3b0); font-size: .92em; }
 details { border: 1px solid light-dark(#d5d9df, #333a43); border-radius: 6px; margin: .6rem 0; }
 summary { cursor: pointer; padding: .7rem .9rem; }
@@ -54,7 +56,7 @@ def page_of(run: RunReport, folder: Path) -> str:
     explored = dict(_explored(run, folder))
     title = printable(f"{run.first.process.script} · jaxviz", 200)
     parts = {name: packed(name) for name in part_names() if name not in (STEPPER, GRAPHVIZ)} if explored else {}
-    body = "\n".join(_body(run, {f.name: element for element, (f, _) in explored.items()}))
+    body = "\n".join(_body(run, folder, {f.name: element for element, (f, _) in explored.items()}))
     widgets = {element: widget for element, (_, widget) in explored.items()}
     return document(title, _STYLE, body, widgets, script(MAIN) if explored else "", parts)
 
@@ -67,7 +69,7 @@ def _explored(run: RunReport, folder: Path) -> Iterator[tuple[str, tuple[RunFunc
             yield f"-{f.program}", (f, read_explorer(path)[1])
 
 
-def _body(run: RunReport, explorers: dict[str, str]) -> Iterator[str]:
+def _body(run: RunReport, folder: Path, explorers: dict[str, str]) -> Iterator[str]:
     yield f"<h1>{code_html(run.summary[:1].upper() + run.summary[1:])}</h1>"
     yield f'<div class="wide">{run.table_of_functions.to_html()}</div>'
     if run.findings:
@@ -84,6 +86,20 @@ def _body(run: RunReport, explorers: dict[str, str]) -> Iterator[str]:
             about = f"{f.gradient}, which saves {format_bytes(f.nbytes or 0)}"
             yield f"<details><summary><code>{escape(f.name)}</code> <span>{code_html(about)}</span></summary>"
             yield f"{place_of(explorers[f.name])}</details>"
+    yield f'<div class="wide">{run.table_of_exchanges.to_html()}</div>'
+    yield from _compiled(run, folder)
     yield f'<div class="wide chart">{run.picture()}</div>'
     notes = "".join(f"<p>{code_html(note)}</p>" for note in run.notes)
     yield f'<div class="notes">{notes}</div>'
+
+
+def _compiled(run: RunReport, folder: Path) -> Iterator[str]:
+    """What the compiled programs of the functions that use most memory hold at their peak."""
+    found = [(f, folder / run.first.folder / PROGRAMS / f"{f.program}{MEMORY}") for f in run.functions[:MOST]]
+    found = [(f, path) for f, path in found if path.exists()]
+    if found:
+        yield "<h2>In memory as compiled</h2>"
+    for f, path in found:
+        memory = CompiledMemory.load(path)
+        peak = f"<code>{escape(f.name)}</code> <span>{code_html(memory.peak_text)}</span>"
+        yield f'<details><summary>{peak}</summary><div class="inside wide">{memory._repr_html_()}</div></details>'

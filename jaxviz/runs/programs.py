@@ -20,11 +20,11 @@ from jaxviz.analysis.donation import match_donations
 from jaxviz.analysis.training_step import TrainingStep, takes_gradient, trace_training_step
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation, derive
-from jaxviz.environments.facts import NotKnown
+from jaxviz.environments.facts import ModelledPeak, NotKnown
 from jaxviz.environments.gather import Gathering, program_facts
 from jaxviz.features.explorer.explore import explore
 from jaxviz.features.lint.report import lint
-from jaxviz.features.memory.timeline import memory
+from jaxviz.features.memory.timeline import memory as memory_over_time
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack
@@ -32,9 +32,12 @@ from jaxviz.ir.syntax import Program
 from jaxviz.page.html import SavedWidget
 from jaxviz.report.files import write_file
 from jaxviz.report.tables import nbytes
-from jaxviz.runs.facts import EXPLORER, PROGRAM, PROGRAMS, AdviceFound, GradientTaken, RunProgram
+from jaxviz.runs.facts import EXPLORER, MEMORY, PROGRAM, PROGRAMS, AdviceFound, GradientTaken, RunProgram
 from jaxviz.runtime.cache import function_name
 from jaxviz.runtime.compilations import Compilation, definition_of
+from jaxviz.xla.collectives.exchanges import MovedByLine, moved_by_line
+from jaxviz.xla.compiled_memory.compiled_program import module_of, reported_by
+from jaxviz.xla.compiled_memory.reading import memory_as_named
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +101,7 @@ def name_of(c: Compilation, call: AbstractCall) -> tuple[str, Location | None]:
     return function_name(call.user), definition_of(call.user)
 
 
-def analyse(number: int, c: Compilation, call: AbstractCall, folder: Path, source: bool) -> None:
+def analyse(number: int, c: Compilation, call: AbstractCall, executable: Any, folder: Path, source: bool) -> None:
     """Writes the file of a program, and then what the page shows of the largest gradient that it takes.
 
     What cannot be found out is said in the file.
@@ -109,11 +112,29 @@ def analyse(number: int, c: Compilation, call: AbstractCall, folder: Path, sourc
     found = derived and parts.known("the function", lambda: _analysed(number, call, derived, parts))
     name, at = name_of(c, call)
     found = found or RunProgram(number, name, at)
+    compiled = parts.known(
+        "the compiled program", lambda: _compiled(executable, folder / PROGRAMS / f"{number}{MEMORY}")
+    )
+    if compiled:
+        found = replace(found, compiled=compiled[0], exchanged=compiled[1])
     not_known = (*found.not_known, *parts.not_known)
     found = replace(found, function=name, location=at, seconds=time.monotonic() - began, not_known=not_known)
     PROGRAM.write(found, folder / PROGRAMS / f"{number}.json")
     if derived and found.gradients:
         write_explorer(derived[1], folder / PROGRAMS / f"{number}{EXPLORER}", source)
+
+
+def _compiled(executable: Any, path: Path) -> tuple[ModelledPeak | None, tuple[MovedByLine, ...]]:
+    """The peak of a compiled program, and what devices exchange in it; its memory is written to a file."""
+    if executable is None:
+        return None, ()
+    n_devices = len(executable.local_devices())
+    exchanged = moved_by_line(module_of(executable), n_devices) if n_devices > 1 else ()
+    if (program := reported_by(executable)) is None:
+        return None, exchanged
+    memory = memory_as_named(program, n_devices)
+    memory.save(path)
+    return ModelledPeak(memory.peak_nbytes, memory.peak_at, memory.location), exchanged
 
 
 def write_explorer(d: Derivation, path: Path, source: bool) -> None:
@@ -185,7 +206,7 @@ def _gradient(d: Derivation) -> GradientTaken:
 
 
 def _peak(d: Derivation) -> dict[str, int]:
-    timeline = memory(d)
+    timeline = memory_over_time(d)
     if not timeline.steps:
         return {}
     return {kind: n for kind, n in zip(timeline.kinds, timeline.steps[timeline.peak].nbytes, strict=True) if n}

@@ -62,7 +62,8 @@ class RunFunction(Data):
       nbytes: bytes that this saves, without its arguments; None if it takes none, or that is not known.
       peak: its modelled peak in bytes, on one device; None if it is not known.
       peak_at: what is computed then, and on which line.
-      xla: the bytes that XLA takes for arguments, results and temporaries; None if the backend does not report them.
+      xla: the peak of the compiled program, or else all bytes that XLA takes for arguments, results and temporaries, on
+        one device; None if the backend does not report them.
       count: how often it was compiled.
       seconds: the seconds of that.
       not_known: why nothing is known of it; '' if something is.
@@ -120,7 +121,8 @@ class RunReport(Report, schema="show"):
         programs = self.first.programs
         analysed = [programs[c.program] for c in group if c.program in programs]
         best = max(analysed, key=_size, default=None)
-        xla = max((c.memory.total for c in group if c.memory is not None), default=None)
+        totals = [c.memory.total for c in group if c.memory is not None]
+        xla = max((p.compiled.nbytes for p in analysed if p.compiled is not None), default=max(totals, default=None))
         n, seconds = len(group), sum(c.seconds for c in group)
         if best is None:
             return RunFunction(*self._named(group[0]), "", None, None, "", xla, n, seconds, _NOT_YET)
@@ -230,6 +232,19 @@ class RunReport(Report, schema="show"):
         heads = ("function", "defined at", "gradient", "it saves", "modelled peak", "XLA", "compiled", "in")
         return Table(heads, [_cells(f) for f in self.functions], "<<<>>>>>")
 
+    @property
+    def table_of_exchanges(self) -> Table:
+        """What devices exchange, of the largest functions."""
+        rows = []
+        for f in self.functions:
+            program = self.first.programs.get(f.program or 0)
+            for row in program.exchanged if program is not None else ():
+                at = short_location(row.location) if row.location else "no line"
+                sent = f"{'' if row.is_known else 'at least '}{format_bytes(row.sent)}"
+                rows.append((f.name, row.kind, at, f"{row.count:,} ×", sent))
+        heads = ("function", "collective", "line", "times", "a device sends")
+        return Table(heads, rows, "<<<>>", "what devices exchange, as compiled, in one call:" if rows else "")
+
     def picture(self) -> str:
         """When each function was compiled, as a drawing."""
         return self._picture()
@@ -239,6 +254,7 @@ class RunReport(Report, schema="show"):
         if self.findings:
             yield "What to do, the most at stake first:"
             yield Listed(map(sentence, self.findings))
+        yield self.table_of_exchanges
         yield from self.notes
 
     @property
@@ -256,8 +272,8 @@ class RunReport(Report, schema="show"):
         if p.pending:
             names = listed(dict.fromkeys(f"`{c.function}`" for c in p.pending), 4)
             yield f"Not analysed: {names}, {_NOT_YET}."
-        if p.process.n_devices > 1:
-            yield "What devices exchange was not looked at: see jaxviz.collectives."
+        if self.table_of_exchanges.rows:
+            yield "jaxviz.collectives says why devices exchange values, and what would avoid it."
         seconds = sum(program.seconds for program in p.programs.values())
         yield (
             f"Analysed in {format_seconds(seconds)}, beside the run, of the {p.process.budget:g} s that `--budget` "

@@ -12,7 +12,6 @@ import contextlib
 import gc
 import os
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -60,6 +59,10 @@ _STUCK = 3.0
 _LATER = "it computes values while it is traced, so that it can only be analysed when the run is over"
 
 
+_Left = tuple[int, Compilation, AbstractCall, Any]
+"""The number of a program, its compilation, its call, and what XLA has compiled."""
+
+
 class RunWatch:
     """What is noted of this process.
 
@@ -77,7 +80,7 @@ class RunWatch:
         self.n_programs = 0
         self._earlier: dict[Any, list[Compilation]] = {}
         self._seen = set[Any]()
-        self._left: list[tuple[int, Compilation, AbstractCall]] = []
+        self._left: list[_Left] = []
         self._ahead: dict[int, AbstractCall] = {}
         (folder / PROGRAMS).mkdir()
         (folder / _SPENT).write_text("0")
@@ -113,13 +116,13 @@ class RunWatch:
 
     def _analyse_left(self) -> None:
         """Analyses here, since the program is over, what the children could not."""
-        for number, c, call in self._not_done():
+        for number, c, call, executable in self._not_done():
             spent, began = float((self.folder / _SPENT).read_text()), time.monotonic()
             with _silent():
-                self._analyse_within(self.budget - spent, number, c, call)
+                self._analyse_within(self.budget - spent, number, c, call, executable)
             (self.folder / _SPENT).write_text(f"{spent + time.monotonic() - began:.3f}")
 
-    def _not_done(self) -> list[tuple[int, Compilation, AbstractCall]]:
+    def _not_done(self) -> list[_Left]:
         """What children have not analysed yet, or could not. Nothing else is held, so that arrays over which the
         functions close are freed as without a watch."""
         done = lambda path: path.exists() and _LATER not in path.read_text(encoding="utf-8")
@@ -157,14 +160,14 @@ class RunWatch:
         if call is not None:
             number = self.n_programs = self.n_programs + 1
         trace, lower, compiling = (c.seconds.get(p) for p in ("trace", "lower", "compile"))
-        ended = time.time() - self.process.began
+        ended, executable = time.time() - self.process.began, compat.executable_of(frame)
         append(self.folder / COMPILATIONS, CompiledOnce(
             c.name, c.definition, c.owner, c.kind, c.function, CallSite(c.site), place, tuple(map(changed, changes)),
-            trace, lower, compiling, ended, _memory(frame), number,
+            trace, lower, compiling, ended, _memory(executable), number,
         ))  # fmt: skip
         if call is not None and number is not None:
             self._write()
-            self._analyse(number, c, call)
+            self._analyse(number, c, call, executable)
 
     def _call(self, c: Compilation, frame: Any) -> AbstractCall | None:
         """The call to analyse, of the outermost function that is no part of JAX; None if there is none, or it is
@@ -192,22 +195,22 @@ class RunWatch:
 
     # --- the child ----------------------------------------------------------------------------------------------------
 
-    def _analyse(self, number: int, c: Compilation, call: AbstractCall) -> None:
+    def _analyse(self, number: int, c: Compilation, call: AbstractCall, executable: Any) -> None:
         with _quietly():
             child = os.fork()
         if child:
             os.waitpid(child, 0)
-            self._left = [*self._not_done(), (number, c, call)]
+            self._left = [*self._not_done(), (number, c, call, executable)]
             return
         try:
             with _quietly():  # again, so that the program has no child that it does not know
                 if os.fork():
                     os._exit(0)
-            self._in_child(number, c, call)
+            self._in_child(number, c, call, executable)
         finally:
             os._exit(0)
 
-    def _in_child(self, number: int, c: Compilation, call: AbstractCall) -> None:
+    def _in_child(self, number: int, c: Compilation, call: AbstractCall, executable: Any) -> None:
         import fcntl  # not on Windows, which has no fork either
 
         gc.disable()  # what is collected here would be finalized twice
@@ -221,17 +224,17 @@ class RunWatch:
                 began = time.monotonic()
                 threading.Thread(target=self._give_up_when_stuck, args=(number, c, call), daemon=True).start()
                 jax.monitoring.register_scalar_listener(_refuse_to_compile)
-                self._analyse_within(self.budget - done, number, c, call)
+                self._analyse_within(self.budget - done, number, c, call, executable)
                 spent.seek(0)
                 spent.write(f"{done + time.monotonic() - began:.3f}".ljust(16))
             write_page(self.folder.parent)
 
-    def _analyse_within(self, seconds: float, number: int, c: Compilation, call: AbstractCall) -> None:
+    def _analyse_within(self, seconds: float, number: int, c: Compilation, call: AbstractCall, executable: Any) -> None:
         try:
             if seconds <= 0:
                 raise _Spent
             with _at_most(seconds), compilations.unwatched():
-                analyse(number, c, call, self.folder, self.source)
+                analyse(number, c, call, executable, self.folder, self.source)
         except _Spent:
             self._failed(number, c, call, f"the budget of {self.budget:g} s was spent; `--budget` gives more")
         except _Computes:
@@ -353,8 +356,7 @@ def _shape(x: Any) -> Any:
     return getattr(x, "shape", x)
 
 
-def _memory(frame: Any) -> XlaBytes | None:
-    executable = compat.executable_of(frame)
+def _memory(executable: Any) -> XlaBytes | None:
     if executable is None:
         return None
     try:

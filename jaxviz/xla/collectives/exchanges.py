@@ -15,7 +15,10 @@ from typing import Any
 import numpy as np
 
 from jaxviz.higher_order import is_scan, scan_length
+from jaxviz.ir.origin import Location
+from jaxviz.ir.own_code import is_own
 from jaxviz.ir.syntax import Atom
+from jaxviz.report.data import Data
 from jaxviz.xla.compat.reshards import Need
 from jaxviz.xla.compiled_memory.attribution import Attribution
 from jaxviz.xla.compiled_memory.module import Instruction, Module
@@ -188,6 +191,57 @@ class Reading:
                 trips *= known if known is not None else inner or 1
             computation = holder.computation
         return trips
+
+
+@dataclass(frozen=True, slots=True)
+class MovedByLine(Data):
+    """What devices exchange for a line, as a compiled program says it alone; an asynchronous collective counts as one.
+
+    Args:
+      kind: one of `KINDS`.
+      location: the user's line that JAX recorded; None if it recorded none.
+      count: how many there are.
+      group_size: the number of devices that exchange values.
+      sent: the minimum bytes that a device sends in one run of the program, as far as the loops' trips are known.
+      is_known: whether they are.
+    """
+
+    kind: str
+    location: Location | None
+    count: int
+    group_size: int
+    sent: int
+    is_known: bool
+
+
+def moved_by_line(module: Module, n_devices: int) -> tuple[MovedByLine, ...]:
+    """What devices exchange in a compiled program, the most bytes first."""
+    rows: dict[tuple[Any, ...], list[tuple[int, bool]]] = {}
+    for i in module.instructions.values():
+        if not (kind := kind_of(i.opcode)):
+            continue
+        pairs = i.message.source_target_pairs
+        size = len({d for p in pairs for d in (p.source, p.target)}) or max(map(len, groups_of(i.message, n_devices)))
+        nbytes = sum(module.shape((o, ())).nbytes or 0 for o in i.operands)
+        sent = sent_by(kind, nbytes * size if kind == "all-gather" else nbytes, size)
+        trips = [_known_trips(loop.message.backend_config) for loop in _loops(module, i)]
+        line = next((at for at in module.lines(i) if is_own(at.file)), None)
+        place = None if line is None else Location(line.file, line.line, line.function)
+        rows.setdefault((kind, place, size), []).append((sent * math.prod(n or 1 for n in trips), None not in trips))
+    found = (
+        MovedByLine(kind, place, len(of), size, sum(sent for sent, _ in of), all(known for _, known in of))
+        for (kind, place, size), of in rows.items()
+    )
+    return tuple(sorted(found, key=lambda row: -row.sent))
+
+
+def _loops(module: Module, instruction: Instruction) -> Iterator[Instruction]:
+    """The loops that contain an instruction, innermost first."""
+    computation = instruction.computation
+    while (holder := module.callers.get(computation)) is not None:
+        if holder.opcode == "while":
+            yield holder
+        computation = holder.computation
 
 
 def _known_trips(config: bytes) -> int | None:

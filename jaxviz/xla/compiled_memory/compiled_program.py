@@ -57,16 +57,27 @@ def program_of(lowering: Lowering) -> CompiledProgram:
 
 def reported(compiled: Any) -> CompiledProgram | None:
     """The program of a `jax.stages.Compiled`; None if the backend does not report where it stores its values."""
-    serialized = serialized_assignment(compiled.memory_analysis())
+    return reported_by(compiled.runtime_executable())
+
+
+def reported_by(executable: Any) -> CompiledProgram | None:
+    """The same for what XLA has compiled, as JAX holds it."""
+    serialized = serialized_assignment(executable.get_compiled_memory_stats())
+    compiler = _compiler_of(executable)
     if not serialized:
-        _silent.add(compiler_of(compiled).backend)
+        _silent.add(compiler.backend)
         return None
-    return CompiledProgram(compiled_module(compiled), message("Assignment", serialized), compiler_of(compiled))
+    return CompiledProgram(module_of(executable), message("Assignment", serialized), compiler)
 
 
 def compiled_module(compiled: Any) -> Module:
     """The instructions of a `jax.stages.Compiled`."""
-    return Module(message("Module", compiled.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()))
+    return module_of(compiled.runtime_executable())
+
+
+def module_of(executable: Any) -> Module:
+    """The instructions of what XLA has compiled, as JAX holds it."""
+    return Module(message("Module", executable.hlo_modules()[0].as_serialized_hlo_module_proto()))
 
 
 def serialized_assignment(stats: Any) -> bytes:
@@ -129,6 +140,10 @@ def folder_for_dump(n: int) -> Iterator[str | None]:
 
 def compiler_of(compiled: Any) -> Compiler:
     """The compiler of a `jax.stages.Compiled`, with its versions and flags."""
-    device = compiled.runtime_executable().local_devices()[0]
+    return _compiler_of(compiled.runtime_executable())
+
+
+def _compiler_of(executable: Any) -> Compiler:
+    device = executable.local_devices()[0]
     flags = os.environ.get("XLA_FLAGS", "")
     return Compiler(version("jax"), version("jaxlib"), device.platform, device.device_kind, flags)

@@ -27,7 +27,12 @@ from jaxviz.runtime.stoppable import as_called, compiled_once
 from jaxviz.transforms.unopened import unopened_note
 from jaxviz.xla.compiled_memory.attribution import KINDS, Attribution, Described
 from jaxviz.xla.compiled_memory.buffers import Allocation, Buffer, read_allocations
-from jaxviz.xla.compiled_memory.compiled_program import CompiledProgram, program_of, program_of_lowered, reported
+from jaxviz.xla.compiled_memory.compiled_program import (
+    CompiledProgram,
+    program_of,
+    program_of_lowered,
+    reported,
+)
 from jaxviz.xla.compiled_memory.module import Module
 from jaxviz.xla.compiled_memory.op_names import OpNames
 from jaxviz.xla.compiled_memory.places import CompiledSubject, Makers, gradient_or_step
@@ -88,6 +93,12 @@ def memory_of_subject(subject: CompiledSubject) -> CompiledMemory:
         program_of(subject.lowering), subject.places, subject.program.name, subject.about, subject.results,
         subject.n_devices, notes,
     )  # fmt: skip
+
+
+def memory_as_named(program: CompiledProgram, n_devices: int) -> CompiledMemory:
+    """The memory of a compiled program, with the names and lines that JAX recorded."""
+    name = function_of(program.module)
+    return memory_of(program, OpNames(program.module), name, f"program `{name}`", (), n_devices, (WITHOUT_FUNCTION,))
 
 
 def _read_stage(stage: Any) -> CompiledMemory:
