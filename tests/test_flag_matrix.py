@@ -104,12 +104,9 @@ LINES_OF_THE_RULE = pytest.mark.xfail(
     reason="without the flag the forward rule is in remat_opt, which is not opened; with it the rule has its lines",
 )
 LEAK = "with JAX 0.12, under any flags and none, a loop of optimistix's keeps a tracer of jaxviz's trace in an object"
-STATIC = "a custom rule of equinox's compares what it takes for static, and gets a tracer"
 GAPS = {
     "diffrax_event": (LEAK, SETTINGS),
     "diffrax_stiff_with_adaptive_steps": (LEAK, SETTINGS),
-    "equinox_checkpointed_scan": (STATIC, ("custom_vjp3", "all")),
-    "equinox_checkpointed_loop_with_buffers": (STATIC, ("custom_vjp3", "all")),
 }
 """Programs of libraries that jaxviz does not derive under some flags, and why."""
 DIFFERENT = {
