@@ -105,18 +105,16 @@ LINES_OF_THE_RULE = pytest.mark.xfail(
 )
 DIFFERENT = {
     "diffrax_backsolve_of_a_neural_ode": (
-        "JAX opens the derivative of a custom JVP rule in the backward pass alone, and so saves a factor of a tangent that "
-        "the rule does not read"
+        "JAX opens the derivative of a custom JVP rule in the backward pass alone, and so saves a factor of a tangent "
+        "that the rule does not read"
     ),
-    "decompositions": "the last bits differ",
-    "special_functions": "the last bits differ",
 }
-"""Those whose residuals or cotangents are not JAX's under jax_custom_jvp3, and how."""
+"""Programs of libraries whose residuals are not JAX's under jax_custom_jvp3, and why."""
 
 
 def difference(name, case, compared):
     reason = DIFFERENT.get(str(case)) if compared and name in ("custom_jvp3", "all") else None
-    return reason and pytest.mark.xfail(strict=reason != "the last bits differ", reason=reason)
+    return reason and pytest.mark.xfail(strict=True, reason=reason)
 
 
 def cells(marks, compared):

@@ -44,6 +44,9 @@ class HiPrimitive(CallPrimitive):
     def has_jvp_rule(self, operation: Operation) -> bool:
         return compat.is_linearized_by_jvp(operation.params, is_vjp=True)
 
+    def is_transposed_whole(self, operation: Operation) -> bool:
+        return compat.is_linearized_by_jvp(operation.params, is_vjp=True)
+
     def function_of_rule(self, operation: Operation) -> str:
         return compat.hi_function_name(operation.params)
 
