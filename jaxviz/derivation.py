@@ -43,7 +43,7 @@ from jaxviz.runtime.references import restored
 from jaxviz.transforms.driver import select
 from jaxviz.transforms.in_place import with_references
 from jaxviz.transforms.jvp import Jvp, jvp_program
-from jaxviz.transforms.linearize import CondResiduals, Linearized, linearize_program, mode_of
+from jaxviz.transforms.linearize import CondResiduals, Linearized, linearize_program, mode_of, with_each_once
 from jaxviz.transforms.transpose import Transposed, TransposeOptions, transpose_program
 from jaxviz.transforms.unopened import Unopened, find_unopened, unopened_text
 
@@ -137,7 +137,8 @@ class Derivation:
 
     @cached_property
     def linearized(self) -> Linearized:
-        parts = linearize_program(self.primal, self.nonzeros, self.n_results, mode=mode_of(self.cond_residuals))
+        mode = mode_of(self.cond_residuals)
+        parts = with_each_once(linearize_program(self.primal, self.nonzeros, self.n_results, mode=mode))
         check_if_asked(parts.forward)
         check_if_asked(parts.linear, [False] * len(parts.residuals) + [True] * sum(self.nonzeros))
         return parts
@@ -543,7 +544,14 @@ def _jax_residuals_of_call(
             _, pull_back, _ = compat.jax_vjp(lambda *xs: parts(jax.tree.leaves(fun(*xs))), *primals, has_aux=True)
         else:
             _, pull_back = compat.jax_vjp(fun, *primals)
-        types.extend(jax.typeof(x) for x in jax.tree.leaves(pull_back))
+        every = jax.tree.leaves(pull_back)
+        n_opaque = len(every) - len(jax.tree.leaves(getattr(pull_back, "structured_residuals", ())))
+        seen = set(map(id, every[:n_opaque]))
+        types.extend(map(jax.typeof, every[:n_opaque]))
+        for x in every[n_opaque:]:  # one value may be several leaves of a rule's tree
+            if id(x) not in seen:
+                seen.add(id(x))
+                types.append(jax.typeof(x))
 
     if on_values:
         with restored([*inputs, *consts]):

@@ -103,28 +103,18 @@ LINES_OF_THE_RULE = pytest.mark.xfail(
     strict=True,
     reason="without the flag the forward rule is in remat_opt, which is not opened; with it the rule has its lines",
 )
-LEAK = "with JAX 0.12, under any flags and none, a loop of optimistix's keeps a tracer of jaxviz's trace in an object"
-STATIC = "a custom rule of equinox's compares what it takes for static, and gets a tracer"
-GAPS = {
-    "diffrax_event": (LEAK, SETTINGS),
-    "diffrax_stiff_with_adaptive_steps": (LEAK, SETTINGS),
-    "equinox_checkpointed_scan": (STATIC, ("custom_vjp3", "all")),
-    "equinox_checkpointed_loop_with_buffers": (STATIC, ("custom_vjp3", "all")),
-}
-"""Programs of libraries that jaxviz does not derive under some flags, and why."""
 DIFFERENT = {
-    "diffrax_backsolve_of_a_neural_ode": "JAX saves another number",
-    "decompositions": "the last bits differ",
-    "special_functions": "the last bits differ",
+    "diffrax_backsolve_of_a_neural_ode": (
+        "JAX opens the derivative of a custom JVP rule in the backward pass alone, and so saves a factor of a tangent "
+        "that the rule does not read"
+    ),
 }
-"""Those whose residuals or cotangents are not JAX's under jax_custom_jvp3, and how."""
+"""Programs of libraries whose residuals are not JAX's under jax_custom_jvp3, and why."""
 
 
-def gap(name, case, compared):
-    reason, settings = GAPS.get(str(case), ("", ()))
-    if compared and str(case) in DIFFERENT:
-        reason, settings = DIFFERENT[str(case)], ("custom_jvp3", "all")
-    return pytest.mark.xfail(strict=reason != "the last bits differ", reason=reason) if name in settings else None
+def difference(name, case, compared):
+    reason = DIFFERENT.get(str(case)) if compared and name in ("custom_jvp3", "all") else None
+    return reason and pytest.mark.xfail(strict=True, reason=reason)
 
 
 def cells(marks, compared):
@@ -132,7 +122,7 @@ def cells(marks, compared):
         is_library = case in IN_LIBRARIES
         sweep = pytest.mark.slow(sweep=True) if is_library and str(case) not in SHORT else None
         for name, flags in SETTINGS.items():
-            mark = gap(name, case, compared) if is_library else marks(name, case)
+            mark = difference(name, case, compared) if is_library else marks(name, case)
             yield pytest.param(flags, case, id=f"{name}-{case}", marks=[m for m in (mark, sweep) if m])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from jaxviz.functions.vjp_function import VJP
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.syntax import Atom
+from jaxviz.transforms.linearize import Linearized
 
 
 def derivation_of_vjp(f: Any) -> Derivation | None:
@@ -22,6 +24,23 @@ def derivation_of_vjp(f: Any) -> Derivation | None:
     active = [i for i, nonzero in enumerate(known.nonzeros_in) if nonzero]
     derived = derive(known.program, argnums=active, cond_residuals=known.cond_residuals)
     return replace(derived, n_results=known.n_results)
+
+
+def paths_in_vjp(f: Any, parts: Linearized) -> list[str] | None:
+    """Where a result of `jaxviz.vjp` holds each residual, such as "opaque_residuals[0]"; '' for one of its `args_res`.
+
+    Args:
+      f: any function; the paths in another than such a result are None.
+      parts: of the derivation of its function.
+    """
+    if not isinstance(f, VJP):
+        return None
+    opaque = count()
+    paths = ["" if i is not None else f"opaque_residuals[{next(opaque)}]" for i in f.known.from_argument]
+    tree, leaves, n_opaque = parts.structured
+    at, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(tree, leaves))
+    first = {i: f"structured_residuals{jax.tree_util.keystr(path)}" for path, i in reversed(at)}
+    return [*paths, *(first[i] for i in range(n_opaque, len(parts.residuals)))]
 
 
 def derivation_of_linear(f: Any) -> tuple[Derivation, dict[Atom, str]] | None:

@@ -202,7 +202,9 @@ def _linearized(
         raise
     n = len(traced.program.outvars)
     # A scalar that JAX keeps as an array remains a scalar if the program only passes it on.
-    outs[n:] = [compat.as_array(x, a.aval) for x, a in zip(outs[n:], parts.residuals, strict=True)]
+    values = dict(zip(parts.residuals, outs[n:], strict=True))
+    arrays = {a: compat.as_array(x, a.aval) for a, x in values.items()}
+    outs[n:] = [arrays[a] for a in parts.residuals]
     return traced, outs, parts, nonzeros
 
 

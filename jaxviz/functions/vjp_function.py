@@ -43,9 +43,15 @@ class Transposable:
         self.nonzeros_in = tuple(nonzeros)
         self.nonzeros_out = parts.nonzeros_out
         self.n_residuals = len(parts.residuals)
+        self.structured = parts.structured
         places: dict[Atom, int] = {v: i for i, v in enumerate(program.invars)}
-        self.from_argument = tuple(places.get(a) for a in parts.residuals)
+        self.from_argument = tuple(places.get(a) for a in parts.residuals[: parts.structured.n_opaque])
         self._transposed: dict[tuple[Mask, Mask, Mask, bool], Transposed] = {}
+
+    def read_leaves(self, trees: list[Any]) -> list[Any]:
+        """The residuals that are leaves of the trees of rules, and nothing else, from these trees."""
+        at = dict(zip(self.structured.leaves, jax.tree.leaves(trees), strict=True))
+        return [at[i] for i in range(self.structured.n_opaque, self.n_residuals)]
 
     def transposed(self, nonzero_cts: Mask, needed: Mask, in_place: Mask, logs: bool) -> Transposed:
         """The backward program for the results whose cotangents are given and the arguments whose cotangents are
@@ -109,7 +115,9 @@ class VJP:
       args_res: the arguments that are residuals, nested like the arguments; `NotNeeded` for the others. They may be
         taken out, and put back before it is called.
       opaque_residuals: the residuals that are not arguments.
-      structured_residuals: none; since 0.11.1 JAX stores here the residuals of its own rules as a tree.
+      structured_residuals: the trees that rules of primitives save, such as the fourth result of `vjp_fwd` of a
+        `HiPrim`, which JAX has since 0.11.1: one for each equation whose rule saves one. That of a call or a loop is
+        such a list, of its body, and that of a cond has one for each branch. A value may be several of their leaves.
     """
 
     known: Transposable
@@ -117,7 +125,7 @@ class VJP:
     out_tree: Any
     args_res: list[Any]
     opaque_residuals: list[Any]
-    structured_residuals: list[Any] = dataclasses.field(default_factory=list)
+    structured_residuals: list[Any]
     want_logs: bool = False
 
     @property
@@ -165,6 +173,7 @@ class VJP:
         arguments = compat.restored_arguments(self.args_res, self.known.primal_jaxpr, self.in_tree)
         opaque = iter(self.opaque_residuals)
         residuals = [next(opaque) if i is None else arguments[i] for i in self.known.from_argument]
+        residuals += self.known.read_leaves(self.structured_residuals)
         accumulators = compat.accumulators(
             requests, self.known.in_avals, explicit, self.known.primal_jaxpr, self.in_tree
         )
@@ -183,13 +192,15 @@ def vjp_of(
     known: Transposable, in_tree: Any, out_tree: Any, residuals: Sequence[Any], saveable: Sequence[bool] | None = None
 ) -> VJP:
     """The `VJP` with these values of its residuals, and of its `saveable` arguments, by default all."""
-    saved = {i: x for i, x in zip(known.from_argument, residuals, strict=True) if i is not None}
+    opaque = residuals[: known.structured.n_opaque]
+    saved = {i: x for i, x in zip(known.from_argument, opaque, strict=True) if i is not None}
     arguments = [
         saved[i] if i in saved and is_saveable else compat.not_saveable() if i in saved else compat.NOT_NEEDED
         for i, is_saveable in enumerate(saveable or [True] * in_tree.num_leaves)
     ]
-    opaque = [x for i, x in zip(known.from_argument, residuals, strict=True) if i is None]
-    return VJP(known, in_tree, out_tree, list(compat.nested_like(in_tree, arguments)), opaque)
+    held = [x for i, x in zip(known.from_argument, opaque, strict=True) if i is None]
+    structured = jax.tree.unflatten(known.structured.tree, [residuals[i] for i in known.structured.leaves])
+    return VJP(known, in_tree, out_tree, list(compat.nested_like(in_tree, arguments)), held, structured)
 
 
 @api_boundary

@@ -5,7 +5,7 @@ Source: JAX's `lax/control_flow/conditionals.py`, which determines how the resid
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count, islice
@@ -35,6 +35,7 @@ from jaxviz.transforms.flags import FlagRule, Watching, flag_program
 from jaxviz.transforms.jvp import JvpRule, jvp_program
 from jaxviz.transforms.linearize import (
     VJP,
+    Linearized,
     LinearizeRule,
     Mode,
     linearize_program,
@@ -91,33 +92,48 @@ class Cond(Primitive):
         parts = [linearize_program(b, nz, instantiate=nonzeros_out, mode=mode) for b in branches]
         n_out = len(nonzeros_out)
         passed = [_passed_on(i, b) if compat.COND_PASSES_OPERANDS_ON else {} for i, b in enumerate(branches)]
-        saved = [[a for a in p.residuals if a not in outer] for p, outer in zip(parts, passed, strict=True)]
+        opaque = [p.residuals[: p.structured.n_opaque] for p in parts]
+        saved = [[a for a in own if a not in outer] for own, outer in zip(opaque, passed, strict=True)]
         refuse_own_references([a for group in saved for a in group], "A branch of a cond")
         avals, places = _merged(saved)
-        forward = [_saving(p.forward, n_out, m, avals, at) for p, m, at in zip(parts, saved, places, strict=True)]
+        leaf_avals = [a.aval for p in parts for a in p.leaves]  # each branch returns the leaves of all
+        forward = [
+            _saving(p.forward, n_out, [*m, *p.leaves], [*avals, *leaf_avals], [*at, *of_leaves])
+            for p, m, at, of_leaves in zip(parts, saved, places, _places_of_leaves(parts, len(avals)), strict=True)
+        ]
         primal = call_of(cond_operation(operation, forward))
         outside: dict[
             Any, Atom
         ] = {}  # residuals of any branch that are operands of the cond, or constants of the branch
         all_places: list[list[int]] = []
         constants: dict[Var, Any] = {}
-        for branch, p, outer, at in zip(branches, parts, passed, places, strict=True):
+        for branch, of_branch, outer, at in zip(branches, opaque, passed, places, strict=True):
             own = iter(at)
-            for a in p.residuals:
+            for a in of_branch:
                 if a in outer and outer[a] not in outside:
                     kind, i = outer[a]
                     outside[outer[a]] = primal.invars[1 + i] if kind == "operand" else branch.constvars[i]
                     if kind != "operand":
                         constants[branch.constvars[i]] = branch.consts[i]
             order = list(outside)
-            all_places.append([len(avals) + order.index(outer[a]) if a in outer else next(own) for a in p.residuals])
+            all_places.append([len(avals) + order.index(outer[a]) if a in outer else next(own) for a in of_branch])
         types = [*avals, *(a.aval for a in outside.values())]
-        linear = [_taking(p.linear, len(p.residuals), types, at) for p, at in zip(parts, all_places, strict=True)]
+        n_opaque = len(types)
+        linear = [
+            _taking(p.linear, len(p.residuals), [*types, *leaf_avals], [*at, *of_leaves])
+            for p, at, of_leaves in zip(parts, all_places, _places_of_leaves(parts, n_opaque), strict=True)
+        ]
         primal = replace(primal, constvars=tuple(constants), consts=tuple(constants.values()))
-        residuals = (primal.invars[0], *primal.outvars[n_out:], *outside.values())
-        pushed = call_of(cond_operation(operation, linear))
-        checkpoints = tuple(c for p in parts for c in p.checkpoints)
-        return rule_of(primal, n_out, residuals, pushed, nonzeros_out, "linearize of a cond", False, checkpoints)
+        _, of_opaque, of_leaves = partition(primal.outvars, n_out, len(avals))
+        index, others = primal.invars[0], (*of_opaque, *outside.values())
+        pushed, tree = call_of(cond_operation(operation, linear)), None
+        if of_leaves:  # their tree has the index too
+            tree = compat.structure_of_branches([p.structured.tree for p in parts])
+            first, *rest = pushed.invars
+            pushed = reordered_inputs(pushed, [*rest[:n_opaque], first, *rest[n_opaque:]])
+        residuals = (*others, index, *of_leaves) if of_leaves else (index, *others)
+        checkpoints, name = tuple(c for p in parts for c in p.checkpoints), "linearize of a cond"
+        return rule_of(primal, n_out, residuals, pushed, nonzeros_out, name, False, checkpoints, tree)
 
     def split(self, operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
         branches: tuple[Program, ...] = operation.params["branches"]
@@ -282,6 +298,12 @@ def _merged(residuals: Sequence[Sequence[Atom]]) -> tuple[list[Any], list[list[i
         keys = [(a.aval, next(seen.setdefault(a.aval, count()))) for a in atoms]
         by_branch.append([places.setdefault(key, len(places)) for key in keys])
     return [aval for aval, _ in places], by_branch
+
+
+def _places_of_leaves(parts: Sequence[Linearized], start: int) -> Iterator[range]:
+    """For each branch the places of the leaves of its rules' trees among those of all branches, from `start`."""
+    for p in parts:
+        yield range(start, start := start + len(p.leaves))
 
 
 def _saving(

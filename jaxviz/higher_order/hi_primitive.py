@@ -8,13 +8,14 @@ the backward pass, the derivative of one with `vjp_fwd` is one linear equation, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import one_equation, read_params, read_traced, write_params
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.errors import EquationError, NoRuleError, message_of
-from jaxviz.ir.syntax import Operation, Program
+from jaxviz.ir.syntax import Equation, Literal, Operation, Program
 from jaxviz.transforms import linearize
 from jaxviz.transforms.dce import DceRule, dce_program, nothing_left, roles_by_use
 from jaxviz.transforms.driver import (
@@ -43,6 +44,9 @@ class HiPrimitive(CallPrimitive):
     def has_jvp_rule(self, operation: Operation) -> bool:
         return compat.is_linearized_by_jvp(operation.params, is_vjp=True)
 
+    def is_transposed_whole(self, operation: Operation) -> bool:
+        return compat.is_linearized_by_jvp(operation.params, is_vjp=True)
+
     def function_of_rule(self, operation: Operation) -> str:
         return compat.hi_function_name(operation.params)
 
@@ -67,7 +71,7 @@ class HiPrimitive(CallPrimitive):
         _check_rule(operation, method)
         name = compat.hi_rule_name(operation.params, method)
         with compat.as_it_was(operation.params):
-            return linearize.jax_rule(operation, nonzeros, mode.is_vjp, values, name)
+            return _with_known(linearize.jax_rule(operation, nonzeros, mode.is_vjp, values, name))
 
     def dce(self, operation: Operation, used: Mask) -> DceRule:
         reduced = compat.dce_hi_primitive(one_equation(operation), used)
@@ -110,6 +114,26 @@ class HiLinear(Primitive):
 
 HI_PRIMITIVE = HiPrimitive(compat.hi_primitive_p, compat.BODY)
 HI_LINEAR = HiLinear(compat.hi_linear_p)
+
+
+def _with_known(rule: LinearizeRule) -> LinearizeRule:
+    """The rule whose backward rule gets as they are the values that the forward rule wrote in place, which JAX passes
+    on without tracing them."""
+    linear = rule.linear.program
+    equations = tuple(map(_knowing, linear.equations))
+    if all(new is old for new, old in zip(equations, linear.equations, strict=True)):
+        return rule
+    template = Template(replace(linear, equations=equations), "tangent", keeps_lines=True)
+    return replace(rule, linear=template)
+
+
+def _knowing(e: Equation) -> Equation:
+    written = {i: a.val for i, a in enumerate(e.invars) if isinstance(a, Literal)}
+    if not written or e.primitive != compat.hi_linear_p:
+        return e
+    op = e.operation
+    params = compat.with_known_residuals(op.params, written)
+    return replace(e, operation=make_operation(op.primitive, params, op.in_avals, op.out_avals, op.effects, op.context))
 
 
 def _check_rule(operation: Operation, method: str) -> None:

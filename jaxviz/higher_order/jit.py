@@ -119,7 +119,7 @@ class KeptCall(CallPrimitive):
         linear = self.call(self.of_derivative(operation), parts.linear, inputs, tangents_out)
         name = f"linearize of {self.name}"
         return linearize.rule_of(
-            primal, n_out, residuals, linear, parts.nonzeros_out, name, checkpoints=parts.checkpoints
+            primal, n_out, residuals, linear, parts.nonzeros_out, name, False, parts.checkpoints, parts.structured.tree
         )
 
     def split(self, operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:

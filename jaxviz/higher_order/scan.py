@@ -226,7 +226,7 @@ class Scan(CallPrimitive):
 
         parts, carry_nz = fixpoint(carry_nz, split, lambda p: p.nonzeros_out[:n_carry])
         nz = (*const_nz, *carry_nz, *xs_nz)
-        primal, fixed = _known_scan(scan, parts.forward, n_consts, n_carry, parts.residuals)
+        primal, fixed = _known_scan(scan, parts.forward, n_consts, n_carry, parts.residuals, n_leaves=len(parts.leaves))
         body, order = _residuals_in_place(parts.linear, fixed)
         linear_scan = scan.like(body, sum(fixed) + sum(const_nz), sum(carry_nz))
 
@@ -242,7 +242,9 @@ class Scan(CallPrimitive):
         linear = builder.program([*residuals, *tangents.values()], outs)
         name = "linearize of a scan"
         saved = primal.outvars[n_out:]
-        return rule_of(primal, n_out, saved, linear, parts.nonzeros_out, name, True, scan.repeated(parts.checkpoints))
+        checkpoints = scan.repeated(parts.checkpoints)
+        tree = parts.structured.tree
+        return rule_of(primal, n_out, saved, linear, parts.nonzeros_out, name, True, checkpoints, tree)
 
     def split(self, operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
         scan = ScanParams(operation)
@@ -439,8 +441,9 @@ def with_row(x: Any, element: Any, i: int) -> Any:
 
 
 def _known_scan(
-    scan: ScanParams, known: Program, n_consts: int, n_carry: int, residuals: Sequence[Atom], hoists: bool = True
-) -> tuple[Program, Mask]:
+    scan: ScanParams, known: Program, n_consts: int, n_carry: int, residuals: Sequence[Atom], hoists: bool = True,
+    n_leaves: int = 0,
+) -> tuple[Program, Mask]:  # fmt: skip
     """The scan that runs first, as a program of its operands, preceded by values that are the same in each iteration.
 
     Args:
@@ -448,6 +451,7 @@ def _known_scan(
       known: its body: consts, carry, xs → results, and perhaps more.
       residuals: values of `known` to save.
       hoists: whether those that are the same in each iteration are computed once.
+      n_leaves: how many of them, the last, are leaves of a rule's tree; these are stacked in any case, as in JAX.
 
     Returns:
       a program: operands → results, then residuals; and which residuals are the same in each iteration. The others are
@@ -456,9 +460,11 @@ def _known_scan(
     if not hoists:
         return call_of(scan.like(known, n_consts, n_carry)), (False,) * len(residuals)
     consts, carry, xs = partition(known.invars, n_consts, n_carry)
-    results = known.outvars[: len(known.outvars) - len(residuals)]
+    n_results, n_opaque = len(known.outvars) - len(residuals), len(residuals) - n_leaves
+    leaves = [r for r in dict.fromkeys(residuals[n_opaque:]) if r not in xs]
+    results = [*known.outvars[:n_results], *leaves]
     fixed: dict[Atom, Any] = dict.fromkeys([*known.constvars, *consts])
-    computed = [r for r in residuals if r not in fixed and r not in xs]
+    computed = [r for r in residuals[:n_opaque] if r not in fixed and r not in xs]
     loop = with_results(known, [*results, *computed])
     refs = [v for v in consts if compat.is_mutable(v.aval)]
     parts = split_program(
@@ -476,14 +482,16 @@ def _known_scan(
     outs = builder.apply(staged_scan, ins) if staged_scan.out_avals or staged_scan.effects else []
     hoisted, stacked = iter(invariant[:n_hoisted]), iter(outs[len(results) :])
     place: dict[Atom, Atom] = dict(zip(xs, outer_xs, strict=True))
+    of_leaf = {**place, **dict(zip(leaves, outs[n_results : len(results)], strict=True))}
     is_fixed = {**fixed}
     for r, later in zip(computed, parts.unknown_out[len(results) :], strict=True):
-        place[r] = next(stacked) if later else next(hoisted)
+        value = next(stacked) if later else next(hoisted)
+        place[r] = of_leaf.get(r, value) if later else value
         if not later:
             is_fixed[r] = None
-    saved = [place.get(r, r) for r in residuals]
-    program = builder.program([*consts, *outer_carry, *outer_xs], [*outs[: len(results)], *saved])
-    return program, tuple(r in is_fixed for r in residuals)
+    saved = [*(place.get(r, r) for r in residuals[:n_opaque]), *(of_leaf[r] for r in residuals[n_opaque:])]
+    program = builder.program([*consts, *outer_carry, *outer_xs], [*outs[:n_results], *saved])
+    return program, (*(r in is_fixed for r in residuals[:n_opaque]), *([False] * n_leaves))
 
 
 def _residuals_in_place(staged: Program, fixed: Mask) -> tuple[Program, list[int]]:

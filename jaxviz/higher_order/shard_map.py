@@ -101,9 +101,8 @@ class ShardMap(CallPrimitive):
         n_out = len(body.outvars)
         with compat.inside_shard_map(operation) as names:
             parts = linearize_program(body, nonzeros, mode=mode)
-            passed = _keep(
-                operation, names, parts.forward, parts.forward.outvars[:n_out], parts.residuals, parts.linear
-            )
+            results, n_leaves = parts.forward.outvars[:n_out], len(parts.leaves)
+            passed = _keep(operation, names, parts.forward, results, parts.residuals, parts.linear, n_leaves)
         builder = Builder()
         operands = [Var(a) for a in operation.in_avals]
         outs = apply_shard_map(
@@ -118,8 +117,8 @@ class ShardMap(CallPrimitive):
             [*passed.specs(p["in_specs"], p["out_specs"]), *_tangent(select(nonzeros, p["in_specs"]))],
             _tangent(select(parts.nonzeros_out, p["out_specs"])),
         )
-        name = "linearize of shard_map"
-        return rule_of(primal, n_out, residuals, linear, parts.nonzeros_out, name, checkpoints=parts.checkpoints)
+        name, tree = "linearize of shard_map", parts.structured.tree
+        return rule_of(primal, n_out, residuals, linear, parts.nonzeros_out, name, False, parts.checkpoints, tree)
 
     def split(self, operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
         p = operation.params
@@ -358,26 +357,25 @@ class _PassedResiduals:
       forward: the body that saves them: the requested results, then those residuals that are neither an operand nor a
         result.
       linear: the body that takes all of them, in order, followed by its other inputs.
-      forwarded: for each residual its index among the operands, or after those, among the results; None for one of
+      places: for each residual its index among the operands, after those, among the results, and after those, among
         `forward`'s own.
       own_specs: the specs of these.
     """
 
     forward: Program
     linear: Program
-    forwarded: tuple[int | None, ...]
+    places: tuple[int, ...]
     own_specs: tuple[Spec, ...]
 
     def specs(self, in_specs: Sequence[Spec], out_specs: Sequence[Spec]) -> list[Spec]:
         """How each residual is laid out."""
-        outer, own = (*in_specs, *out_specs), iter(self.own_specs)
-        return [next(own) if i is None else outer[i] for i in self.forwarded]
+        every = (*in_specs, *out_specs, *self.own_specs)
+        return [every[i] for i in self.places]
 
     def values(self, operands: Sequence[Atom], outs: Sequence[Atom]) -> list[Atom]:
         """The residuals outside, given the operands and all results of the forward `shard_map`."""
-        n_results = len(outs) - len(self.own_specs)
-        outer, own = (*operands, *outs[:n_results]), iter(outs[n_results:])
-        return [next(own) if i is None else outer[i] for i in self.forwarded]
+        every = (*operands, *outs)
+        return [every[i] for i in self.places]
 
 
 def _keep(
@@ -387,6 +385,7 @@ def _keep(
     results: Sequence[Atom],
     residuals: Sequence[Atom],
     linear: Program,
+    n_leaves: int = 0,
 ) -> _PassedResiduals:
     """Makes it possible for a body's residuals to leave it.
 
@@ -396,30 +395,36 @@ def _keep(
       forward, results: the part that computes them, and its other results.
       residuals: values of that part.
       linear: the part that takes them, as its first inputs.
+      n_leaves: how many of them, the last, are leaves of a rule's tree, which JAX does not take from the operands.
     """
-    places: dict[Atom, int] = {}
-    for i, a in enumerate(results):
-        places[a] = len(forward.invars) + i  # if several results are the same value, JAX takes the last
-    places.update((v, i) for i, v in enumerate(forward.invars))
-    forwarded = tuple(places.get(a) for a in residuals)
+    n_before, n_opaque = len(forward.invars) + len(results), len(residuals) - n_leaves
+    of_results: dict[Atom, int] = {}
+    for i, a in enumerate(results, len(forward.invars)):
+        of_results[a] = i  # if several results are the same value, JAX takes the last
+    of_operands: dict[Atom, int] = {v: i for i, v in enumerate(forward.invars)}
     producers: dict[Atom, Equation] = {v: e for e in forward.equations for v in e.outvars}
-    own: list[Atom] = []
-    before, after = list(linear.invars), []
+    own: dict[Atom, Atom] = {}
+    numbers: dict[Atom, int] = {}
+    before, after, places = list(linear.invars), [], []
     equations = list(forward.equations)
-    for i, (a, place) in enumerate(zip(residuals, forwarded, strict=True)):
-        if place is not None:
+    for i, a in enumerate(residuals):
+        outer = {**of_results, **of_operands} if i < n_opaque else of_results
+        if a in outer:
+            places.append(outer[a])
             continue
-        if getattr(a.aval, "shape", ()) == ():
-            made_by = producers.get(a)
-            a = _append(equations, _expand, a, made_by, _LAID_SIDE_BY_SIDE)
-            before[i] = Var(a.aval)
+        is_scalar, made_by = getattr(a.aval, "shape", ()) == (), producers.get(a)
+        if a not in own:
+            numbers[a] = n_before + len(own)
+            own[a] = _append(equations, _expand, a, made_by, _LAID_SIDE_BY_SIDE) if is_scalar else a
+        if is_scalar:
+            before[i] = Var(own[a].aval)
             after.append(_reshape(_squeeze, before[i], linear.invars[i], made_by, _TAKEN_OUT))
-        own.append(a)
+        places.append(numbers[a])
     return _PassedResiduals(
-        with_results(replace(forward, equations=tuple(equations)), [*results, *own]),
+        with_results(replace(forward, equations=tuple(equations)), [*results, *own.values()]),
         replace(linear, invars=tuple(before), equations=(*after, *linear.equations)),
-        forwarded,
-        tuple(compat.residual_spec(a.aval, names, operation.params) for a in own),
+        tuple(places),
+        tuple(compat.residual_spec(a.aval, names, operation.params) for a in own.values()),
     )
 
 

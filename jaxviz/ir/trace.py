@@ -259,7 +259,8 @@ def _check_leaks(program: Program, leaves: Sequence[Any]) -> None:
                 if at is not None:
                     error.add_note(f"It is read at {at}.")
                 raise error
-        inside = {inner for e in p.equations for _, inner in e.programs} - seen
+        holders = [e for e in p.equations if e.programs and compat.looks_into(e.primitive)]
+        inside = {inner for e in holders for _, inner in e.programs} - seen
         seen |= inside
         pending += inside
 

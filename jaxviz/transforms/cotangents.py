@@ -33,6 +33,21 @@ class CotangentSums:
         """For each sum that is formed, its first term."""
         self.reads: list[tuple[Atom, Equation | None, Atom]] = []
         """A variable, an equation that reads it, None for the program's results, and what that adds."""
+        self.rule: Equation | None = None
+        self.of_rule: dict[Atom, tuple[Atom, Equation]] = {}
+
+    def enter(self, rule: Equation | None) -> None:
+        """Begins with the equations of a rule that JAX transposes as a whole, or with others: what the previous rule
+        adds to a cotangent is added in one."""
+        if rule is not self.rule:
+            self.rule, finished, self.of_rule = rule, self.of_rule, {}
+            for to, (ct, equation) in finished.items():
+                self.add(to, ct, equation)
+
+    def add_in_rule(self, to: Atom, ct: Atom, equation: Equation) -> None:
+        """Adds to the cotangent of a variable from outside of the rule."""
+        before = self.of_rule.get(to)
+        self.of_rule[to] = (ct if before is None else self._sum(before[0], ct, equation)), equation
 
     def add(self, to: Atom, ct: Atom, equation: Equation | None) -> None:
         self.reads.append((to, equation, ct))

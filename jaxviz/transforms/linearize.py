@@ -17,6 +17,8 @@ from functools import partial
 from typing import Any, NamedTuple
 from typing import Literal as OneOf
 
+import jax
+
 from jaxviz.ir import compat
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.convert import read_jaxpr, trace_rule, write_params
@@ -32,11 +34,13 @@ from jaxviz.transforms.driver import (
     check_differentiable,
     located,
     relations_of_values,
+    reordered_inputs,
     scopes_alone,
     select,
     values_of_tangents,
     with_constants_as_inputs,
     with_line_of_call,
+    with_results,
 )
 from jaxviz.transforms.jvp import jvp_rules
 from jaxviz.transforms.partial_eval import split_program
@@ -86,6 +90,7 @@ class LinearizeRule:
       nonzeros_out: which results have a tangent that is not a symbolic zero.
       name: a name for messages.
       checkpoints: the checkpointed functions inside.
+      structured: the structure of the tree whose leaves are the last residuals; None if it saves none.
     """
 
     primal: Template
@@ -94,6 +99,22 @@ class LinearizeRule:
     nonzeros_out: Mask
     name: str
     checkpoints: tuple[Checkpoint, ...] = ()
+    structured: Any = None
+
+
+class Structured(NamedTuple):
+    """The residuals that rules of primitives save as trees, which JAX keeps whole.
+
+    Args:
+      tree: the structure of the list of these trees, one for each equation whose rule has one, in order. The tree of a
+        call or a loop is such a list, of its body.
+      leaves: for each leaf its number among the residuals.
+      n_opaque: how many of the residuals, the first, are read as no leaf.
+    """
+
+    tree: Any
+    leaves: tuple[int, ...]
+    n_opaque: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +125,10 @@ class Linearized:
       forward: inputs → results, residuals.
       linear: residuals, nonzero tangents → nonzero tangents of the results.
       residuals: the values of `forward` that `linear` takes, in its order: inputs, constants, held literals or
-        intermediates.
+        intermediates. The last are the leaves of the trees that rules save, one for each leaf, read or not.
       nonzeros_out: which results have a tangent that is not a symbolic zero.
       tangent_of: from a variable of `linear` to the value of `forward` that it is the tangent of.
+      structured: those trees.
       checkpoints: the checkpointed functions inside.
     """
 
@@ -115,7 +137,13 @@ class Linearized:
     residuals: tuple[Atom, ...]
     nonzeros_out: Mask
     tangent_of: Mapping[Var, Atom]
+    structured: Structured
     checkpoints: tuple[Checkpoint, ...] = ()
+
+    @property
+    def leaves(self) -> tuple[Atom, ...]:
+        """The leaves of the trees that rules save."""
+        return tuple(self.residuals[i] for i in self.structured.leaves)
 
 
 def jax_rule(
@@ -140,7 +168,7 @@ def jax_rule(
             operation.primitive, params, operation.in_avals, nonzeros, operation.context
         )
         return split_jvp(trace_rule(rule, avals, operation), nonzeros_out, len(operation.in_avals), name)
-    primal, linear, nonzeros_out = compat.linearize_rule(
+    primal, linear, nonzeros_out, structured = compat.linearize_rule(
         operation.primitive, write_params(operation), operation.in_avals, nonzeros, operation.context, is_vjp, values
     )
     primal, linear = read_jaxpr(primal), read_jaxpr(linear)
@@ -149,12 +177,14 @@ def jax_rule(
     else:
         primal = with_line_of_call(primal, operation)
     n_out, n_res = len(operation.out_avals), len(linear.constvars)
-    linear, read = dce_program(with_constants_as_inputs(linear), keep_inputs=[False] * n_res + [True] * sum(nonzeros))
-    residuals = select(read[:n_res], primal.outvars[n_out:])
+    keep = [False] * n_res + [True] * len(linear.invars)
+    linear, read = dce_program(with_constants_as_inputs(linear), keep_inputs=keep)
+    returned = primal.outvars[n_out:]
+    residuals = select(read[: len(returned)], returned)
     had = {*primal.invars, *primal.outvars[:n_out]}
-    returned = (*primal.outvars[:n_out], *(a for a in dict.fromkeys(residuals) if a not in had))
-    primal, _ = dce_program(replace(primal, outvars=returned), keep_inputs=[True] * len(primal.invars))
-    return rule_of(primal, n_out, residuals, linear, tuple(nonzeros_out), name, keeps_lines=True)
+    outvars = (*primal.outvars[:n_out], *(a for a in dict.fromkeys(residuals) if a not in had))
+    primal, _ = dce_program(replace(primal, outvars=outvars), keep_inputs=[True] * len(primal.invars))
+    return rule_of(primal, n_out, residuals, linear, tuple(nonzeros_out), name, keeps_lines=True, structured=structured)
 
 
 def own_derivative(operation: Operation, n_residuals: int, name: str) -> LinearizeRule:
@@ -247,6 +277,7 @@ def rule_of(
     name: str,
     keeps_lines: bool = False,
     checkpoints: tuple[Checkpoint, ...] = (),
+    structured: Any = None,
 ) -> LinearizeRule:
     """The rule whose residuals are these values of `primal`, without repeating operands or results."""
     places: dict[Atom, int] = {}
@@ -259,6 +290,7 @@ def rule_of(
         nonzeros_out,
         name,
         checkpoints,
+        structured,
     )
 
 
@@ -350,6 +382,9 @@ class _Parts:
         self.tangents_in = [*self.tangent.values()]
         self.residuals: dict[Atom, Var] = {}
         """The residuals of the forward program, with the inputs of the linear program that take them."""
+        self.leaves: list[tuple[Atom, Var]] = []
+        """The same for the leaves of the trees that rules save."""
+        self.trees: list[Any] = []
         self.checkpoints: list[Checkpoint] = []
 
     def apply(self, rule: LinearizeRule, equation: Equation, ins: list[Atom]) -> None:
@@ -358,7 +393,11 @@ class _Parts:
         outs = self.forward.splice(rule.primal, ins, equation, "linearize", rule.name)
         self.primal.update(zip(equation.outvars, outs, strict=False))
         values = ins + outs
-        taken = [self.residual(values[i], i >= n_in) for i in rule.residuals]
+        n_opaque = len(rule.residuals) - (rule.structured.num_leaves if rule.structured is not None else 0)
+        taken = [self.residual(values[i], i >= n_in) for i in rule.residuals[:n_opaque]]
+        taken += [self.leaf(values[i]) for i in rule.residuals[n_opaque:]]
+        if rule.structured is not None:
+            self.trees.append(rule.structured)
         taken += [tangent[a] for a in equation.invars if a in tangent]
         tangents_out = iter(self.linear.splice(rule.linear, taken, equation, "linearize", rule.name))
         for v, nonzero in zip(equation.outvars, rule.nonzeros_out, strict=True):
@@ -381,6 +420,12 @@ class _Parts:
             residual = self.residuals[atom] = atom.renewed()
         return residual
 
+    def leaf(self, atom: Atom) -> Var:
+        """The input of the linear program for a leaf of a tree, which is saved even if it is saved already."""
+        atom = Literal(atom.val, atom.aval, held=True) if isinstance(atom, Literal) else atom
+        self.leaves.append((atom, taken := Var(atom.aval)))
+        return taken
+
     def zero(self, atom: Atom) -> Atom:
         """The tangent of a result that has none, written out."""
         return self.residual(self.forward.zero(atom.aval.to_tangent_aval(), "linearize"), True)
@@ -388,12 +433,15 @@ class _Parts:
     def finish(self, tangents_out: list[Atom], nonzeros_out: Mask) -> Linearized:
         """Drops the residuals that no tangent needs, as JAX does, and then what was computed for them alone."""
         program, primal, tangent, residuals = self.program, self.primal, self.tangent, self.residuals
-        names = [""] * (len(residuals) + len(self.tangents_in))
+        leaves, kept = [a for a, _ in self.leaves], [*(v for _, v in self.leaves), *self.tangents_in]
+        names = [""] * (len(residuals) + len(kept))
         info = compat.derived_debug_info(program.debug_info, names, len(tangents_out))
-        untrimmed = self.linear.program([*residuals.values(), *self.tangents_in], tangents_out, info, like=program)
-        keep = [False] * len(residuals) + [True] * len(self.tangents_in)
-        linear, is_read = dce_program(untrimmed, keep_inputs=keep)
-        saved = select(is_read[: len(residuals)], [*residuals])
+        untrimmed = self.linear.program([*residuals.values(), *kept], tangents_out, info, like=program)
+        linear, is_read = dce_program(untrimmed, keep_inputs=[False] * len(residuals) + [True] * len(kept))
+        opaque = select(is_read[: len(residuals)], [*residuals])
+        saved, n_opaque = (*opaque, *leaves), len(opaque)
+        tree = jax.tree.structure([jax.tree.unflatten(tree, range(tree.num_leaves)) for tree in self.trees])
+        structured = Structured(tree, tuple(range(n_opaque, len(saved))), n_opaque)
         results = [primal.get(a, a) for a in program.outvars]
         info = compat.derived_debug_info(program.debug_info, program.arg_names, len(results) + len(saved))
         forward, _ = dce_program(self.forward.program(program.invars, [*results, *saved], info, like=program))
@@ -405,4 +453,30 @@ class _Parts:
         )
         # A value that is passed on unchanged shares the tangent of the original, which is the one to name.
         tangent_of = {t: primal.get(v, v) for v, t in reversed(tangent.items())}
-        return Linearized(forward, linear, saved, nonzeros_out, tangent_of, tuple(self.checkpoints))
+        checkpoints = tuple(self.checkpoints)
+        return Linearized(forward, linear, saved, nonzeros_out, tangent_of, structured, checkpoints)
+
+
+def with_each_once(parts: Linearized) -> Linearized:
+    """The same with each residual once, although rules may save it in several trees, or in several places of one."""
+    places: dict[Atom, int] = {}
+    for a in parts.residuals:
+        places.setdefault(a, len(places))
+    if len(places) == len(parts.residuals):
+        return parts
+    inputs = parts.linear.invars
+    first: dict[Atom, Var] = {}
+    for v, a in zip(inputs, parts.residuals, strict=False):
+        first.setdefault(a, v)
+    merged: dict[Atom, Atom] = {v: first[a] for v, a in zip(inputs, parts.residuals, strict=False)}
+    once = lambda atoms: tuple([merged.get(a, a) for a in atoms])
+    equations = tuple(
+        e if merged.keys().isdisjoint(e.invars) else replace(e, invars=once(e.invars)) for e in parts.linear.equations
+    )
+    linear = replace(parts.linear, equations=equations, outvars=once(parts.linear.outvars))
+    linear = reordered_inputs(linear, [*first.values(), *inputs[len(parts.residuals) :]])
+    n_before = len(parts.forward.outvars) - len(parts.residuals)
+    forward = with_results(parts.forward, [*parts.forward.outvars[:n_before], *places])
+    leaves = tuple(places[parts.residuals[i]] for i in parts.structured.leaves)
+    structured = parts.structured._replace(leaves=leaves)
+    return replace(parts, forward=forward, linear=linear, residuals=tuple(places), structured=structured)

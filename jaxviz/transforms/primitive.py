@@ -107,6 +107,11 @@ class Primitive:
         """The programs that it runs, which the transforms look into."""
         return ()
 
+    def is_transposed_whole(self, operation: Operation) -> bool:
+        """Whether JAX transposes its linearized rule as a whole, although the rule is among the equations of the linear
+        program: what the rule adds to a cotangent is summed first."""
+        return False
+
     def reads_all(self, operation: Operation) -> bool:
         """Whether its only result is all that is in a mutable reference, its only operand."""
         return False

@@ -132,6 +132,14 @@ transpose_rules: RuleTable[TransposeRule] = RuleTable("transpose", _default_rule
 log is asked for."""
 
 
+def _rule_transposed_whole(equation: Equation) -> Equation | None:
+    """The equation of a function whose linearized rule an equation is of, if JAX transposes that rule as a whole."""
+    o = equation.origin
+    if o is None or o.equation is None or o.transform != "linearize":
+        return None
+    return o.equation if of(o.equation).is_transposed_whole(o.equation.operation) else None
+
+
 def _literals(atoms: Sequence[Atom]) -> Sequence[Any] | None:
     """The values of the atoms if any is a literal: a rule may save Python scalars as residuals."""
     known = [a.val if isinstance(a, Literal) else None for a in atoms]
@@ -298,8 +306,13 @@ def transpose_program(
     linear_refs = {a for a in is_linear if compat.is_ref(a.aval)} if has_refs else ()
     sums = cotangents.sums
     logged: dict[Any, Any] = {}
+    made_in: dict[Atom, Equation] = {
+        v: whole for _, e in linear_equations if (whole := _rule_transposed_whole(e)) for v in e.outvars
+    }
     with located(reversed(linear_equations)) as equations:
         for _, equation in equations:
+            whole = _rule_transposed_whole(equation)
+            cotangents.enter(whole)
             cts = [sums.get(v) for v in equation.outvars]
             nonzeros = tuple([ct is not None for ct in cts])
             refs = [a for a in equation.invars if a in linear_refs] if has_refs else ()
@@ -337,11 +350,15 @@ def transpose_program(
                     if compat.is_ref(operand.aval):
                         accumulators.add(operand, ct, equation)
                     elif is_read or not refs or equation.programs:
-                        cotangents.add(operand, ct, equation)
+                        if whole is None or made_in.get(operand) is whole:
+                            cotangents.add(operand, ct, equation)
+                        else:
+                            cotangents.add_in_rule(operand, ct, equation)
             if rule.logs is not None:
                 values_logged = list(outs) if logs else [None] * rule.logs.num_leaves
                 compat.merge_logs(logged, jax.tree.unflatten(rule.logs, values_logged), operation.primitive)
 
+    cotangents.enter(None)
     cts_out = [
         builder.zero(compat.cotangent_type(v.aval), "transpose")
         if w and v not in sums and not compat.is_ref(v.aval)

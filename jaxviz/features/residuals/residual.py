@@ -99,8 +99,9 @@ class Residual(Data):
       linear, backward: the equations of the linear and the backward program that read it; None if there is no backward
         one.
       with_source: whether its name may come from the user's source.
-      path: where the object that `jax.vjp` returned holds it, such as "opaque_residuals[0]"; '' for an argument, and
-        where there is no such object.
+      path: where the object that `vjp` returned holds it, such as "opaque_residuals[0]"; '' for one of its `args_res`,
+        and where there is no such object.
+      by_path: whether it is named by that, since only the linear program is known.
     """
 
     aval: Any
@@ -126,6 +127,7 @@ class Residual(Data):
     nbytes_per_device: int | None = None
     with_source: bool = field(default_factory=shows_source, repr=False)
     path: str = field(default="", repr=False)
+    by_path: bool = field(default=False, repr=False)
 
     @property
     def nbytes_on_one(self) -> int:
@@ -142,7 +144,7 @@ class Residual(Data):
     def value(self) -> str:
         """The expression that computes it, such as `cos(x)`, in this iteration or in the previous one; for an argument,
         its path."""
-        if self.path:
+        if self.by_path:
             return self.path
         source, naming = self.sources[0], self.site.naming
         # In a cond, one position may hold a residual of either branch.

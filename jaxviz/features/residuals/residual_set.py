@@ -14,8 +14,8 @@ from jaxviz.analysis.grouping import grouped, rows_of
 from jaxviz.analysis.layouts import find_layouts
 from jaxviz.analysis.site import Site
 from jaxviz.analysis.training_step import subject_of
-from jaxviz.analysis.vjp_objects import derivation_of_linear
-from jaxviz.analysis.walk import Reader, Source, find_readers, location_of
+from jaxviz.analysis.vjp_objects import derivation_of_linear, paths_in_vjp
+from jaxviz.analysis.walk import Reader, Source, SourceTracer, find_readers, location_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation
 from jaxviz.features.residuals.findings import (
@@ -38,11 +38,13 @@ from jaxviz.features.residuals.residual import (
 from jaxviz.features.residuals.saved_bytes import SavedBytes, saved_bytes
 from jaxviz.features.residuals.totals import NO_SCOPE, Total, path_totals, per_device, totals
 from jaxviz.higher_order import is_choice, is_loop, is_scan
+from jaxviz.higher_order.shard_map import only_passes_a_scalar
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import Location, ancestors
+from jaxviz.ir.primitives import is_view
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.progress import counting
@@ -368,10 +370,16 @@ def residuals(f: Any, *args: Any, argnums: Argnums = 0, compile: bool = False, *
     if not args and not kwargs and (held := derivation_of_linear(f)) is not None:
         linear, paths = held
         found = find_residuals(linear, compile)
-        held_at = lambda r: next((paths[a] for a in (r.atom, *(s.atom for s in r.sources)) if a in paths), "")
-        items = tuple(replace(r, path=held_at(r)) for r in found)
+        reshapes = lambda e: only_passes_a_scalar(e) or (is_view(e) and len(e.invars) == 1)  # a scalar of a shard_map
+        trace = SourceTracer(linear.forward, reshapes)
+        held_at = lambda r: next((paths[s.atom] for s in trace(r.atom) if s.atom in paths), "")
+        items = tuple(replace(r, path=path, by_path=bool(path)) for r in found for path in (held_at(r),))
         return replace(found, items=items, every=items, on_gradient=(_OF_JAX,))
-    return find_residuals(subject_of(f, args, kwargs, argnums), compile)
+    found = find_residuals(subject_of(f, args, kwargs, argnums), compile)
+    if not args and not kwargs and (in_object := paths_in_vjp(f, found.derivation.linearized)) is not None:
+        items = tuple(replace(r, path=path) for r, path in zip(found, in_object, strict=True))
+        found = replace(found, items=items, every=items)
+    return found
 
 
 _OF_JAX = (

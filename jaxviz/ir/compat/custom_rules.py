@@ -437,6 +437,13 @@ def as_it_was(params: Mapping[str, Any]) -> contextlib.AbstractContextManager[No
         return _having(())
 
 
+def same_variables(changed: Any, original: Any) -> None:
+    """Notes that a changed hi-primitive closed over what the original closed over."""
+    with contextlib.suppress(TypeError):  # it is not hashable
+        if original in _variables:
+            _variables[changed] = _variables[original]
+
+
 def _rule_having_variables(thunk: Any) -> contextlib.AbstractContextManager[None]:
     """Traces a rule in a body with the variables that it closed over when the body was called."""
     return _having(_variables.get(thunk.f, ()))

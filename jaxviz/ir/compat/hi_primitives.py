@@ -14,7 +14,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import hijax
 from jax.extend.core import ClosedJaxpr, Primitive
 
-from jaxviz.ir.compat.custom_rules import has_jvp_alone
+from jaxviz.ir.compat.custom_rules import has_jvp_alone, same_variables
 from jaxviz.ir.compat.jaxprs import (
     _AskedAfterRules,
     _AskedOfSome,
@@ -30,6 +30,7 @@ from jaxviz.ir.compat.jaxprs import (
 )
 from jaxviz.ir.compat.private import _config, _core, _hijax, _pe, _remat
 from jaxviz.ir.compat.tracing import trace_to_jaxpr
+from jaxviz.ir.compat.values import canonicalize
 from jaxviz.ir.sharing import SharedTable, exact_params, is_data
 
 BODY = "expand"
@@ -239,6 +240,27 @@ def _with_body(hi: Any, body: Any) -> Any:
 
     vars(changed).update(expand=expand, params={**hi.params, "_body": body})
     return changed
+
+
+def with_known_residuals(params: Mapping[str, Any], known: Mapping[int, Any]) -> dict[str, Any]:
+    """The params of the derivative of a hi-primitive whose backward rule gets some residuals as these values, as JAX
+    gives it what the forward rule wrote in place: its Python may ask whether it is a tracer.
+
+    Args:
+      known: by the number of the leaf.
+    """
+    hi = params["_prim"]
+
+    def vjp_bwd(residuals: Any, *others: Any) -> Any:
+        leaves, tree = jax.tree.flatten(residuals)
+        leaves = [canonicalize(known[i]) if i in known else x for i, x in enumerate(leaves)]
+        return hi.vjp_bwd(jax.tree.unflatten(tree, leaves), *others)
+
+    changed = copy.copy(hi)
+    values = tuple((i, type(x), repr(x)) for i, x in known.items())
+    vars(changed).update(vjp_bwd=vjp_bwd, params={**hi.params, "_known": values})
+    same_variables(changed, hi)
+    return {**params, "_prim": changed}
 
 
 def hi_primitive_name(params: Mapping[str, Any]) -> str:

@@ -137,6 +137,13 @@ def within(context: Any) -> contextlib.AbstractContextManager[None]:
     return manager
 
 
+def looks_into(primitive: Any) -> bool:
+    """Whether JAX itself looks into the programs among the params of a primitive, as of a call or a loop. What a
+    library's primitive does with its own, only its rules know: lineax's `linear_solve` has one whose constants it
+    replaces when it runs."""
+    return primitive in _pe.dce_rules or primitive in _pe.partial_eval_jaxpr_custom_rules
+
+
 def closed_jaxpr(jaxpr: Any, consts: Sequence[Any]) -> Any:
     """An open jaxpr with the values of its constvars."""
     return ClosedJaxpr(jaxpr, consts)

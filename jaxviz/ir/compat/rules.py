@@ -329,13 +329,14 @@ def has_transpose_rule(primitive: Any) -> bool:
 def linearize_rule(
     primitive: Any, params: Mapping[str, Any], in_avals: Sequence[Any], nonzeros: Sequence[bool], context: Any,
     is_vjp: bool, values: Sequence[Any] | None = None,
-) -> tuple[Any, Any, list[bool]]:  # fmt: skip
+) -> tuple[Any, Any, list[bool], Any]:  # fmt: skip
     """The linearization rule of a primitive that has its own, traced; on the values of its operands, if given.
 
     Returns:
-      (primal, linear, nonzeros_out): `primal` is a ClosedJaxpr from operands to results and then residuals; `linear`
-      one from nonzero tangents to nonzero tangents of results, whose constants are those residuals; and which results
-      have a nonzero tangent.
+      (primal, linear, nonzeros_out, structured): `primal` is a ClosedJaxpr from operands to results, residuals and the
+      leaves of the tree that the rule saves, which it may do since JAX 0.11.1; `linear` one from those leaves and
+      nonzero tangents to nonzero tangents of results, whose constants are the residuals; which results have a nonzero
+      tangent; and the structure of the tree, None without one.
 
     Source: `LinearizeTrace.process_primitive` and `linearize_subtrace` in JAX's `ad.py`.
     """
@@ -343,19 +344,22 @@ def linearize_rule(
     tangent_avals = [a.to_tangent_aval() for a in in_avals]
     linear_of: list[Any] = []
     nonzeros_out: list[bool] = []
+    structures: list[Any] = []
 
     def forward(*operands: Any) -> list[Any]:
         with context.manager:
-            # Since 0.11.1 JAX has residuals with a separate structure as well.
-            results, carries, *residuals, linearized = rule(is_vjp, list(nonzeros), *operands, **params)
+            results, carries, residuals, *trees, linearized = rule(is_vjp, list(nonzeros), *operands, **params)
         if not primitive.multiple_results:
             results, carries = [results], [carries]
+        leaves, structure = jax.tree.flatten(trees)
+        structures[:] = [jax.tree.structure(tree) for tree in trees if tree is not None]
 
-        def linear(*tangents_: Any) -> list[Any]:
-            tangents_in = iter(tangents_)
+        def linear(*leaves_and_tangents: Any) -> list[Any]:
+            tangents_in = iter(leaves_and_tangents[len(leaves) :])
             with context.manager:
                 tangents = linearized(
-                    *residuals,
+                    residuals,
+                    *jax.tree.unflatten(structure, leaves_and_tangents[: len(leaves)]),
                     *(next(tangents_in) if nz else _ad.Zero(a) for a, nz in zip(tangent_avals, nonzeros, strict=True)),
                 )
             tangents = tangents if primitive.multiple_results else [tangents]
@@ -365,13 +369,13 @@ def linearize_rule(
             ]
             return [t for t, nz in zip(tangents, nonzeros_out, strict=True) if nz]
 
-        avals = [a for a, nz in zip(tangent_avals, nonzeros, strict=True) if nz]
+        avals = [*map(_core.typeof, leaves), *(a for a, nz in zip(tangent_avals, nonzeros, strict=True) if nz)]
         linear_of.append(trace_to_jaxpr(linear, avals, unknown_debug_info(len(avals), 0), keeps_rules=False).jaxpr)
-        return [*results, *linear_of[0].consts]
+        return [*results, *linear_of[0].consts, *leaves]
 
     info = unknown_debug_info(len(in_avals), 0)
     traced = trace_to_jaxpr(forward, in_avals, info, values, nonzeros if values else (), keeps_rules=False)
-    return traced.jaxpr, linear_of[0], nonzeros_out
+    return traced.jaxpr, linear_of[0], nonzeros_out, structures[0] if structures else None
 
 
 def transpose_rule(
@@ -501,6 +505,16 @@ def logged_by_branches(index: Any, logged: Sequence[Any]) -> dict[Any, Any]:
     """
     keys = sorted({key for of_branch in logged for key in of_branch})
     return {key: _conditionals.CondSum(index, [of_branch.get(key) for of_branch in logged]) for key in keys}
+
+
+def structure_of_branches(trees: Sequence[Any]) -> Any:
+    """The structure of what a cond saves: the index, and for each branch its tree.
+
+    Args:
+      trees: the structures of these.
+    """
+    of_each = [jax.tree.unflatten(tree, range(tree.num_leaves)) for tree in trees]
+    return jax.tree.structure(_conditionals.CondSum(0, of_each))
 
 
 COND_PASSES_OPERANDS_ON: bool = hasattr(_conditionals, "_join_cond_fwd_res")

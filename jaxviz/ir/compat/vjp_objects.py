@@ -54,8 +54,24 @@ def _by_path(name: str, tree: Any) -> dict[str, Any]:
 def _without_nodes(jaxpr: Any) -> Any:
     """The linear program as a closed jaxpr of which all variables are inputs; what JAX marks to be transposed is the
     operation itself."""
-    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
-    eqns = [e.replace(primitive=getattr(e.primitive, "prim", e.primitive)) for e in jaxpr.eqns]
+    jaxpr = _unmarked(getattr(jaxpr, "jaxpr", jaxpr))
     variables = [*jaxpr.constvars, *jaxpr.invars]
     info = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
-    return ClosedJaxpr(jaxpr.replace(constvars=[], invars=variables, eqns=eqns, debug_info=info), [])
+    return ClosedJaxpr(jaxpr.replace(constvars=[], invars=variables, debug_info=info), [])
+
+
+def _unmarked(x: Any) -> Any:
+    """A parameter with the operations themselves in its jaxprs."""
+    if type(x) in (tuple, list):
+        return type(x)(map(_unmarked, x))
+    if not hasattr(x, "eqns"):
+        return x
+    inner = getattr(x, "jaxpr", x)
+    eqns = [
+        e.replace(
+            primitive=getattr(e.primitive, "prim", e.primitive), params={k: _unmarked(v) for k, v in e.params.items()}
+        )
+        for e in inner.eqns
+    ]
+    opened = inner.replace(eqns=eqns)
+    return opened if type(inner) is type(x) else x.replace(jaxpr=opened)
