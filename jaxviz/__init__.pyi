@@ -118,6 +118,8 @@ from .xla.compiled_memory.reading import compiled_memory as compiled_memory
 from .xla.compiled_memory.report import CompiledMemory as CompiledMemory
 from .xla.donation.report import DonationReport as DonationReport
 from .xla.donation.report import donation as donation
+from .xla.out_of_memory.report import OutOfMemory as OutOfMemory
+from .xla.out_of_memory.start import oom as oom
 from .xla.profile.report import Profile as Profile
 from .xla.profile.report import profile as profile
 

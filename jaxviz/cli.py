@@ -34,6 +34,7 @@ from jaxviz.runs.command import RUN, SHOW, add_run, add_show
 from jaxviz.runs.command import main as run
 from jaxviz.runs.report import show as show_run
 from jaxviz.terminal import complain, note, show, show_briefly
+from jaxviz.xla.out_of_memory.start import oom
 
 _EXAMPLES = """examples:
   jaxviz residuals model.py:loss --args "params, jnp.ones((8, 16))"     what the gradient saves, and why
@@ -61,12 +62,15 @@ _EXAMPLES = """examples:
   jaxviz linearize model:loss --args "params, x"                        the forward and the linear program
   jaxviz explore model:loss --args "params, x" --html loss.html         the explorer as one offline file
   jaxviz explore model:loss --args "params, x" --stage forward+backward --svg loss.svg
+  jaxviz oom error.txt                                                  which lines hold the bytes when memory ran out
+  jaxviz oom error.txt --of model:loss --args "params, f32[8,16]"       the same with reasons, and what makes it fit
   jaxviz run train.py --steps 100                                       what a script compiles, and what to do about it
   jaxviz show                                                           the same again, of the last run
   jaxviz doctor                                                         check the installation and the settings
 """
 
 _USAGE_ERROR, _FAILURE = 2, 1
+OOM = "which lines hold the bytes when memory ran out, and what would make it fit"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -103,6 +107,8 @@ def _run(options: Any) -> int:
         return _show_run(options)
     what = f"reading {options.target}"
     try:
+        if options.command == "oom":
+            return _show_oom(options)
         command = COMMANDS[options.command]
         command.check(options)
         namespace: dict[str, Any]
@@ -146,6 +152,25 @@ def _show_run(options: Any) -> int:
         show_briefly(str(found))
     else:
         show(str(found), headed=True)
+    return 0
+
+
+def _show_oom(options: Any) -> int:
+    text: Any = sys.stdin.read() if options.text == "-" else Path(options.text)
+    if options.text != "-" and not text.is_dir():
+        if not text.exists():
+            raise CallError(f"no such file: {options.text}")
+        text = text.read_text(encoding="utf-8", errors="replace")
+    if options.target:
+        function, namespace = _load(options.target)
+        call = _call(function, options, namespace)
+        found = oom(text, call.fun, *call.args, limit=options.limit, **call.kwargs)
+    else:
+        found = oom(text, limit=options.limit)
+    if options.json:
+        print(json.dumps(found.to_dict(), indent=1, ensure_ascii=True))
+    else:
+        (show_briefly if options.agent else show)(str(found))
     return 0
 
 
@@ -198,6 +223,12 @@ def _parser() -> argparse.ArgumentParser:
         added.add_argument("--agent", action="store_true", help="print at most 4,000 tokens, for an agent")
         added.add_argument("--traceback", action="store_true", help="on an error, show the whole traceback")
         added.set_defaults(**DEFAULTS)
+    ran_out = commands.add_parser(
+        "oom", help=OOM, description=f"{OOM[0].upper()}{OOM[1:]}.", epilog=_examples_of("oom"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    for name, of, about in _OOM_OPTIONS:
+        ran_out.add_argument(name, **of, help=about)
     for name, words, add in (("run", RUN, add_run), ("show", SHOW, add_show)):
         add(commands.add_parser(
             name, help=words, description=f"{words[0].upper()}{words[1:]}.", epilog=EXAMPLES_OF_RUNS,
@@ -206,6 +237,26 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help=WORDS[0].lower() + WORDS[1:], description=WORDS)
     doctor.add_argument("--json", action="store_true", help="print it as JSON")
     return parser
+
+
+_OOM_OPTIONS: tuple[tuple[str, dict[str, Any], str], ...] = (
+    (
+        "text", {"nargs": "?", "default": "-"},
+        "a file with the error, a folder of --xla_dump_to, or - for standard input",
+    ),
+    (
+        "--of", {"dest": "target", "metavar": "module:function", "default": ""},
+        "the program, for reasons and for what would make it fit",
+    ),
+    (
+        "--args", {"metavar": "EXPRESSIONS", "default": ""},
+        "its arguments, as written in a call; types such as f32[8,16] will do",
+    ),
+    ("--limit", {"metavar": "SIZE"}, "how much memory there is, such as 16GiB, if the error does not say"),
+    ("--json", {"action": "store_true"}, "print it as JSON"),
+    ("--agent", {"action": "store_true"}, "print at most 4,000 tokens, for an agent"),
+    ("--traceback", {"action": "store_true"}, "on an error, show the whole traceback"),
+)  # fmt: skip
 
 
 def _examples_of(command: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+import re
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -119,3 +120,13 @@ def donations_of(operation: Operation) -> tuple[Donation, ...]:
     """The donated arguments of a jit equation. Inside another `jit` they have no effect: only the outer ones count."""
     donated = operation.params.get("donated_invars", ())
     return match_donations(operation.params["jaxpr"], donated) if any(donated) else ()
+
+
+def could_donate(program: Program) -> dict[str, int]:
+    """The arguments whose memory results of the same types could reuse, with the bytes."""
+    could = Counter[str]()
+    for d in match_donations(program, [True] * len(program.invars)):
+        if d.result is not None:
+            name = re.match(r"\w*", program.arg_names[d.argument])
+            could[name[0] if name else ""] += nbytes(program.invars[d.argument].aval)
+    return dict(could)

@@ -11,7 +11,7 @@ from typing import Any
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, cell_magic, line_cell_magic, magics_class
+from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
@@ -24,6 +24,7 @@ from jaxviz.notebook.reports import Request
 from jaxviz.report.messages import short_message
 from jaxviz.runs.watch import recorded
 from jaxviz.xla.compilations.report import explain_recompile, watch_compilations
+from jaxviz.xla.out_of_memory.start import oom as explain_oom
 
 
 class JaxvizMagics(Magics):
@@ -46,6 +47,30 @@ class JaxvizMagics(Magics):
         except Exception as error:
             self._remember(error)
             _print_error(short_message(error, "running the cell" if cell else f"reading {line.strip()}"))
+        return None
+
+    @line_magic
+    def oom(self, line: str) -> Any:
+        """Explain that memory ran out, of the last exception: `%oom`; or `%oom train_step(params, batch)`, with the
+        call, for the reasons and for what would make it fit. `--limit 16GiB` says how much memory there is.
+        """
+        try:
+            error = getattr(sys, "last_value", None)
+            if error is None:
+                raise CallError("there was no exception; run %oom after the one that says that memory ran out")
+            words, rest = _options(line, {"--limit": True})
+            if words and (len(words) != 2 or words[0] != "--limit"):
+                raise CallError("it takes --limit, such as --limit 16GiB, and a call")
+            limit = words[1] if words else None
+            if not rest:
+                return explain_oom(error, limit=limit)
+            _, (parsed,) = parse_calls(rest)
+            call = evaluate_call(parsed, self._namespace())
+            return explain_oom(error, call.fun, *call.args, limit=limit, **call.kwargs)
+        except CallError as error:
+            _print_error(f"%oom: {error}")
+        except Exception as error:
+            _print_error(short_message(error, "explaining the last exception"))
         return None
 
     @cell_magic

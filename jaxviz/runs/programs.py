@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import re
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxviz.analysis.donation import match_donations
+from jaxviz.analysis.donation import could_donate
 from jaxviz.analysis.training_step import TrainingStep, takes_gradient, trace_training_step
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation, derive
@@ -31,7 +30,6 @@ from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.page.html import SavedWidget
 from jaxviz.report.files import write_file
-from jaxviz.report.tables import nbytes
 from jaxviz.runs.facts import EXPLORER, MEMORY, PROGRAM, PROGRAMS, AdviceFound, GradientTaken, RunProgram
 from jaxviz.runtime.cache import function_name
 from jaxviz.runtime.compilations import Compilation, definition_of
@@ -161,7 +159,7 @@ def _analysed(number: int, call: AbstractCall, derived: Derived, parts: Gatherin
     gradients, about, whole, not_followed = derived
     facts = program_facts(about, parts)
     peak = parts.known("what is in memory at the peak", lambda: _peak(about)) or {}
-    could = None if call.donates is not False else parts.known("donations", lambda: _could_donate(whole))
+    could = None if call.donates is not False else parts.known("donations", lambda: could_donate(whole))
     found = RunProgram(number, "", None, (), facts, peak, could_donate=could or {}, not_known=not_followed)
     if not gradients:
         return found
@@ -188,16 +186,6 @@ def _derived(call: AbstractCall) -> Derived:
         return (), d, d.primal, not_known
     others = [d for mark, d in enumerate(step.gradients) if mark != step.mark]
     return (step.gradient, *others), step.gradient, step.traced, not_known
-
-
-def _could_donate(program: Program) -> dict[str, int]:
-    """The arguments whose memory results of the same types could reuse, with the bytes."""
-    could = Counter[str]()
-    for d in match_donations(program, [True] * len(program.invars)):
-        if d.result is not None:
-            name = re.match(r"\w*", program.arg_names[d.argument])
-            could[name[0] if name else ""] += nbytes(program.invars[d.argument].aval)
-    return dict(could)
 
 
 def _gradient(d: Derivation) -> GradientTaken:

@@ -1,0 +1,105 @@
+"""Errors of running out of memory: what can be said of each text, and with the program."""
+
+import jax
+import jax.numpy as jnp
+import jsonschema
+import pytest
+import transcripts
+from oom_texts import TEXTS
+
+import jaxviz
+
+
+@transcripts.of("out_of_memory")
+def test_transcript(transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_each_text_is_read(name):
+    found = jaxviz.oom(TEXTS[name])
+    assert found.needs or found.asked
+    assert found.rows or "lists no buffers" in str(found)
+    jsonschema.validate(found.to_dict(), jaxviz.schema("oom"))
+
+
+def test_an_exception_has_the_user_s_line():
+    with pytest.raises(jax.errors.JaxRuntimeError) as raised:
+        jax.block_until_ready(jax.jit(lambda x: jnp.broadcast_to(x, (1 << 23, 1 << 23)) * 2)(jnp.ones(1 << 23)))
+    found = jaxviz.oom(raised.value)
+    assert found.asked == 1 << 48
+    assert found.called.file == __file__
+
+
+def layer(x, w):
+    h = jax.nn.gelu(x @ w["a"])
+    return x + jnp.tanh(h @ w["b"]), None
+
+
+def loss(params, x):
+    x, _ = jax.lax.scan(layer, x, params)
+    return jnp.mean(x**2)
+
+
+def train_step(params, x):
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params, x))
+
+
+PARAMS = {"a": jax.ShapeDtypeStruct((6, 64, 256), "float32"), "b": jax.ShapeDtypeStruct((6, 256, 64), "float32")}
+X = jax.ShapeDtypeStruct((256, 64), "float32")
+LIMIT = 10 << 20
+AT = f'source_file="{__file__}" source_line={layer.__code__.co_firstlineno + 1}'
+TEXT = f"""RESOURCE_EXHAUSTED: Out of memory while trying to allocate 14680064 bytes.
+Peak buffers:
+	Buffer 1:
+		Size: 1.50MiB
+		Operator: op_name="jit(train_step)/jvp()/while/body/closed_call/tanh" {AT}
+		Shape: f32[6,256,256]
+		==========================
+
+	Buffer 2:
+		Size: 256.0KiB
+		Operator: op_name="jit(train_step)/transpose(jvp())/while/body/dot_general" {AT}
+		Shape: f32[256,256]
+		==========================
+"""
+
+
+@pytest.mark.slow
+def test_with_the_program_values_have_reasons_and_changes_are_compiled():
+    found = jaxviz.oom(TEXT, train_step, PARAMS, X, limit=LIMIT)
+    assert found.rows[0].when == "forward"
+    saved = {r.value: r.why for r in jaxviz.residuals(train_step, PARAMS, X)}
+    assert found.rows[0].why == saved[found.rows[0].what]
+    (checkpoints,) = found.changes
+    planned = jaxviz.plan_remat(train_step, PARAMS, X, memory=LIMIT, of="compiled").apply(train_step)
+    peak = jaxviz.compiled_memory(jax.jit(planned).lower(PARAMS, X)).peak_nbytes
+    assert checkpoints.compiled
+    assert checkpoints.fits is (peak <= LIMIT)
+    assert abs(checkpoints.after - peak) < 0.05 * peak
+    assert "layer_h" in checkpoints.code
+
+
+@pytest.mark.slow
+def test_donation_is_tried_on_a_step():
+    small = jax.ShapeDtypeStruct((2, 64), "float32")
+    found = jaxviz.oom("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.", train_step, PARAMS, small, limit=1)
+    donation = next(c for c in found.changes if "donate_argnames=('params',)" in c.text)
+    spared = jaxviz.donation(jax.jit(train_step, donate_argnames="params"), PARAMS, small).spared
+    assert donation.before - donation.after == spared > 0
+    assert not donation.fits
+
+
+@pytest.mark.slow
+def test_a_dump_is_read_too(tmp_path, nothing_from_disk):
+    options = {"xla_dump_to": str(tmp_path), "xla_dump_hlo_as_proto": True}
+    jax.jit(train_step).lower(PARAMS, X).compile(compiler_options=options)
+    found = jaxviz.oom(tmp_path, limit="1MiB")
+    assert found.function == "train_step"
+    assert found.used == jaxviz.compiled_memory(jax.jit(train_step).lower(PARAMS, X)).peak_nbytes
+    assert any(r.when == "forward" and r.why for r in found.rows)
+
+
+def test_another_text_is_an_error():
+    with pytest.raises(ValueError, match="does not say that memory ran out"):
+        jaxviz.oom("NaN in layer 3")
