@@ -133,6 +133,12 @@ class ProgramFacts(Data):
       decisions: of the policies of checkpoints.
       without_effect: checkpoints, policies, names, offloads and donations without effect; None if they are not known.
       not_opened: what jaxviz does not look into.
+      names: those given by `checkpoint_name` under which policies save or offload values.
+      implied: what devices exchange, as the types imply; None if it is not known.
+      inputs: the names of its inputs; for a training step, those of the step and of what it differentiates.
+      donated: those of them that it donates.
+      dead: for each parameter in which the gradient is zero for any values, where it ends; None if they are not known.
+      equations: how many equations both passes have, each body of a loop or a call once.
     """
 
     about: str
@@ -143,6 +149,12 @@ class ProgramFacts(Data):
     decisions: tuple[PolicyDecisions, ...]
     without_effect: tuple[NoEffect, ...] | None
     not_opened: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    implied: tuple[Collective, ...] | None = None
+    inputs: tuple[str, ...] = ()
+    donated: tuple[str, ...] = ()
+    dead: dict[str, str] | None = None
+    equations: int = 0
 
 
 # --- as compiled, and as run ------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from jaxviz.analysis.checkpoints import CheckpointReport
+from jaxviz.analysis.checkpoints import CheckpointReport, is_name
 from jaxviz.analysis.grouping import grouped
 from jaxviz.analysis.naming import ROOM_IN_SENTENCE, written_at
 from jaxviz.analysis.training_step import subject_of
@@ -33,7 +33,9 @@ from jaxviz.environments.facts import (
 from jaxviz.environments.values import NoValuesError, values_of
 from jaxviz.features.cost.parts import PASSES, CostRow
 from jaxviz.features.cost.report import cost
-from jaxviz.features.memory.timeline import MemoryTimeline, memory
+from jaxviz.features.flow.find import gradient_flow
+from jaxviz.features.flow.report import GradientFlow
+from jaxviz.features.memory.timeline import MemoryTimeline, donated_by, memory
 from jaxviz.features.remat.without_effect import without_effect
 from jaxviz.features.residuals.residual import ResidualGroup
 from jaxviz.ir.boundary import api_boundary
@@ -66,7 +68,8 @@ def gather_facts(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     argnums: Argnums,
-    folder: Path,
+    folder: Path | None = None,
+    compile: bool = True,
 ) -> Facts:
     """The facts of a function and its gradient in this environment.
 
@@ -75,7 +78,8 @@ def gather_facts(
     Args:
       target, arguments: as the user wrote them.
       f, args, kwargs, argnums: as for `derive`.
-      folder: for the arrays; see `values_of`.
+      folder: for the arrays; see `values_of`. Without one, nothing is run or timed.
+      compile: whether to compile the gradient.
 
     Raises:
       the errors of `derive`.
@@ -84,11 +88,15 @@ def gather_facts(
     parts = Gathering()
     program = program_facts(derivation, parts)
     with compilations.unwatched():
-        lowered = parts.known("compiled program", lambda: gradient_or_step(derivation))
-        subject = parts.known("compile time", lambda: compiled_subject_of(f, args, kwargs, argnums))
+        lowered = parts.known("compiled program", lambda: gradient_or_step(derivation)) if compile else None
+        subject, values = None, None
+        if folder is not None:
+            subject = parts.known("compile time", lambda: compiled_subject_of(f, args, kwargs, argnums))
         compiled = _compiled(derivation, lowered, subject, parts)
-        values = None if subject is None else parts.known("values", lambda: values_of(subject, folder))
-    return Facts(target, arguments, environment(), program, compiled, values, tuple(parts.not_known))
+        if folder is not None and subject is not None:
+            values = parts.known("values", lambda: values_of(subject, folder))
+    there = environment(libraries=folder is not None)
+    return Facts(target, arguments, there, program, compiled, values, tuple(parts.not_known))
 
 
 class Gathering:
@@ -108,10 +116,12 @@ class Gathering:
             return None
 
 
-def environment() -> Environment:
-    """The versions and flags of this environment."""
+def environment(libraries: bool = True) -> Environment:
+    """The versions and flags of this environment; those of other packages, which take half a second, if asked for."""
     flags = {name: str(value) for name, value in sorted(jax.config.values.items())}
-    return Environment(platform.python_version(), _version("jax"), _version("jaxlib"), _libraries(), flags)
+    return Environment(
+        platform.python_version(), _version("jax"), _version("jaxlib"), _libraries() if libraries else {}, flags
+    )
 
 
 def _version(name: str) -> str:
@@ -137,7 +147,7 @@ def _libraries() -> dict[str, str]:
 
 def program_facts(d: Derivation, parts: Gathering) -> ProgramFacts:
     """What holds of a gradient for the types of its arguments; what cannot be found out is noted in `parts`."""
-    saved = d.residuals
+    saved, called = d.residuals, d.primal if d.step is None else d.step.traced
     idle = parts.known("what has no effect", lambda: tuple(without_effect(d)))
     return ProgramFacts(
         d.about,
@@ -148,7 +158,25 @@ def program_facts(d: Derivation, parts: Gathering) -> ProgramFacts:
         tuple(_decisions(same) for same in grouped(saved.checkpoints, lambda r: (r.function, r.policy, r.location))),
         idle,
         tuple(dict.fromkeys(str(u) for u in d.unopened)),
+        tuple(sorted(_names(saved.checkpoints))),
+        parts.known("collectives that types imply", lambda: collectives(d, compile=False).implied),
+        tuple(dict.fromkeys([*called.arg_names, *d.primal.arg_names])),
+        tuple(name for name, donated in zip(called.arg_names, donated_by(called), strict=True) if donated),
+        parts.known("parameters that the gradient does not reach", lambda: _dead(gradient_flow(d, values=False))),
+        sum(1 for program in (d.forward, d.backward) for _ in program.walk()),
     )
+
+
+def _dead(flow: GradientFlow) -> dict[str, str]:
+    """The parameters that a gradient does not reach, and where it ends."""
+    ends = lambda e: str(e) if e.expression or e.location else e.text
+    return {leaf.name: "; ".join(map(ends, leaf.endings)) for leaf in flow.leaves if not leaf.is_reached}
+
+
+def _names(reports: Iterable[CheckpointReport]) -> set[str]:
+    """The names under which policies save or offload a value."""
+    kept = (v.equation for report in reports for v in report.values if v.fate in ("saved", "offloaded"))
+    return {e.params["name"] for e in kept if e is not None and is_name(e)}
 
 
 def _saved_row(g: ResidualGroup) -> SavedRow:
