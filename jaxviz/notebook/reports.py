@@ -16,6 +16,9 @@ from jaxviz.analysis.implied import exchanges_in
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.analysis.walk import location_of
 from jaxviz.arguments import Argnums
+from jaxviz.contracts.contract import FOLDER, Contract
+from jaxviz.contracts.report import ContractCheck
+from jaxviz.contracts.start import accept, check_contracts, locked_again
 from jaxviz.derivation import STAGES, Derivation, derive
 from jaxviz.environments.elsewhere import FACTS
 from jaxviz.environments.gather import gather_facts
@@ -271,6 +274,35 @@ class Request:
         try:
             return upgrade(options.target, options.args, before=before, after=after, argnums=self.argnums)
         except ValueError as error:
+            raise CallError(str(error)) from None
+
+    def lock(self) -> Contract | None:
+        """A contract of the gradient, written to a file; or some facts of contracts, locked again."""
+        options, call = self.options, self.call
+        try:
+            if options.accept:
+                for written in accept([p.strip() for p in options.accept.split(",")]):
+                    self.note(f"wrote {written}")
+                return None
+            if not options.target:
+                raise CallError("give the function as module:function, or what to accept with --accept")
+            name = options.target.rpartition(":")[2].rpartition(".")[2]
+            path = Path(options.out or f"{FOLDER}/{name}.toml")
+            known = Contract.load(path) if path.exists() else None
+            facts = gather_facts(
+                options.target, options.args, call.fun, call.args, call.kwargs, self.argnums, compile=options.compiled
+            )
+            contract = locked_again(known, facts, path.stem, options.argnums)
+            self.note(f"wrote {contract.save(path)}")
+            return contract
+        except (OSError, ValueError) as error:
+            raise CallError(str(error)) from None
+
+    def check(self) -> ContractCheck:
+        """Which contracts hold."""
+        try:
+            return check_contracts(*self.options.names)
+        except (OSError, ValueError) as error:
             raise CallError(str(error)) from None
 
     def jaxpr(self) -> ProgramText:
