@@ -102,8 +102,8 @@ class Comparing:
     def broken(self) -> Iterator[BrokenFact]:
         """What no longer holds, causes before what follows from them."""
         parts = [self._effects, self._names, self._donated, self._dead, self._collectives, self._dtypes]
-        parts += [self._residuals, self._work, self._compiled]
-        parts.insert(6 if self.split else 8, self._equations)
+        parts += [self._work_in, self._residuals, self._work, self._compiled]
+        parts.insert(6 if self.split else 9, self._equations)
         for fact, what, cause in (found for part in [self._not_known, *parts] for found in part()):
             yield BrokenFact(self.contract.name, fact, what, cause, self._to_accept(fact))
 
@@ -203,7 +203,7 @@ class Comparing:
     def _dead(self) -> _Found:
         if self.was.dead is None:
             return
-        present = set(map(pattern, self.program.inputs))
+        present = set(map(pattern, self.program.parameters))
         below = lambda path: re.sub(r"^\w+", "", path)
         gone = {below(name) for name in self.was.dead if name not in present}  # under another name now, maybe
         for name, n in (self.now.dead or {}).items():
@@ -305,6 +305,18 @@ class Comparing:
         for figure in (self._exceeding("recomputed", self.was.work), self._exceeding("work")):
             if figure is not None:
                 yield figure.name, str(figure), cause
+
+    def _work_in(self) -> _Found:
+        """The dtypes in which more is computed, if it is no more in total."""
+        total = self.figures.get("work")
+        if total is None or self._exceeding("work"):
+            return
+        for dtype, n in (self.now.work_in or {}).items():
+            before = (self.was.work_in or {dtype: n}).get(dtype, 0)
+            if self._exceeds(before, n, total.before):
+                most = max(self.program.work or (), key=lambda w: w.dtypes.get(dtype, 0))
+                cause = f"most of it now for `{most.text}`{_at(most)}"
+                yield "work_in", str(Figure(f"work in {dtype}", before, n, "FLOPs")), cause
 
     def _equations(self) -> _Found:
         figure = self.figures.get("equations")

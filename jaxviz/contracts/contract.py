@@ -81,6 +81,7 @@ class PortableFacts(Data):
       dtypes: the bytes of each dtype that it saves.
       names: those given by `checkpoint_name` under which a policy saves or offloads values.
       work: the FLOPs of both passes.
+      work_in: those of each dtype that it computes in.
       recomputed: those of the backward pass that a checkpoint recomputes.
       lines: in which lines; only for the cause of a change.
       equations: how many equations both passes have.
@@ -95,6 +96,7 @@ class PortableFacts(Data):
     dtypes: dict[str, int] | None = None
     names: tuple[str, ...] | None = None
     work: int | None = None
+    work_in: dict[str, int] | None = None
     recomputed: int | None = None
     lines: tuple[LockedWork, ...] = ()
     equations: int | None = None
@@ -226,9 +228,11 @@ def _refuse_others(data: Any, kind: type, inside: str = "") -> None:
 
 def portable_facts(p: ProgramFacts) -> PortableFacts:
     """What is locked of the facts of a program."""
-    dtypes = Counter[str]()
+    dtypes, work_in = Counter[str](), Counter[str]()
     for r in p.saved:
         dtypes[dtype_of(r)] += r.nbytes
+    for w in p.work or ():
+        work_in.update(w.dtypes)
     work, effects = p.work, p.without_effect
     return PortableFacts(
         residuals=sum(r.nbytes for r in p.saved),
@@ -236,6 +240,7 @@ def portable_facts(p: ProgramFacts) -> PortableFacts:
         dtypes=_by_key(dtypes),
         names=p.names,
         work=None if work is None else sum(w.forward + w.backward for w in work),
+        work_in=None if work is None else _by_key(work_in),
         recomputed=None if work is None else sum(w.recomputed for w in work),
         lines=tuple(
             LockedWork(w.text, w.forward, w.backward, w.recomputed) for w in largest_work(work or (), WORK_ROWS)

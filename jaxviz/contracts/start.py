@@ -153,26 +153,29 @@ def accept(patterns: Sequence[str], folder: str | os.PathLike[str] = FOLDER) -> 
       ValueError: a pattern selects no fact.
       the errors of `check_contracts`, and of deriving.
     """
-    written = []
-    for path in paths_of((), folder):
-        contract = Contract.load(path)
-        facts = [fact for fact in FACTS if any(fnmatchcase(f"{contract.name}.{fact}", p) for p in patterns)]
-        if facts:
-            compile = compiled_key() in contract.compiled and any(fact in COMPILED for fact in facts)
-            written.append(accepted(contract, facts_again(contract, compile), facts).save(path))
-    unknown = [p for p in patterns if not any(fnmatchcase(f"{path.stem}.{f}", p) for path in written for f in FACTS)]
-    if unknown:
-        raise ValueError(
-            f"{unknown[0]!r} selects no fact of a contract; write 'loss.*' or one such as loss.residuals: there are "
-            f"{', '.join(FACTS)}"
-        )
-    return written
+    chosen = {
+        path: [fact for fact in FACTS if any(fnmatchcase(f"{path.stem}.{fact}", p) for p in patterns)]
+        for path in paths_of((), folder)
+    }
+    selected = [f"{path.stem}.{fact}" for path, facts in chosen.items() for fact in facts]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in selected):
+            there_are = f"write 'loss.*' or one such as loss.residuals: there are {', '.join(FACTS)}"
+            raise ValueError(f"{pattern!r} selects no fact of a contract; {there_are}")
+    return [_accepted_in(path, facts) for path, facts in chosen.items() if facts]
 
 
-def accepted(contract: Contract, facts: Facts, names: Iterable[str] = ("*",)) -> Contract:
-    """A contract with some of its facts as they are now."""
-    chosen = {f for name in names for f in (name, RELATED.get(name, name))}
-    take = lambda kind, now: {f.name: getattr(now, f.name) for f in fields(kind) if chosen & {f.name, "*"}}
+def _accepted_in(path: Path, names: Sequence[str]) -> Path:
+    contract = Contract.load(path)
+    compile = compiled_key() in contract.compiled and any(name in COMPILED for name in names)
+    return accepted(contract, facts_again(contract, compile), names).save(path)
+
+
+def accepted(contract: Contract, facts: Facts, names: Sequence[str] | None = None) -> Contract:
+    """A contract with these of its facts, by default all, as they are now."""
+    names = FACTS if names is None else names
+    chosen = {f for name in names for f in (name, *(["work_in"] * (name == "work")), RELATED.get(name, name))}
+    take = lambda kind, now: {f.name: getattr(now, f.name) for f in fields(kind) if f.name in chosen}
     now = portable_facts(facts.program)
     portable = replace(contract.portable, **take(PortableFacts, now))
     if "residuals" in chosen and portable.dtypes and now.dtypes:  # of dtypes that are locked
@@ -181,7 +184,8 @@ def accepted(contract: Contract, facts: Facts, names: Iterable[str] = ("*",)) ->
     if facts.compiled.memory is not None:
         key = compiled_key(facts)
         compiled[key] = replace(compiled.get(key, OnBackend()), **take(OnBackend, on_backend(facts)))
-    return replace(contract, portable=portable, compiled=compiled)
+    jax = facts.environment.jax if chosen.issuperset(FACTS) else contract.jax
+    return replace(contract, jax=jax, portable=portable, compiled=compiled)
 
 
 COMPILED = [f.name for f in fields(OnBackend) if f.name not in RELATED.values()]

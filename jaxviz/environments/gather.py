@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 
 from jaxviz.analysis.checkpoints import CheckpointReport, is_name
 from jaxviz.analysis.grouping import grouped
@@ -43,6 +44,7 @@ from jaxviz.ir.errors import message_of
 from jaxviz.ir.stack import deep_stack
 from jaxviz.progress import counting
 from jaxviz.report.places import source_line
+from jaxviz.report.tables import type_text
 from jaxviz.runtime import compilations
 from jaxviz.xla.collectives.reading import collectives
 from jaxviz.xla.collectives.report import Collective
@@ -160,7 +162,8 @@ def program_facts(d: Derivation, parts: Gathering) -> ProgramFacts:
         tuple(dict.fromkeys(str(u) for u in d.unopened)),
         tuple(sorted(_names(saved.checkpoints))),
         parts.known("collectives that types imply", lambda: collectives(d, compile=False).implied),
-        tuple(dict.fromkeys([*called.arg_names, *d.primal.arg_names])),
+        tuple(called.arg_names),
+        tuple(d.primal.arg_names),
         tuple(name for name, donated in zip(called.arg_names, donated_by(called), strict=True) if donated),
         parts.known("parameters that the gradient does not reach", lambda: _dead(gradient_flow(d, values=False))),
         sum(1 for program in (d.forward, d.backward) for _ in program.walk()),
@@ -199,14 +202,22 @@ def _work(rows: Iterable[CostRow]) -> tuple[LineWork, ...]:
 
 def _work_of(same: Sequence[CostRow]) -> LineWork:
     """The work of a line."""
-    operations = Counter[str]()
+    operations, dtypes = Counter[str](), Counter[str]()
     for row in same:
         operations[row.primitive] += row.cost.flops
+        dtypes[_dtype(row)] += row.cost.flops
     at, sums = same[0].location, lambda rows: sum(row.cost.flops for row in rows)
     forward, backward = ([row for row in same if row.stage == stage] for stage in PASSES)
     recomputed = [row for row in backward if _is_recomputed(row)]
-    counts = {name: n for name, n in operations.items() if n}
-    return LineWork(source_line(at), at, sums(forward), sums(backward), sums(recomputed), counts)
+    by_name, by_dtype = ({name: n for name, n in counts.items() if n} for counts in (operations, dtypes))
+    return LineWork(source_line(at), at, sums(forward), sums(backward), sums(recomputed), by_name, by_dtype)
+
+
+def _dtype(row: CostRow) -> str:
+    """The dtype of the first operand that is a floating-point number, or else of the first; '' without operands."""
+    avals = row.equation.operation.in_avals
+    first = next((a for a in avals if jnp.issubdtype(getattr(a, "dtype", bool), jnp.inexact)), *avals[:1] or (None,))
+    return type_text(first).partition("[")[0] if first is not None else ""
 
 
 def _is_recomputed(row: CostRow) -> bool:

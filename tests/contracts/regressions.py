@@ -151,6 +151,14 @@ def upcast(w, x):
     return jnp.sum(jnp.tanh((x @ w["up"]).astype(jnp.float32)).astype(jnp.bfloat16) @ w["down"])
 
 
+def remat_in_half(w, x):
+    return jnp.sum(jax.checkpoint(block)(x, w))
+
+
+def remat_of_an_upcast(w, x):
+    return jnp.sum(jax.checkpoint(lambda x, w: block(x.astype(jnp.float32), w).astype(x.dtype))(x, w))
+
+
 def boolean_mask(w, x):
     hidden = x @ w["up"]
     return jnp.sum(jnp.where(x[:, :1] > 0, jnp.tanh(hidden), 0) @ w["down"])
@@ -279,5 +287,6 @@ REGRESSIONS = (
     Regression("a product is computed twice", reached, projects_twice, (W, X), "work", "x @ w"),
     Regression("one-hot in place of a look-up", looks_up, multiplies_one_hot, (W, IDS), "residuals", "one_hot"),
     Regression("heads are repeated", shared_heads, repeated_heads, (W, X), "residuals", "jnp.repeat"),
+    Regression("upcast inside of remat", remat_in_half, remat_of_an_upcast, HALF, "work_in", "silu(gate)"),
     Regression("a layer more", reached, one_layer_more, (W, X), "residuals", "jnp.sin"),
 )

@@ -60,7 +60,8 @@ def test_facts_say_what_is_named_donated_and_not_reached(tmp_path):
     found = gather_facts("m:step", "", jax.jit(step, donate_argnums=0), args, {}, 0, compile=False)
     program = found.program
     assert (program.names, program.implied) == (("h",), ())
-    assert program.inputs == ("params['b']", "params['w']", "x", "p['b']", "p['w']")
+    assert program.inputs == ("params['b']", "params['w']", "x")
+    assert program.parameters == ("x", "p['b']", "p['w']")
     assert program.donated == ("params['b']", "params['w']")
     assert list(program.dead) == ["p['b']"]
     assert program.dead["p['b']"].startswith('`jnp.round(p["b"])` (test_facts.py:')
