@@ -160,7 +160,7 @@ BUDGETS = {
     ".": 1_370,
     "analysis": 6_730,
     "contracts": 1_170,
-    "environments": 1_640,
+    "environments": 1_650,
     "features": 440,
     "features/comparison": 760,
     "features/cost": 1_090,

@@ -6,6 +6,7 @@ import platform
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -88,7 +89,7 @@ def gather_facts(
     """
     derivation = subject_of(f, args, kwargs, argnums)
     parts = Gathering()
-    program = program_facts(derivation, parts)
+    program = _with_structure(program_facts(derivation, parts), derivation, parts)
     with compilations.unwatched():
         lowered = parts.known("compiled program", lambda: gradient_or_step(derivation)) if compile else None
         subject, values = None, None
@@ -149,7 +150,7 @@ def _libraries() -> dict[str, str]:
 
 def program_facts(d: Derivation, parts: Gathering) -> ProgramFacts:
     """What holds of a gradient for the types of its arguments; what cannot be found out is noted in `parts`."""
-    saved, called = d.residuals, d.primal if d.step is None else d.step.traced
+    saved = d.residuals
     idle = parts.known("what has no effect", lambda: tuple(without_effect(d)))
     return ProgramFacts(
         d.about,
@@ -160,13 +161,22 @@ def program_facts(d: Derivation, parts: Gathering) -> ProgramFacts:
         tuple(_decisions(same) for same in grouped(saved.checkpoints, lambda r: (r.function, r.policy, r.location))),
         idle,
         tuple(dict.fromkeys(str(u) for u in d.unopened)),
-        tuple(sorted(_names(saved.checkpoints))),
-        parts.known("collectives that types imply", lambda: collectives(d, compile=False).implied),
-        tuple(called.arg_names),
-        tuple(d.primal.arg_names),
-        tuple(name for name, donated in zip(called.arg_names, donated_by(called), strict=True) if donated),
-        parts.known("parameters that the gradient does not reach", lambda: _dead(gradient_flow(d, values=False))),
-        sum(1 for program in (d.forward, d.backward) for _ in program.walk()),
+    )
+
+
+def _with_structure(found: ProgramFacts, d: Derivation, parts: Gathering) -> ProgramFacts:
+    """The same with what is named, donated, exchanged and not reached, and the number of equations."""
+    called = d.primal if d.step is None else d.step.traced
+    donated = zip(called.arg_names, donated_by(called), strict=True)
+    return replace(
+        found,
+        names=tuple(sorted(_names(d.residuals.checkpoints))),
+        implied=parts.known("collectives that types imply", lambda: collectives(d, compile=False).implied),
+        inputs=tuple(called.arg_names),
+        parameters=tuple(d.primal.arg_names),
+        donated=tuple(name for name, is_donated in donated if is_donated),
+        dead=parts.known("parameters that the gradient does not reach", lambda: _dead(gradient_flow(d, values=False))),
+        equations=parts.known("equations", lambda: sum(1 for p in (d.forward, d.backward) for _ in p.walk())) or 0,
     )
 
 
