@@ -165,15 +165,15 @@ class Comparing:
 
     @cached_property
     def without_effect(self) -> list[NoEffect]:
-        """What has no effect now: of each rule as many as there are more of, those with new words first."""
-        known = self.was.without_effect or ()
-        left = Counter(k.partition(":")[0] for k in known)
-        found = [n for n in self.program.without_effect or () if n.rule]
-        for n in sorted(found, key=lambda n: f"{n.rule}: {n.short}" not in known):
-            if left[n.rule]:
-                left[n.rule] -= 1
-                found.remove(n)
-        return found
+        """What has no effect now, beyond what had none, whatever the names of functions and the numbers."""
+        words = lambda text: re.sub(r"`[^`]*`|\d[\d.,]*", "…", text)
+        known, new = Counter(map(words, self.was.without_effect or ())), []
+        for n in (n for n in self.program.without_effect or () if n.rule):
+            if known[key := words(f"{n.rule}: {n.short}")]:
+                known[key] -= 1
+            else:
+                new.append(n)
+        return new
 
     def _names(self) -> _Found:
         if self.was.names is None or set(self.was.names) == set(self.now.names or ()):

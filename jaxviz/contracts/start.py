@@ -28,6 +28,7 @@ from jaxviz.environments.gather import gather_facts
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.errors import message_of
 from jaxviz.progress import counting
+from jaxviz.report.messages import short_message
 
 
 @api_boundary
@@ -115,8 +116,9 @@ def _checked_again(contract: Contract, done: Callable[[], None]) -> CheckedContr
             return CheckedContract(contract.name, (), "", ("It was locked by a test, which checks it.",))
         return checked(contract, facts_again(contract, compiled_key() in contract.compiled))
     except Exception as error:
-        kind = "" if type(error).__module__.startswith("jaxviz.") else f"{type(error).__name__}: "
-        return CheckedContract(contract.name, (), f"{kind}{message_of(error).strip()}")
+        is_own = type(error).__module__.startswith("jaxviz.")
+        said = message_of(error) if is_own else short_message(error, f"deriving {contract.target}", "")
+        return CheckedContract(contract.name, (), said.strip())
     finally:
         done()
 
@@ -142,33 +144,33 @@ def facts_again(contract: Contract, compile: bool) -> Facts:
     return gather_facts(contract.target, contract.args, call.fun, call.args, call.kwargs, argnums, compile=compile)
 
 
-def accept(patterns: Sequence[str], folder: str | os.PathLike[str] = FOLDER) -> list[Path]:
-    """Locks facts of contracts as they are now, and leaves the others; returns the files written.
-
-    Args:
-      patterns: such as 'loss.residuals' or 'loss.*'.
-      folder: where the contracts are.
+def selected(patterns: Sequence[str], folder: str | os.PathLike[str] = FOLDER) -> dict[Path, list[str]]:
+    """The facts of contracts that patterns such as 'loss.residuals' or 'loss.*' select, by file.
 
     Raises:
+      FileNotFoundError: there are no contracts.
       ValueError: a pattern selects no fact.
-      the errors of `check_contracts`, and of deriving.
     """
     chosen = {
         path: [fact for fact in FACTS if any(fnmatchcase(f"{path.stem}.{fact}", p) for p in patterns)]
         for path in paths_of((), folder)
     }
-    selected = [f"{path.stem}.{fact}" for path, facts in chosen.items() for fact in facts]
+    names = [f"{path.stem}.{fact}" for path, facts in chosen.items() for fact in facts]
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in selected):
+        if not any(fnmatchcase(name, pattern) for name in names):
             there_are = f"write 'loss.*' or one such as loss.residuals: there are {', '.join(FACTS)}"
             raise ValueError(f"{pattern!r} selects no fact of a contract; {there_are}")
-    return [_accepted_in(path, facts) for path, facts in chosen.items() if facts]
+    return {path: facts for path, facts in chosen.items() if facts}
 
 
-def _accepted_in(path: Path, names: Sequence[str]) -> Path:
-    contract = Contract.load(path)
+def accept(contract: Contract, names: Sequence[str]) -> Contract:
+    """Derives the gradient of a contract again, and locks these facts as they are now.
+
+    Raises:
+      the errors of loading the function, and of deriving.
+    """
     compile = compiled_key() in contract.compiled and any(name in COMPILED for name in names)
-    return accepted(contract, facts_again(contract, compile), names).save(path)
+    return accepted(contract, facts_again(contract, compile), names)
 
 
 def accepted(contract: Contract, facts: Facts, names: Sequence[str] | None = None) -> Contract:

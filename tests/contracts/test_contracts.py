@@ -20,7 +20,9 @@ from regressions import (
     column_then_row,
     f32,
     gathers_hidden,
+    named_block,
     no_remat,
+    only,
     reached,
     remat_around_it,
     saves_everything,
@@ -148,8 +150,13 @@ def test_what_is_saved_of_one_type_may_not_take_the_place_of_another(after):
 
 def test_what_was_without_effect_may_stay_so():
     assert found(saves_hiden, saves_hiden, (W, X)).holds
-    (first, *_) = found(saves_everything, lambda w, x: saves_everything(w, x) + saves_hiden(w, x), (W, X)).broken
-    assert "'hiden'" in first.cause
+    for after in (lambda w, x: saves_everything(w, x) + saves_hiden(w, x), saves_hiden):
+        first, *_ = found(saves_everything, after, (W, X)).broken
+        assert "'hiden'" in first.cause
+    other_name = lambda w, x: jnp.sum(jax.checkpoint(lambda x, w: named_block(x, w), policy=only("hiden"))(x, w))
+    assert found(saves_hiden, other_name, (W, X)).holds
+    listed = lambda w, x: jnp.sum(jax.checkpoint(named_block, policy=only("other"))(x, w))
+    assert "'other'" in found(saves_hiden, listed, (W, X)).broken[0].cause
 
 
 # --- what is compiled -------------------------------------------------------------------------------------------------
