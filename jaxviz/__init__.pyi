@@ -4,6 +4,10 @@ from . import teach as teach
 from .analysis.addresses import Address as Address
 from .analysis.addresses import AddressError as AddressError
 from .analysis.addresses import at as at
+from .contracts.contract import Contract as Contract
+from .contracts.report import ContractCheck as ContractCheck
+from .contracts.start import check_contracts as check_contracts
+from .contracts.start import lock as lock
 from .derivation import Check as Check
 from .derivation import Derivation as Derivation
 from .derivation import clear_caches as clear_caches

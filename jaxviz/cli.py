@@ -21,11 +21,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxviz.arguments import Argnums
+from jaxviz.contracts.report import ContractCheck
 from jaxviz.environments.elsewhere import TRACEBACK_SHOWS
 from jaxviz.features.doctor import WORDS, print_doctor
 from jaxviz.notebook.calls import CallError, EvaluatedCall, call_of_nothing, evaluate_call, parse_calls
 from jaxviz.notebook.options import COMMANDS, DEFAULTS, Command
-from jaxviz.notebook.reports import ProgramText, Request
+from jaxviz.notebook.reports import ProgramText, Request, read_argnums
 from jaxviz.report.messages import short_message
 from jaxviz.report.places import noting_places
 from jaxviz.report.tables import PAGE
@@ -54,6 +56,9 @@ _EXAMPLES = """examples:
   jaxviz divergence a.jaxviz b.jaxviz                                   where two recorded runs part
   jaxviz growth model:loss --args "params, x"                           which line makes a gradient explode or vanish
   jaxviz upgrade model:loss --args "params, x" --from old-env           what a newer JAX changes, from types to values
+  jaxviz lock model:loss --args "params, f32[8,16]"                     a contract of it, in contracts/loss.toml
+  jaxviz lock --accept loss.residuals                                   what it saves is meant to have changed
+  jaxviz check                                                          which contracts hold, and why others do not
   jaxviz flow model:loss --args "params, x"                             which parameters the gradient reaches
   jaxviz nan model:loss --args "params, jnp.zeros((8, 16))"             which operation computes a NaN, and from what
   jaxviz profile model:step --args "params, jnp.ones((8, 16))"          where the time of a call goes
@@ -113,16 +118,17 @@ def _run(options: Any) -> int:
         command.check(options)
         namespace: dict[str, Any]
         is_file = bool(command.reads) and options.target.endswith(command.reads)
-        if is_file or (command.elsewhere and not options.facts):
+        is_none = command.named or (command.without and (options.target is None or getattr(options, command.without)))
+        if is_file or is_none or (command.elsewhere and not options.facts):
             namespace = {}
             call = call_of_nothing(f"{options.target}({options.args})")
         else:
             function, namespace = _load(options.target)
             what = f"evaluating --args {options.args}" if options.args else what
-            call = _call(function, options, namespace)
-        what = f"{command.doing} {options.target}"
-        _show(command, Request(call, options, namespace, say=note if options.json else show, note=note))
-        return 0
+            call = _call(function, options.target, options.args, namespace)
+        what = f"{command.doing} {options.target or ''}".rstrip()
+        report = _show(command, Request(call, options, namespace, say=note if options.json else show, note=note))
+        return _FAILURE if isinstance(report, ContractCheck) and not report.holds else 0
     except CallError as error:
         complain(f"jaxviz {options.command}: {error}")
         return _USAGE_ERROR
@@ -163,7 +169,7 @@ def _show_oom(options: Any) -> int:
         text = text.read_text(encoding="utf-8", errors="replace")
     if options.target:
         function, namespace = _load(options.target)
-        call = _call(function, options, namespace)
+        call = _call(function, options.target, options.args, namespace)
         found = oom(text, call.fun, *call.args, limit=options.limit, **call.kwargs)
     else:
         found = oom(text, limit=options.limit)
@@ -197,24 +203,7 @@ def _parser() -> argparse.ArgumentParser:
             command.name, help=brief, description=f"{brief[0].upper()}{brief[1:]}.", epilog=_examples_of(command.name),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
-        added.add_argument(
-            "target", metavar="module:function", help="such as package.model:loss or path/to/model.py:loss"
-        )
-        types = (
-            ""
-            if command.runs and not command.elsewhere
-            else "; a type such as f32[8,16] or bf16[] can replace an array"
-        )
-        added.add_argument(
-            "--args", metavar="EXPRESSIONS", default="",
-            help="the arguments, as written in a call: Python in the namespace of the module, with jax, jnp and np "
-            f"defined{types}. The function is {'run' if command.runs else 'traced, not run'}",
-        )  # fmt: skip
-        if command.reads:
-            also = "or two files in place of the function"
-            added.add_argument(
-                "other", metavar=f"b{command.reads}", nargs="?", help=f"{also}: a{command.reads} b{command.reads}"
-            )
+        _add_call(command, added)
         for option in command.options_of("command"):
             option.add(added.add_argument)
         added.add_argument(
@@ -257,6 +246,31 @@ _OOM_OPTIONS: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("--agent", {"action": "store_true"}, "print at most 4,000 tokens, for an agent"),
     ("--traceback", {"action": "store_true"}, "on an error, show the whole traceback"),
 )  # fmt: skip
+
+
+def _add_call(command: Command, added: argparse.ArgumentParser) -> None:
+    """What a command is about: a call of a function, or names."""
+    if command.named:
+        added.add_argument("names", nargs="*", metavar=command.named, help=command.named_help)
+        added.set_defaults(target="", args="")
+        return
+    added.add_argument(
+        "target", metavar="module:function", help="such as package.model:loss or path/to/model.py:loss",
+        nargs="?" if command.without else None,
+    )  # fmt: skip
+    types = (
+        "" if command.runs and not command.elsewhere else "; a type such as f32[8,16] or bf16[] can replace an array"
+    )
+    added.add_argument(
+        "--args", metavar="EXPRESSIONS", default="",
+        help="the arguments, as written in a call: Python in the namespace of the module, with jax, jnp and np "
+        f"defined{types}. The function is {'run' if command.runs else 'traced, not run'}",
+    )  # fmt: skip
+    if command.reads:
+        also = "or two files in place of the function"
+        added.add_argument(
+            "other", metavar=f"b{command.reads}", nargs="?", help=f"{also}: a{command.reads} b{command.reads}"
+        )
 
 
 def _examples_of(command: str) -> str:
@@ -335,26 +349,35 @@ _TYPES = {
 _SCALAR = re.compile(rf"\b({'|'.join(_TYPES)})\[\s*\]")
 
 
-def _call(function: Any, options: Any, namespace: dict[str, Any]) -> EvaluatedCall:
-    text = _SCALAR.sub(r"\1[()]", options.args)
+def called(target: str, args: str, argnums: str) -> tuple[EvaluatedCall, Argnums]:
+    """The call that a contract stores, and which of its arguments are differentiated, as on the command line.
+
+    Raises:
+      CallError: there is no such function, or the arguments are not its own.
+    """
+    function, namespace = _load(target)
+    return _call(function, target, args, namespace), read_argnums(argnums)
+
+
+def _call(function: Any, target: str, args: str, namespace: dict[str, Any]) -> EvaluatedCall:
+    text = _SCALAR.sub(r"\1[()]", args)
     _, (parsed,) = parse_calls(f"f({text}\n)")
     own = {"jax": jax, "jnp": jnp, "np": np, **_TYPES, **namespace}
     evaluated = evaluate_call(parsed, {**own, parsed.func.id: function})  # type: ignore[attr-defined]
     try:
         inspect.signature(function).bind(*evaluated.args, **evaluated.kwargs)
     except TypeError as error:
-        raise CallError(
-            f'{error} of {options.target}; give it with --args, such as --args "params, f32[8,16]"'
-        ) from None
+        raise CallError(f'{error} of {target}; give it with --args, such as --args "params, f32[8,16]"') from None
     except ValueError:  # a builtin whose signature Python does not know
         pass
-    return EvaluatedCall(f"{options.target}({options.args})", function, evaluated.args, evaluated.kwargs)
+    return EvaluatedCall(f"{target}({args})", function, evaluated.args, evaluated.kwargs)
 
 
 # --- output -----------------------------------------------------------------------------------------------------------
 
 
-def _show(command: Command, request: Request) -> None:
+def _show(command: Command, request: Request) -> Any:
+    """Shows what a command makes of a request, and returns it."""
     options, plot = request.options, request.options.plot
     if plot and Path(plot).suffix not in (".pdf", ".svg", ".png"):
         raise CallError(f"--plot writes .pdf, .svg or .png; got {plot}")
@@ -372,3 +395,4 @@ def _show(command: Command, request: Request) -> None:
         with editable_text():
             figure.savefig(plot, dpi=200)
         note(f"wrote {plot}")
+    return report

@@ -22,6 +22,7 @@ _PLACES = {
     "widget of a stepper": "jaxviz.features.debugger.widget:StepperWidget",
     "output of a stepper": "jaxviz.features.debugger.widget:mimebundle",
     "reports of the magics": "jaxviz.notebook.reports:Request",
+    "call of a contract": "jaxviz.cli:called",
     "form of an exercise": "jaxviz.teach.widget:exercise_form",
 }
 

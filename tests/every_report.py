@@ -25,6 +25,7 @@ CALLS = {
     "compile_cost": jaxviz.compile_cost,
     "collectives": jaxviz.collectives,
     "cost": jaxviz.cost,
+    "lock": jaxviz.lock,
     "lint": jaxviz.lint,
     "policies": jaxviz.policies,
     "compare_policies": jaxviz.compare_policies,

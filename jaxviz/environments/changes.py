@@ -50,9 +50,11 @@ _SAVED_KEYS: tuple[Callable[[SavedRow], Hashable], ...] = (
 """Keys by which saved values are matched: the words for one may differ between versions, and a library's lines move."""
 
 
-def saved_differences(before: Sequence[SavedRow], after: Sequence[SavedRow]) -> tuple[Difference, ...]:
-    """What the gradient saves more or less of, the most bytes first."""
-    rows = (_saved_difference(a, b) for a, b in paired_by(_SAVED_KEYS, before, after))
+def saved_differences(
+    before: Sequence[SavedRow], after: Sequence[SavedRow], keys: Sequence[Callable[[SavedRow], Hashable]] = _SAVED_KEYS
+) -> tuple[Difference, ...]:
+    """What the gradient saves more or less of, the most bytes first; `keys` are those by which rows are matched."""
+    rows = (_saved_difference(a, b) for a, b in paired_by(keys, before, after))
     return _largest_first(d for d in rows if d.change)
 
 

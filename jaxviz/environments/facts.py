@@ -76,6 +76,7 @@ class LineWork(Data):
       forward, backward: FLOPs of each pass.
       recomputed: those of the backward pass that a checkpoint recomputes.
       operations: those of both passes, by primitive.
+      dtypes: those of both passes, by the dtype that they compute in.
     """
 
     text: str
@@ -84,6 +85,7 @@ class LineWork(Data):
     backward: int
     recomputed: int
     operations: dict[str, int]
+    dtypes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,13 @@ class ProgramFacts(Data):
       decisions: of the policies of checkpoints.
       without_effect: checkpoints, policies, names, offloads and donations without effect; None if they are not known.
       not_opened: what jaxviz does not look into.
+      names: those given by `checkpoint_name` under which policies save or offload values.
+      implied: what devices exchange, as the types imply; None if it is not known.
+      inputs: the names of its inputs; of a training step, those of the step.
+      parameters: the names of the inputs of what is differentiated.
+      donated: those of them that it donates.
+      dead: for each parameter in which the gradient is zero for any values, where it ends; None if they are not known.
+      equations: how many equations both passes have, each body of a loop or a call once.
     """
 
     about: str
@@ -143,6 +152,13 @@ class ProgramFacts(Data):
     decisions: tuple[PolicyDecisions, ...]
     without_effect: tuple[NoEffect, ...] | None
     not_opened: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    implied: tuple[Collective, ...] | None = None
+    inputs: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
+    donated: tuple[str, ...] = ()
+    dead: dict[str, str] | None = None
+    equations: int = 0
 
 
 # --- as compiled, and as run ------------------------------------------------------------------------------------------

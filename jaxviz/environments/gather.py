@@ -6,13 +6,15 @@ import platform
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 
-from jaxviz.analysis.checkpoints import CheckpointReport
+from jaxviz.analysis.checkpoints import CheckpointReport, is_name
 from jaxviz.analysis.grouping import grouped
 from jaxviz.analysis.naming import ROOM_IN_SENTENCE, written_at
 from jaxviz.analysis.training_step import subject_of
@@ -33,7 +35,9 @@ from jaxviz.environments.facts import (
 from jaxviz.environments.values import NoValuesError, values_of
 from jaxviz.features.cost.parts import PASSES, CostRow
 from jaxviz.features.cost.report import cost
-from jaxviz.features.memory.timeline import MemoryTimeline, memory
+from jaxviz.features.flow.find import gradient_flow
+from jaxviz.features.flow.report import GradientFlow
+from jaxviz.features.memory.timeline import MemoryTimeline, donated_by, memory
 from jaxviz.features.remat.without_effect import without_effect
 from jaxviz.features.residuals.residual import ResidualGroup
 from jaxviz.ir.boundary import api_boundary
@@ -41,6 +45,7 @@ from jaxviz.ir.errors import message_of
 from jaxviz.ir.stack import deep_stack
 from jaxviz.progress import counting
 from jaxviz.report.places import source_line
+from jaxviz.report.tables import type_text
 from jaxviz.runtime import compilations
 from jaxviz.xla.collectives.reading import collectives
 from jaxviz.xla.collectives.report import Collective
@@ -66,7 +71,8 @@ def gather_facts(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     argnums: Argnums,
-    folder: Path,
+    folder: Path | None = None,
+    compile: bool = True,
 ) -> Facts:
     """The facts of a function and its gradient in this environment.
 
@@ -75,20 +81,25 @@ def gather_facts(
     Args:
       target, arguments: as the user wrote them.
       f, args, kwargs, argnums: as for `derive`.
-      folder: for the arrays; see `values_of`.
+      folder: for the arrays; see `values_of`. Without one, nothing is run or timed.
+      compile: whether to compile the gradient.
 
     Raises:
       the errors of `derive`.
     """
     derivation = subject_of(f, args, kwargs, argnums)
     parts = Gathering()
-    program = program_facts(derivation, parts)
+    program = _with_structure(program_facts(derivation, parts), derivation, parts)
     with compilations.unwatched():
-        lowered = parts.known("compiled program", lambda: gradient_or_step(derivation))
-        subject = parts.known("compile time", lambda: compiled_subject_of(f, args, kwargs, argnums))
+        lowered = parts.known("compiled program", lambda: gradient_or_step(derivation)) if compile else None
+        subject, values = None, None
+        if folder is not None:
+            subject = parts.known("compile time", lambda: compiled_subject_of(f, args, kwargs, argnums))
         compiled = _compiled(derivation, lowered, subject, parts)
-        values = None if subject is None else parts.known("values", lambda: values_of(subject, folder))
-    return Facts(target, arguments, environment(), program, compiled, values, tuple(parts.not_known))
+        if folder is not None and subject is not None:
+            values = parts.known("values", lambda: values_of(subject, folder))
+    there = environment(libraries=folder is not None)
+    return Facts(target, arguments, there, program, compiled, values, tuple(parts.not_known))
 
 
 class Gathering:
@@ -108,10 +119,12 @@ class Gathering:
             return None
 
 
-def environment() -> Environment:
-    """The versions and flags of this environment."""
+def environment(libraries: bool = True) -> Environment:
+    """The versions and flags of this environment; those of other packages, which take half a second, if asked for."""
     flags = {name: str(value) for name, value in sorted(jax.config.values.items())}
-    return Environment(platform.python_version(), _version("jax"), _version("jaxlib"), _libraries(), flags)
+    return Environment(
+        platform.python_version(), _version("jax"), _version("jaxlib"), _libraries() if libraries else {}, flags
+    )
 
 
 def _version(name: str) -> str:
@@ -151,6 +164,34 @@ def program_facts(d: Derivation, parts: Gathering) -> ProgramFacts:
     )
 
 
+def _with_structure(found: ProgramFacts, d: Derivation, parts: Gathering) -> ProgramFacts:
+    """The same with what is named, donated, exchanged and not reached, and the number of equations."""
+    called = d.primal if d.step is None else d.step.traced
+    donated = zip(called.arg_names, donated_by(called), strict=True)
+    return replace(
+        found,
+        names=tuple(sorted(_names(d.residuals.checkpoints))),
+        implied=parts.known("collectives that types imply", lambda: collectives(d, compile=False).implied),
+        inputs=tuple(called.arg_names),
+        parameters=tuple(d.primal.arg_names),
+        donated=tuple(name for name, is_donated in donated if is_donated),
+        dead=parts.known("parameters that the gradient does not reach", lambda: _dead(gradient_flow(d, values=False))),
+        equations=parts.known("equations", lambda: sum(1 for p in (d.forward, d.backward) for _ in p.walk())) or 0,
+    )
+
+
+def _dead(flow: GradientFlow) -> dict[str, str]:
+    """The parameters that a gradient does not reach, and where it ends."""
+    ends = lambda e: str(e) if e.expression or e.location else e.text
+    return {leaf.name: "; ".join(map(ends, leaf.endings)) for leaf in flow.leaves if not leaf.is_reached}
+
+
+def _names(reports: Iterable[CheckpointReport]) -> set[str]:
+    """The names under which policies save or offload a value."""
+    kept = (v.equation for report in reports for v in report.values if v.fate in ("saved", "offloaded"))
+    return {e.params["name"] for e in kept if e is not None and is_name(e)}
+
+
 def _saved_row(g: ResidualGroup) -> SavedRow:
     nbytes = sum(r.nbytes_on_one for r in g.residuals)
     return SavedRow(g.label, g.residuals[0].type, g.count, nbytes, g.why, g.library, g.location)
@@ -171,14 +212,22 @@ def _work(rows: Iterable[CostRow]) -> tuple[LineWork, ...]:
 
 def _work_of(same: Sequence[CostRow]) -> LineWork:
     """The work of a line."""
-    operations = Counter[str]()
+    operations, dtypes = Counter[str](), Counter[str]()
     for row in same:
         operations[row.primitive] += row.cost.flops
+        dtypes[_dtype(row)] += row.cost.flops
     at, sums = same[0].location, lambda rows: sum(row.cost.flops for row in rows)
     forward, backward = ([row for row in same if row.stage == stage] for stage in PASSES)
     recomputed = [row for row in backward if _is_recomputed(row)]
-    counts = {name: n for name, n in operations.items() if n}
-    return LineWork(source_line(at), at, sums(forward), sums(backward), sums(recomputed), counts)
+    by_name, by_dtype = ({name: n for name, n in counts.items() if n} for counts in (operations, dtypes))
+    return LineWork(source_line(at), at, sums(forward), sums(backward), sums(recomputed), by_name, by_dtype)
+
+
+def _dtype(row: CostRow) -> str:
+    """The dtype of the first operand that is a floating-point number, or else of the first; '' without operands."""
+    avals = row.equation.operation.in_avals
+    first = next((a for a in avals if jnp.issubdtype(getattr(a, "dtype", bool), jnp.inexact)), *avals[:1] or (None,))
+    return type_text(first).partition("[")[0] if first is not None else ""
 
 
 def _is_recomputed(row: CostRow) -> bool:

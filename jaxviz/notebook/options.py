@@ -57,6 +57,8 @@ class Command:
       runs: whether it runs the call.
       elsewhere: whether other processes load the function; the request then has only the texts.
       reads: the end of the name of a file that may be given in place of a function; '' for none.
+      without: an option with which it takes no function.
+      named: what the command line takes in place of a function, if it does; and its help.
     """
 
     name: str
@@ -72,6 +74,9 @@ class Command:
     runs: bool = False
     elsewhere: bool = False
     reads: str = ""
+    without: str = ""
+    named: str = ""
+    named_help: str = ""
 
     @property
     def magic(self) -> str:
@@ -352,6 +357,25 @@ _COMMANDS = (
         "what a newer JAX, or another environment, changes for the gradient",
         runs=True,
         elsewhere=True,
+    ),
+    Command(
+        "lock", "locking", Request.lock,
+        (
+            _ARGNUMS, _JSON,
+            Option("--compiled", "also compile it, and lock its memory and collectives for this backend and version",
+                bool),
+            Option("--out", "the file to write (default: contracts/NAME.toml, with the name of the function)",
+                metavar="FILE"),
+            Option("--accept", "lock only these facts of contracts again, such as loss.residuals or 'loss.*', "
+                "separated by commas", metavar="FACTS", only="command"),
+        ),
+        "a contract of the gradient, for jaxviz check: what it saves, its work, what devices exchange",
+        without="accept",
+    ),
+    Command(
+        "check", "checking contracts", Request.check, (_JSON,),
+        "which contracts hold, and the cause of what does not",
+        named="contract", named_help="its name, or its file (default: all in the folder contracts)",
     ),
 )  # fmt: skip
 COMMANDS = {command.name: command for command in _COMMANDS}

@@ -16,6 +16,9 @@ from jaxviz.analysis.implied import exchanges_in
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.analysis.walk import location_of
 from jaxviz.arguments import Argnums
+from jaxviz.contracts.contract import FOLDER, Contract
+from jaxviz.contracts.report import ContractCheck
+from jaxviz.contracts.start import accept, check_contracts, locked_again, selected
 from jaxviz.derivation import STAGES, Derivation, derive
 from jaxviz.environments.elsewhere import FACTS
 from jaxviz.environments.gather import gather_facts
@@ -231,7 +234,7 @@ class Request:
     def _read(reads: Callable[..., T], *files: Any) -> T:
         """
         Raises:
-          CallError: a file is not there, or no record.
+          CallError: a file is not there, or not what it should be.
         """
         try:
             return reads(*files)
@@ -272,6 +275,32 @@ class Request:
             return upgrade(options.target, options.args, before=before, after=after, argnums=self.argnums)
         except ValueError as error:
             raise CallError(str(error)) from None
+
+    def lock(self) -> Contract | None:
+        """A contract of the gradient, written to a file; or some facts of contracts, locked again."""
+        options, call = self.options, self.call
+        if options.accept:
+            for path, names in self._read(selected, [p.strip() for p in options.accept.split(",")]).items():
+                again = accept(self._read(Contract.load, path), names)
+                self.note(f"wrote {self._read(again.save, path)}")
+            return None
+        if not options.target:
+            raise CallError("give the function as module:function, or what to accept with --accept")
+        name = options.target.rpartition(":")[2].rpartition(".")[2]
+        path = Path(options.out or f"{FOLDER}/{name}.toml")
+        known = self._read(Contract.load, path) if path.exists() else None
+        facts = gather_facts(
+            options.target, options.args, call.fun, call.args, call.kwargs, self.argnums, compile=options.compiled
+        )
+        contract = locked_again(known, facts, path.stem, options.argnums)
+        self.note(f"wrote {self._read(contract.save, path)}")
+        for n in facts.not_known:
+            self.note(f"not known, and so not locked: {n.what}. {n.why}")
+        return contract
+
+    def check(self) -> ContractCheck:
+        """Which contracts hold."""
+        return self._read(check_contracts, *self.options.names)
 
     def jaxpr(self) -> ProgramText:
         """The program of a stage."""

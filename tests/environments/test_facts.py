@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from facts_of_programs import PROGRAMS, W, X, checkpointed, facts, gathered, give, loss
+from jax.ad_checkpoint import checkpoint_name
 
 import jaxviz
 from jaxviz.environments.facts import Facts
+from jaxviz.environments.gather import gather_facts
 from jaxviz.environments.values import _restored, _stored, leaves_in, rounded, values_of
 from jaxviz.xla.compile_cost.stages import subject_of
 
@@ -44,6 +46,33 @@ def test_what_a_checkpoint_recomputes_is_counted():
         v.fate == "recomputed" for c in jaxviz.policies(checkpointed, W, X).checkpoints for v in c.values
     )
     assert of("loss").decisions == ()
+
+
+def test_facts_say_what_is_named_donated_and_not_reached(tmp_path):
+    only = jax.checkpoint_policies.save_only_these_names("h", "not there")
+    block = lambda w, x: jnp.sin(checkpoint_name(jnp.tanh(x @ w), "h")) * checkpoint_name(x[:, :3], "unlisted")
+
+    def step(params, x):
+        loss = lambda p: jnp.sum(jax.checkpoint(block, policy=only)(p["w"], x) * jnp.round(p["b"]))
+        return jax.tree.map(jnp.subtract, params, jax.grad(loss)(params))
+
+    args = ({"w": W, "b": W[0]}, X)
+    found = gather_facts("m:step", "", jax.jit(step, donate_argnums=0), args, {}, 0, compile=False)
+    program = found.program
+    assert (program.names, program.implied) == (("h",), ())
+    assert program.inputs == ("params['b']", "params['w']", "x")
+    assert program.parameters == ("x", "p['b']", "p['w']")
+    assert program.donated == ("params['b']", "params['w']")
+    assert list(program.dead) == ["p['b']"]
+    assert program.dead["p['b']"].startswith('`jnp.round(p["b"])` (test_facts.py:')
+    assert (found.compiled.memory, found.values, found.environment.libraries) == (None, None, {})
+    assert Facts.load(found.save(tmp_path / "facts.json")).program == program
+
+
+def test_facts_count_equations_of_both_passes_once():
+    of_loop = lambda n: lambda w, x: jax.lax.fori_loop(0, n, lambda _, y: jnp.tanh(y @ w @ w.T), x).sum()
+    few, many = (gather_facts("m:f", "", of_loop(n), (W, X), {}, 0, compile=False).program.equations for n in (2, 20))
+    assert few == many > 8
 
 
 def test_facts_survive_a_file(tmp_path):

@@ -14,6 +14,7 @@ import pytest
 from short_runs import short
 
 import jaxviz
+from jaxviz.contracts.start import checked, contract_of
 from jaxviz.environments.gather import gather_facts
 from jaxviz.features.remat.policy_comparison import MemoryComparison, PlanComparison
 from jaxviz.report.report import Report
@@ -48,6 +49,14 @@ def upgrade():
     return jaxviz.Upgrade("model:f", "x", (facts.environment,) * 2, (facts, facts))
 
 
+def check_contracts():
+    """The report of two contracts, of which one is broken."""
+    facts = gather_facts("model:f", "x", f, (X,), {}, 0, compile=False)
+    of = {"f": f, "sine": lambda x: jnp.sum(jnp.sin(x))}
+    contracts = [contract_of(gather_facts("", "", g, (X,), {}, 0, compile=False), name) for name, g in of.items()]
+    return jaxviz.ContractCheck(tuple(checked(contract, facts) for contract in contracts))
+
+
 REPORTS = {
     "residuals": lambda: jaxviz.residuals(f, X),
     "memory": lambda: jaxviz.memory(f, X),
@@ -77,6 +86,8 @@ REPORTS = {
     "plans of policies": lambda: PlanComparison(jaxviz.compare_policies(f, X)),
     "policies of a checkpoint": lambda: jaxviz.policies(jax.checkpoint(f), X).checkpoints[0],
     "upgrade": upgrade,
+    "lock": lambda: jaxviz.lock(f, X),
+    "check_contracts": check_contracts,
     "compilations": lambda: jaxviz.watch_compilations(False),
     "score card": jaxviz.teach.puzzles.card,
 }
