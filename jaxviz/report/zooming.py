@@ -15,6 +15,8 @@ from jaxviz.report.kinds import COLOURS
 
 MOST_POINTS = 400
 """A curve with more points is read at every second one, or every third, and so on."""
+MOST_BYTES = 150_000
+"""A drawing with more data stays still, so that no report is too large for a notebook."""
 
 
 class Areas(TypedDict):
@@ -104,10 +106,10 @@ def curves_of(chart: Curves) -> list[Read]:
 
 
 def attribute(axis: Along, areas: Areas | None = None, curves: list[Read] | None = None) -> str:
-    """The attribute of a drawing that has them: JSON, gzipped, in base64."""
+    """The attribute of a drawing that has them: JSON, gzipped, in base64; '' if that is too much."""
     data: Zoomable = {"along": axis, "areas": areas, "curves": curves or []}
     packed = gzip.compress(json.dumps(data, separators=(",", ":")).encode(), 9, mtime=0)
-    return f' data-zoom="{base64.b64encode(packed).decode()}"'
+    return f' data-zoom="{base64.b64encode(packed).decode()}"' if len(packed) <= MOST_BYTES else ""
 
 
 def moving(drawn: list[str], what: str = "") -> str:

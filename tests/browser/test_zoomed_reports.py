@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jupyter_lab import KERNEL_IDLE
 from playwright.sync_api import expect
+from test_accessibility import violations
 
 import jaxviz
 from jaxviz.page.bundle import charts_script
@@ -140,6 +141,7 @@ def test_a_chart_is_reached_zoomed_and_read_with_the_keyboard(tab, picture, repo
     first, last, _ = reader.says(PART)
     assert last == len(report.steps) < first + len(report.steps) / 7
     page.keyboard.press("Tab")
+    assert violations(page, "main") == ""
     page.keyboard.press("0")
     expect(reader.title).to_have_text(about)
 

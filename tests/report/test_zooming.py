@@ -62,6 +62,15 @@ def test_all_steps_are_there_and_not_only_those_that_are_drawn():
     assert len(svg(chart)) < 1.2 * len(svg(chart).replace(drawn(svg(chart)).get("data-zoom"), "")) + 1000
 
 
+def test_a_chart_of_too_much_stays_still():
+    amounts = np.random.default_rng(0).integers(0, 2**40, (60_000, 2)).tolist()
+    chart = OverTime(amounts, ("argument", "temporary"), (("forward", 0),), "bytes", "the peak")
+    picture = drawn(svg(chart))
+    is_sound(picture)
+    assert picture.get("data-zoom") is None
+    assert len(svg(chart)) < 40_000
+
+
 def test_boxes_say_what_they_are():
     said = lambda name: [e.get("data-said") for e in drawn(svg(CHARTS[name])).iter("rect") if e.get("data-said")]
     assert said("lanes") == [
