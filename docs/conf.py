@@ -26,6 +26,7 @@ from public_names import public_names  # noqa: E402
 from sphinx.util import logging  # noqa: E402
 
 import jaxviz  # noqa: E402
+import jaxviz.page.bundle  # noqa: E402
 import jaxviz.teach  # noqa: E402
 
 project = "jaxviz"
@@ -148,10 +149,11 @@ html_title = f"jaxviz {release}"
 _scripts = BUILD / "scripts"
 _scripts.mkdir(exist_ok=True)
 (_scripts / "exercise.js").write_text(jaxviz.teach.static_script(), encoding="utf-8")
+(_scripts / "charts.js").write_text(jaxviz.page.bundle.charts_script(), encoding="utf-8")
 html_static_path = ["_static", str(_scripts)]
 html_favicon = "_static/icon.svg"
 html_css_files = ["site.css"]
-html_js_files = ["site.js", "exercise.js"]
+html_js_files = ["site.js", "exercise.js", "charts.js"]
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}

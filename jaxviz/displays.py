@@ -17,6 +17,7 @@ _PLACES = {
     "report of a jitted function": "jaxviz.xla.compilations.compiled:report_compiled",
     "stepper at the origin of a NaN": "jaxviz.features.debugger.start:step_to",
     "stepper where runs part": "jaxviz.features.debugger.start:step_to_parting",
+    "zoom of charts": "jaxviz.page.bundle:attend_to_charts",
     "output of a NaN's report": "jaxviz.features.debugger.widget:show_report",
     "plot of a watch": "jaxviz.features.probes.widget:LivePlot",
     "widget of a stepper": "jaxviz.features.debugger.widget:StepperWidget",

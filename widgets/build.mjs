@@ -1,6 +1,6 @@
 // Builds the scripts in jaxviz/static that the Python package ships: explorer.js, the main module, including its stylesheet;
-// loader.js, the short module that each widget contains; live.js, the plot of a watch; exercise.js, for exercises on pages
-// without a kernel; and parts/NAME.js for each src/host/parts/NAME.ts, see src/host/parts.ts. LICENSES.txt lists the packages
+// loader.js, the short module that each widget contains; live.js, the plot of a watch; charts.js, which zooms the charts of
+// reports; exercise.js and chartspage.js, for exercises and charts on pages without a kernel; and parts/NAME.js for each src/host/parts/NAME.ts, see src/host/parts.ts. LICENSES.txt lists the packages
 // in them.
 import { createHash } from "node:crypto";
 import { readdirSync, readFileSync, watch, writeFileSync } from "node:fs";
@@ -148,7 +148,7 @@ async function build() {
     once({
       ...options,
       metafile: true,
-      entryPoints: { loader: "src/host/loader.ts", live: "src/main/live.ts" },
+      entryPoints: { loader: "src/host/loader.ts", live: "src/main/live.ts", charts: "src/main/charts.ts" },
     }),
     once(script),
   ]);
@@ -157,10 +157,10 @@ async function build() {
   return Object.assign({}, ...made.map(({ metafile }) => metafile?.inputs));
 }
 
-/** A classic script, which also loads in pages that are opened as files. */
+/** Classic scripts, which also load in pages that are opened as files. */
 const script = {
   ...common,
-  entryPoints: { exercise: "src/main/exercise.ts" },
+  entryPoints: { exercise: "src/main/exercise.ts", chartspage: "src/main/chartspage.ts" },
   outdir: options.outdir,
   format: "iife",
   target: "es2022",

@@ -1,4 +1,4 @@
-"""The JavaScript of explorers and steppers, stored once per kernel, and so once in a saved notebook.
+"""The JavaScript of explorers, steppers and charts, stored once per kernel, and so once in a saved notebook.
 
 Each widget's own module is `loader.js`, less than 2 KB, which finds the code and hands over to it
 (`widgets/src/host/loader.ts`). Larger parts are loaded on first use (`widgets/src/host/parts.ts`).
@@ -7,6 +7,7 @@ Each widget's own module is `loader.js`, less than 2 KB, which finds the code an
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import hashlib
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from typing import Any, ClassVar
 import anywidget
 import ipywidgets
 import traitlets
+from IPython.core.getipython import get_ipython
 
 MAIN = "explorer"
 GRAPHVIZ = "graphviz"
@@ -101,6 +103,32 @@ def bundle() -> Bundle:
     return _shared[0]
 
 
+class Charts(OneWay, anywidget.AnyWidget):  # type: ignore[misc]
+    """Zooms the charts of reports in the pages of a kernel; without a view.
+
+    A report is HTML with a still picture. Where a page runs this module, it attends to the pictures when they are
+    pointed at or focused (`widgets/src/main/charts.ts`); everywhere else they are what they were.
+    """
+
+    _shows = traitlets.Unicode("charts").tag(sync=True)  # by which a page knows what to save with the notebook
+
+    def __init__(self) -> None:
+        self._esm = static("charts")
+        super().__init__()
+
+
+_charts: list[Charts] = []
+
+
+def attend_to_charts() -> None:
+    """In a notebook, has the pages of the kernel zoom charts; once, unless the widget has been closed."""
+    has_kernel = getattr(get_ipython(), "kernel", None) is not None
+    if not has_kernel or (_charts and _charts[0].comm is not None):
+        return
+    with contextlib.suppress(FileNotFoundError):  # in a checkout without the page's bundle, pictures stay still
+        _charts[:] = [Charts()]
+
+
 def _text(name: str) -> str:
     return base64.b64encode(packed(name)).decode()
 
@@ -112,7 +140,17 @@ def loader() -> str:
 
 def exercise_script() -> str:
     """The script of exercises on a page without a kernel."""
-    return _read(_STATIC / "exercise.js")
+    return static("exercise")
+
+
+def charts_script() -> str:
+    """The script that zooms charts on a page without a kernel."""
+    return static("chartspage")
+
+
+def static(name: str) -> str:
+    """A script of its own."""
+    return _read(_STATIC / f"{name}.js")
 
 
 def script(name: str) -> str:

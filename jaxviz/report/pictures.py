@@ -1,5 +1,6 @@
 """The drawings at the top of reports in a notebook: inline SVG for light and dark pages, without scripts, ids or
-other files. Text has the page's own colour and a monospaced font, so that its width is known.
+other files. Text has the page's own colour and a monospaced font, so that its width is known. What lies along a run is
+marked, for pages that zoom it (`zooming.py`).
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import singledispatch
 
-from jaxviz.report.charts import TIME, Axis, Bars, Chain, Chart, Curves, FlameGraph, Lanes, OverTime, TradeOff
+from jaxviz.report.charts import NUMBERS, TIME, Axis, Bars, Chain, Chart, Curves, FlameGraph, Lanes, OverTime, TradeOff
 from jaxviz.report.inks import INK
 from jaxviz.report.kinds import COLOURS
-from jaxviz.report.tables import format_bytes, printable
+from jaxviz.report.tables import format_bytes, format_seconds, printable
+from jaxviz.report.zooming import along, areas_of, attribute, curves_of, moving
 
 WIDTH = 480
 """The width of a drawing, in its own units."""
@@ -80,6 +82,7 @@ def _(chart: OverTime) -> str:
     drawn, left = _levels(chart.axis.ticks(chart.top, 3), y_of, right)
     x_of = lambda position: left + (right - left) * position / (edges[-1] or 1)
     corners = [*map(x_of, edges)]
+    fixed, drawn = drawn, []
     below = [0.0] * len(picked)
     for k, kind in enumerate(kinds):
         if not any(steps[i][k] for i in picked):
@@ -94,7 +97,7 @@ def _(chart: OverTime) -> str:
     places = [(name, (x_of(at[start]), x_of(at[end]))) for name, start, end in chart.spans()]
     for name, (start, end) in places:
         if end - start > _COLUMN * len(name) + 4:
-            drawn.append(_text((start + end) / 2, y, name, "middle", dim=True))
+            drawn.append(_text((start + end) / 2, y, name, "middle", dim=True, at=(start, end)))
         if left < start < right:
             drawn.append(_line(start, y0 - 4, start, y + 3, dashed=True))
     notes = chart.notes
@@ -105,17 +108,21 @@ def _(chart: OverTime) -> str:
     said = fitted(chart.peak, int(WIDTH / _COLUMN))
     half = _COLUMN * columns(said) / 2
     drawn += [
-        _text(min(max(x, half), WIDTH - half), 33, said, "middle"),
+        _text(min(max(x, half), WIDTH - half), 33, said, "middle", at=(x, x)),
         f'<circle cx="{x:.1f}" cy="{y_of(totals[highest]):.1f}" r="3.5" fill="currentColor"/>',
         _line(x, 37, x, y_of(totals[highest])),
     ]
+    drawn = [*fixed, moving(drawn)]
     at_peak = sorted(chart.at_peak, key=lambda alive: -alive[1])
     keys, y = _legend([(f"{kind} {format_bytes(int(n))}", kind) for kind, n in at_peak], y + 10)
     drawn += keys
     for note in notes:
         drawn.append(_text(0, y + 13, fitted(note, int(WIDTH / _COLUMN)), dim=True))
         y += _LINE
-    return _svg(chart, y + 4, drawn)
+    if len(chart.edges):
+        return _svg(chart, y + 4, drawn)
+    axis = along(Axis(chart.step, NUMBERS, str, whole=True), left, right, len(steps))
+    return _svg(chart, y + 4, drawn, attribute(axis, areas_of(chart, y0 + tall, tall)))
 
 
 def _levels(
@@ -198,14 +205,18 @@ def _(chart: Lanes) -> str:
             _line(left, y + _LINE - 2, left + room, y + _LINE - 2),
             _text(WIDTH, y + 13, text, "end", dim=True),
         ]
-        for _, start, phases in rows:
+        boxes = []
+        for what, start, phases in rows:
             x = left + room * (start - first) / last
             for kind, s in phases:
                 wide = room * s / last
-                drawn.append(_box(min(x, left + room - 1), y + 3, max(wide, 1), 13, kind))
+                said = f"{what}: {kind} {format_seconds(s)}"
+                boxes.append(_box(min(x, left + room - 1), y + 3, max(wide, 1), 13, kind, said=said))
                 x += wide
+        drawn.append(moving(boxes))
         y += _LINE
-    return _svg(chart, y + _LINE + 2, [*drawn, *_below(TIME, last, y - 2, lambda value: left + room * value / last)])
+    drawn += [moving(_below(TIME, last, y - 2, lambda value: left + room * value / last), "ticks")]
+    return _svg(chart, y + _LINE + 2, drawn, attribute(along(TIME, left, left + room, last, y - 2)))
 
 
 @svg.register
@@ -275,26 +286,31 @@ def _(chart: Curves) -> str:
         _text(0, 33, f"↑ {chart.y}", dim=True),
         _text(WIDTH, base + 31, f"{chart.x.label} →", "end", dim=True),
         _line(left, base, right, base),
-        *_below(chart.x, chart.width, base, x_of),
+        moving(_below(chart.x, chart.width, base, x_of), "ticks"),
     ]
+    lines = []
     for c in chart.curves:
         places = [(x_of(x), y_at(chart.height(y))) for x, y in c.finite]
-        drawn.append((_joined if c.is_line else _dotted)(places, COLOURS[c.kind], bool(c.name)))
+        lines.append((_joined if c.is_line else _dotted)(places, COLOURS[c.kind], bool(c.name)))
+    drawn.append(moving(lines))
     if chart.level is not None:
         value, said = chart.level
         y = y_at(chart.height(value))
         drawn += [_line(left, y, right, y, dashed=True), f"<g {_HALO}>{_text(right, y - 4, said, 'end', dim=True)}</g>"]
+    marks = []
     for i, (place, said) in enumerate(chart.marks):
         x, y, said = x_of(place), 48.0 + 15 * i, fitted(said, int(WIDTH / _COLUMN))
         half = _COLUMN * columns(said) / 2
-        drawn.append(_line(x, y + 4, x, base))
-        drawn.append(f"<g {_HALO}>{_text(min(max(x, half), WIDTH - half), y, said, 'middle')}</g>")
+        marks.append(_line(x, y + 4, x, base))
+        marks.append(f"<g {_HALO}>{_text(min(max(x, half), WIDTH - half), y, said, 'middle', at=(x, x))}</g>")
+    drawn.append(moving(marks))
     room = int((WIDTH - 16) / _COLUMN)
     keys, y = _legend([(fitted(c.label, room), c.kind) for c in chart.named if c.label], base + 36)
     for note in chart.notes:
         keys.append(_text(0, y + 13, fitted(note, int(WIDTH / _COLUMN)), dim=True))
         y += _LINE
-    return _svg(chart, y + 4, [*drawn, *keys])
+    axis = along(chart.x, x_of(0), x_of(chart.width), chart.width, base)
+    return _svg(chart, y + 4, [*drawn, *keys], attribute(axis, curves=curves_of(chart)))
 
 
 def _joined(places: Sequence[tuple[float, float]], colour: str, is_main: bool) -> str:
@@ -353,14 +369,18 @@ def _(chart: FlameGraph) -> str:
         return ""
     drawn, y0 = _legend([(chart.names[k], k) for k in chart.kinds], 24, chart.colours)
     scale = (WIDTH - 1) / total
+    bars = []
     for name, kind, left, seconds, depth in rows:
         x, y, wide = scale * left, y0 + (_LINE - 2) * depth, scale * seconds
-        drawn.append(_box(x, y, max(wide - 0.5, 0.2), _LINE - 3, kind, chart.colours))
+        amount = chart.axis.written(seconds)
+        said = name if name.endswith(amount) else f"{name}: {amount}"
+        bars.append(_box(x, y, max(wide - 0.5, 0.2), _LINE - 3, kind, chart.colours, said))
         room = int((wide - 4) / _COLUMN)
         if room > 2:
-            drawn.append(_text(x + 3, y + 12, fitted(name, room), ink=INK))
+            bars.append(_text(x + 3, y + 12, fitted(name, room), ink=INK))
     y = y0 + (_LINE - 2) * chart.depth
-    return _svg(chart, y + _LINE + 4, [*drawn, *_below(chart.axis, total, y, lambda value: scale * value)])
+    drawn += [moving(bars, "bars"), moving(_below(chart.axis, total, y, lambda value: scale * value), "ticks")]
+    return _svg(chart, y + _LINE + 4, drawn, attribute(along(chart.axis, 0.0, WIDTH - 1.0, total, y)))
 
 
 def columns(text: str) -> int:
@@ -405,12 +425,12 @@ def _within(tokens: Iterable[str], room: int) -> list[str]:
 # --- elements ---------------------------------------------------------------------------------------------------------
 
 
-def _svg(chart: Chart, height: float, drawn: Iterable[str]) -> str:
+def _svg(chart: Chart, height: float, drawn: Iterable[str], more: str = "") -> str:
     """A drawing below the chart's title, described by its sentence."""
     said = html.escape(printable(f"{chart.sentence[:1].upper()}{chart.sentence[1:]}."))
     above = _text(0, 13, fitted(chart.title, int(WIDTH / _COLUMN)), dim=True)
     style = f"display:block;max-width:{_WIDEST}px;min-width:{_NARROWEST}px;font-family:{_FAMILY};font-size:{_FONT}px"
-    svg = f'<svg viewBox="0 0 {WIDTH} {height:.0f}" width="100%" role="img" aria-label="{said}" style="{style}">'
+    svg = f'<svg viewBox="0 0 {WIDTH} {height:.0f}" width="100%" role="img" aria-label="{said}" style="{style}"{more}>'
     return in_page(f"{svg}<title>{said}</title>{above}{''.join(drawn)}</svg>")
 
 
@@ -426,15 +446,28 @@ _HALO = 'stroke="var(--jp-layout-color0, Canvas)" stroke-width="4" paint-order="
 """An outline in the page's colour, for text that may overlap a line."""
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start", dim: bool = False, ink: str = "currentColor") -> str:
+def _text(
+    x: float,
+    y: float,
+    text: str,
+    anchor: str = "start",
+    dim: bool = False,
+    ink: str = "currentColor",
+    at: Sequence[float] = (),
+) -> str:
+    """A text; `at` is where on the axis that it is said of begins and ends."""
     placed = f' text-anchor="{anchor}"' if anchor != "start" else ""
     opacity = ' fill-opacity="0.75"' if dim else ""
+    of = f' data-at="{" ".join(f"{place:.1f}" for place in at)}"' if at else ""
     written = html.escape(printable(text))
-    return f'<text x="{x:.1f}" y="{y:.1f}" fill="{ink}"{placed}{opacity}>{written}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" fill="{ink}"{placed}{opacity}{of}>{written}</text>'
 
 
-def _box(x: float, y: float, wide: float, tall: float, kind: str, colours: Mapping[str, str] = COLOURS) -> str:
-    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.2f}" height="{tall}" fill="{colours[kind]}"/>'
+def _box(
+    x: float, y: float, wide: float, tall: float, kind: str, colours: Mapping[str, str] = COLOURS, said: str = ""
+) -> str:
+    said = f' data-said="{html.escape(printable(said))}"' if said else ""
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.2f}" height="{tall}" fill="{colours[kind]}"{said}/>'
 
 
 def _line(x: float, y: float, to_x: float, to_y: float, dashed: bool = False, faint: bool = False) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from jaxviz.displays import display
 from jaxviz.report.charts import Chart
 from jaxviz.report.data import Data, schema_of
 from jaxviz.report.needs import needs
@@ -211,7 +212,10 @@ class Report(Data):
         with noting_places():
             # All parts are created before the first is written, because of the places in them.
             parts = (self.summary, *self._html_parts())
-            return self._picture() + "".join(map(_html, parts))
+            picture = self._picture()
+            if "data-zoom" in picture:
+                display("zoom of charts")()
+            return picture + "".join(map(_html, parts))
 
     def table(self, limit: int | None = 40) -> str:
         """The first table as text.

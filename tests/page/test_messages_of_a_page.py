@@ -17,7 +17,7 @@ import jaxviz
 from jaxviz.features.debugger.widget import _REQUESTS
 from jaxviz.features.explorer.widget import _WORK
 from jaxviz.features.probes.widget import LivePlot
-from jaxviz.page.bundle import OneWay, bundle
+from jaxviz.page.bundle import Charts, OneWay, bundle
 
 PYTHON = [
     "canary()", "lambda v: canary()", "canary() or (lambda v: True)", "__import__('builtins').canary()",
@@ -97,7 +97,7 @@ def widgets():
     explorer = jaxviz.explore(loss, *ARGS)
     explorer._fill_what_if()
     watch = jaxviz.watch(loss)
-    return [jaxviz.step(loss, *ARGS).widget(), explorer, LivePlot(watch), bundle()]
+    return [jaxviz.step(loss, *ARGS).widget(), explorer, LivePlot(watch), Charts(), bundle()]
 
 
 @pytest.fixture(scope="module")

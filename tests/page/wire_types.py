@@ -12,6 +12,7 @@ from jaxviz.features.explorer import messages as explorer
 from jaxviz.features.probes import messages as live
 from jaxviz.page import schema
 from jaxviz.report import kinds
+from jaxviz.report import zooming as charts
 from jaxviz.teach import messages as exercise
 
 WIRE = Path(__file__).parents[2] / "widgets" / "src" / "wire"
@@ -105,7 +106,14 @@ def schema_types():
     return lines
 
 
-MODULES = {"schema": schema, "explorer": explorer, "stepper": stepper, "live": live, "exercise": exercise}
+MODULES = {
+    "schema": schema,
+    "explorer": explorer,
+    "stepper": stepper,
+    "live": live,
+    "exercise": exercise,
+    "charts": charts,
+}
 
 
 def wire_types():

@@ -26,7 +26,7 @@ export interface Program {
   results: string[];
 }
 
-/** A model with one stage per program; every value is an f32 with `size(name)` elements. */
+/** A model with one stage per program; every value is an f32 with `size(name)` elements, or a reference to one if its name begins with ref. */
 export function modelOf(stages: Record<string, Program>, size: (name: string) => number = () => 4): Model {
   const strings: string[] = [""];
   const numbers = new Map([["", 0]]);
@@ -42,13 +42,14 @@ export function modelOf(stages: Record<string, Program>, size: (name: string) =>
     Object.entries(json.columns).map(([name]) => [name, []]),
   );
   const add = (name: string, ...values: number[]) => columns[name]!.push(...values);
-  const types = new Map<number, number>();
-  const type = (n: number) => {
-    let found = types.get(n);
+  const types = new Map<string, number>();
+  const type = (n: number, isReference = false) => {
+    const written = isReference ? `Ref{f32[${n}]}` : `f32[${n}]`;
+    let found = types.get(written);
     if (found === undefined) {
       found = types.size;
-      types.set(n, found);
-      add("type_text", text(`f32[${n}]`));
+      types.set(written, found);
+      add("type_text", text(written));
       add("type_nbytes", 4 * n);
       add("type_per_device", -1);
     }
@@ -66,7 +67,7 @@ export function modelOf(stages: Record<string, Program>, size: (name: string) =>
       found = columns["variable_name"]!.length;
       variables.set(name, found);
       add("variable_name", text(name));
-      add("variable_type", type(size(name)));
+      add("variable_type", type(size(name), name.startsWith("ref")));
       add("variable_label", 0);
       add("variable_value", found);
       add("variable_kin", 0);

@@ -2,7 +2,9 @@
 programs compute."""
 
 import itertools
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +15,9 @@ from programs import CASES
 
 import jaxviz
 from jaxviz.derivation import STAGES
+from jaxviz.features.explorer.columns import view_of
 from jaxviz.features.explorer.relations import Variables
+from jaxviz.ir import compat
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.syntax import Literal, Var
 from jaxviz.page.schema import KINS
@@ -230,3 +234,16 @@ def test_what_is_read_from_a_reference_belongs_to_it_in_all_its_versions():
     assert len(read) > 10
     assert {family(i, v) for i, v in read} == {reference}
     assert family(0, d.primal.invars[0]) != reference
+
+
+def test_the_page_knows_references_by_their_types():
+    """Those of all stages, in loops too, and nothing else: they have their hues in the graph and beside the source."""
+    d = jaxviz.derive(swapped_in_a_loop, jnp.arange(3.0))
+    view = view_of(d)
+    written = [view.strings[i] for i in view.columns["type_text"]]
+    shown = [written[i] for i in view.columns["variable_type"] if re.match("Ref[<{]", written[i])]
+    found = numbered(d)
+    made = [v for numbers in found.stages for v in numbers if compat.is_ref(v.aval)]
+    assert len(shown) == len(made) > 5
+    source = (Path(jaxviz.__file__).parents[1] / "widgets/src/model/references.ts").read_text(encoding="utf-8")
+    assert "/^Ref[<{]/" in source

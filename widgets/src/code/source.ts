@@ -9,6 +9,7 @@ import {
   formatFigure,
   linesWithEquations,
 } from "../model/figures";
+import { referencesOf } from "../model/references";
 import { type Lit, litLines, pointedPlaces, type State, selectedPlaces } from "../state/state";
 import { h, onResize } from "../ui/dom";
 import type { Effects } from "../ui/pane";
@@ -20,6 +21,7 @@ export class SourcePane {
   readonly element: HTMLElement;
   private readonly source: SourceView;
   private readonly under = new Map<string, UnderLine>();
+  private references: readonly HTMLElement[] = [];
   /** The lines that cause communication between devices. */
   private exchanged: ReadonlySet<string>;
 
@@ -65,6 +67,7 @@ export class SourcePane {
       },
     ],
     [() => this.state.selection, () => this.light(["is-selected"])],
+    [() => [this.state.coloured, this.state.isWhole], () => this.markReferences()],
     () => {
       this.source.mark({
         "jv-chosen": selectedPlaces(this.state),
@@ -81,6 +84,33 @@ export class SourcePane {
     const mark = (key: string) => (this.exchanged.has(key) ? "jv-exchanges" : "");
     this.source.light((key) => `${lit.get(key) ?? ""} ${mark(key)}`, shown);
     for (const each of this.under.values()) each.light();
+  }
+
+  /** Names, in the hues that they have in code, the references that each line makes, reads or writes. */
+  private markReferences(): void {
+    const { model, coloured } = this.state;
+    for (const mark of this.references) mark.remove();
+    const references = referencesOf(model);
+    const all = coloured ? [...references.lines] : [];
+    this.references = all.map(([key, of]) => {
+      const mark = h(
+        "span",
+        { class: "jv-refs", "data-testid": "references" },
+        ...of.map((v) => {
+          const name = references.name(v);
+          return h(
+            "span",
+            {
+              class: `jv-ref jv-hue-${model.hue(v)}`,
+              title: `the reference ${name} is made, read or written here`,
+            },
+            `▬ ${name}`,
+          );
+        }),
+      );
+      this.source.append(key, mark);
+      return mark;
+    });
   }
 
   /** Describes the communication of each line in its tooltip. */

@@ -159,6 +159,11 @@ export class SourceView {
     if (below > 0) this.scroller.scrollTop += Math.max(0, Math.min(below, above));
   }
 
+  /** Adds a mark behind a line. */
+  append(key: string, mark: HTMLElement): void {
+    this.lines.get(key)?.append(mark);
+  }
+
   /** Sets the tooltip of a line. */
   describe(key: string, title: string): void {
     const line = this.lines.get(key);

@@ -2,6 +2,7 @@
 
 import { formatBytes, formatFlops } from "../base/format";
 import { sizeOf } from "../model/query";
+import { type References, referencesOf } from "../model/references";
 import { ROLE_LETTERS } from "../model/roles";
 import { h } from "../ui/dom";
 import { ROLES } from "../wire/schema";
@@ -12,6 +13,9 @@ import type { Scene } from "./layout/scene";
 import { CLOSED } from "./layout/shape";
 
 export type By = "role" | "cost" | "bytes";
+
+/** How many references the legend names. */
+const NAMED = 6;
 
 export class Colours implements Colouring {
   by: By = "role";
@@ -24,6 +28,12 @@ export class Colours implements Colouring {
   private most = 0;
   private readonly known = new Map<string, number>();
   private names: ReadonlySet<string | undefined> | null = null;
+  /** Whether references have their hues. */
+  private hasHues = true;
+  /** The hues of references by node, and by edge; read again when more is known of the model. */
+  private readonly huesOf = new Map<number, readonly number[]>();
+  private huesOfEdges: Int8Array | null = null;
+  private references: References | null = null;
 
   constructor(
     private readonly tree: Tree,
@@ -36,9 +46,17 @@ export class Colours implements Colouring {
     this.changed();
   }
 
+  /** Shows references in their hues, as code does, or not. */
+  showHues(isShown: boolean): void {
+    this.hasHues = isShown;
+    this.fillLegend();
+    this.changed();
+  }
+
   /** Updates the scale for a new layout. */
   show(scene: Scene): void {
     this.scene = scene;
+    this.huesOfEdges = null;
     this.measure();
   }
 
@@ -48,6 +66,44 @@ export class Colours implements Colouring {
 
   share(box: number): number | null {
     return this.shares === null ? null : this.shares[box]!;
+  }
+
+  /** The references, if they are shown in their hues. */
+  private get coloured(): References | null {
+    const found = referencesOf(this.tree.model);
+    if (found !== this.references) {
+      this.references = found;
+      this.huesOf.clear();
+      this.huesOfEdges = null;
+    }
+    return this.hasHues && found.any ? found : null;
+  }
+
+  /** The hue of a variable that is a reference, or -1. */
+  hue(variable: number): number {
+    return this.coloured?.has(variable) ? this.tree.model.hue(variable) : -1;
+  }
+
+  /** The hue of the first reference that an edge leads, or -1. */
+  hueOfEdge(edge: number): number {
+    if (this.coloured === null || this.scene === null) return -1;
+    this.huesOfEdges ??= Int8Array.from(this.scene.values, (values) =>
+      values.reduce((hue, v) => (hue < 0 ? this.hue(v) : hue), -1),
+    );
+    return this.huesOfEdges[edge]!;
+  }
+
+  /** The hues of the references that the equations in a node make, read or write. */
+  hues(node: number): readonly number[] {
+    const references = this.coloured;
+    if (references === null || this.by !== "role") return [];
+    let hues = this.huesOf.get(node);
+    if (hues === undefined) {
+      const { model } = this.tree;
+      hues = [...new Set(references.among(this.tree.rows(node)).map((v) => model.hue(v)))];
+      this.huesOf.set(node, hues);
+    }
+    return hues;
   }
 
   /** FLOPs, or bytes of output, of everything in a node. */
@@ -101,7 +157,25 @@ export class Colours implements Colouring {
             role,
           ),
         ),
+      ...this.named(),
     );
+  }
+
+  /** The first references of the stages, each by its name in its hue. */
+  private named(): HTMLElement[] {
+    const { tree } = this;
+    const references = this.coloured;
+    if (references === null) return [];
+    return references
+      .among(tree.roots.flatMap((root) => tree.rows(root)))
+      .slice(0, NAMED)
+      .map((v) =>
+        h(
+          "span",
+          { class: `jv-graph-role jv-hue-${tree.model.hue(v)}`, "data-testid": "graph-reference" },
+          `▬ ${references.name(v)}`,
+        ),
+      );
   }
 }
 

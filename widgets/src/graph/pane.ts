@@ -148,6 +148,7 @@ export class GraphPane {
     () => markSide(this.element, this.state, this.side),
     [() => this.state.selection, () => this.onSelection()],
     [() => this.state.exchanges, () => this.light()],
+    [() => [this.state.coloured, this.state.isWhole], () => this.colours.showHues(this.state.coloured)],
     [() => this.state.meaning.last, () => this.found.hear() && this.find(this.found.text)],
   ];
 

@@ -1,6 +1,7 @@
 /** The tooltip of a box, an edge or a stub. */
 
 import { formatBytes, formatFlops, plural } from "../base/format";
+import { referencesOf } from "../model/references";
 import { h } from "../ui/dom";
 import type { Colours } from "./colours";
 import { differences, REPEAT, type Tree } from "./layout/hierarchy";
@@ -31,6 +32,7 @@ export function boxTip(
       h("strong", {}, tree.name(node)),
       h("div", {}, plural(tree.count[node]!, "equation"), h("span", { class: "jv-dim" }, `  ${cost}`)),
       ...differ,
+      ...referred(tree, node, colours),
       ...exchanged(tree.rows(node), exchanges),
     );
   }
@@ -60,9 +62,24 @@ export function boxTip(
         .join(" · "),
     ),
     model.scope(row) !== "" && h("div", { class: "jv-dim" }, model.scope(row)),
+    ...referred(tree, node, colours),
     ...exchanged([row], exchanges),
   );
 }
+
+/** The references that equations make, read or write. */
+function referred(tree: Tree, node: number, colours: Colours): HTMLElement[] {
+  const references = referencesOf(tree.model);
+  if (!references.any) return [];
+  return references
+    .among(tree.rows(node))
+    .slice(0, MANY)
+    .map((v) =>
+      h("div", {}, "▬ reference ", h("code", { class: hueClass(colours.hue(v)) }, references.name(v))),
+    );
+}
+
+const hueClass = (hue: number) => (hue < 0 ? "" : `jv-hue-${hue}`);
 
 /** What devices exchange for these equations. */
 function exchanged(

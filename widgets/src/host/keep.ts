@@ -2,7 +2,7 @@
  * Makes JupyterLab save explorers, steppers and live plots with their notebook; its own setting for widget state is off by default.
  *
  * It writes what the widget manager would write with the setting on, but only for our widgets and those that they refer to or are contained
- * in. With the setting on, JupyterLab writes every widget with a live kernel and drops the rest, so widgets saved before are restored.
+ * in, and for what zooms charts. With the setting on, JupyterLab writes every widget with a live kernel and drops the rest, so widgets saved before are restored.
  */
 
 import type { WidgetModel } from "./model";
@@ -49,7 +49,11 @@ export function keepState({ widget_manager }: WidgetModel): void {
     if (state !== "started") return;
     const before = model.getMetadata("widgets")?.[STATE];
     const now = manager.get_state_sync({ drop_defaults: true });
-    const made = merged(now, before, shownIn(model.cells), saved);
+    const shown = [
+      ...shownIn(model.cells),
+      ...attending(model.cells, { ...saved, ...before?.state, ...now.state }),
+    ];
+    const made = merged(now, before, shown, saved);
     saved = made?.state;
     if (made !== null) model.setMetadata("widgets", { [STATE]: made });
     else if (before) model.deleteMetadata("widgets");
@@ -99,6 +103,16 @@ function reached(all: Saved["state"], id: string): Set<string> {
   };
   visit(id);
   return found;
+}
+
+/** What zooms the charts in outputs, if there are any: a widget that no output displays. */
+export function attending(cells: Iterable<Cell>, all: Saved["state"]): string[] {
+  const outputs = [...cells].flatMap((cell) => cell.outputs?.toJSON() ?? []);
+  const hasCharts = outputs.some(({ data }) =>
+    JSON.stringify(data?.["text/html"] ?? "").includes("data-zoom="),
+  );
+  const ids = Object.keys(all).filter((id) => all[id]!.state["_shows"] === "charts");
+  return hasCharts ? ids.slice(-1) : [];
 }
 
 function shownIn(cells: Iterable<Cell>): string[] {

@@ -9,6 +9,7 @@ import type { Compilation } from "../host/sync";
 import { textOf } from "../host/zip";
 import type { Model } from "../model/model";
 import { transformsOf } from "../model/player";
+import { referencesOf } from "../model/references";
 import type { PlayerPane } from "../panes/player";
 import type { Finder } from "../panes/search";
 import type { Other, Side, State } from "../state/state";
@@ -149,6 +150,7 @@ export class Parts {
     return later("graph", async (isWanted) => {
       const { GraphPane } = await this.load<typeof import("../host/parts/graph")>("graph");
       const tree = await inSlices(keptTree(state.model, stages), isWanted);
+      if (referencesOf(state.model).any) await inSlices(state.model.colouring(), isWanted);
       const loadDot = () => loadPart<string>(widget, "graphviz", undefined, textOf);
       return () => new GraphPane(state, tree, side, root, loadDot);
     });

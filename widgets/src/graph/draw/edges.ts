@@ -10,6 +10,8 @@ import type { View } from "./view";
 const SHORT = 3;
 /** Of an edge longer than this many viewports, which the eye cannot follow, only the ends are drawn. */
 const LONG = 3;
+/** How much wider the line of a reference is, so that its hue is seen. */
+const THICKER = 0.6;
 /** Bends smaller than this are drawn straight, in pixels. */
 const BEND = 1;
 
@@ -18,12 +20,14 @@ interface Stroke {
   width: number;
   isNear: boolean;
   isDim: boolean;
+  hue: number;
 }
 
-/** The style of an edge: related to the hovered box, or dimmed. */
+/** The style of an edge: related to the hovered box, or dimmed; and the hue of the reference that it leads, or -1. */
 export interface EdgeMarks {
   isNear(edge: number): boolean;
   isDim(edge: number): boolean;
+  hue(edge: number): number;
 }
 
 export class Edges {
@@ -85,11 +89,13 @@ export class Edges {
     const isNear = this.marks.isNear(e);
     const isDim = this.marks.isDim(e);
     const bucket = this.drawing.bucket(e);
-    const key = 4 * bucket + (isNear ? 2 : 0) + (isDim ? 1 : 0);
+    const hue = this.marks.hue(e);
+    const key = 4 * (bucket + WIDTHS.length * (hue + 1)) + (isNear ? 2 : 0) + (isDim ? 1 : 0);
     let made = this.strokes[key];
     if (made === undefined) {
-      const width = WIDTHS[bucket]! * Math.min(1.2, Math.max(0.35, scale)) + (isNear ? 0.6 : 0);
-      made = { path: new Path2D(), width: Math.max(0.5, width), isNear, isDim };
+      const width =
+        WIDTHS[bucket]! * Math.min(1.2, Math.max(0.35, scale)) + (isNear ? 0.6 : 0) + (hue < 0 ? 0 : THICKER);
+      made = { path: new Path2D(), width: Math.max(0.5, width), isNear, isDim, hue };
       this.strokes[key] = made;
     }
     return made;
@@ -99,8 +105,9 @@ export class Edges {
     ctx.lineJoin = "round";
     for (const made of this.strokes) {
       if (made === undefined) continue;
-      ctx.globalAlpha = made.isDim ? 0.12 : made.isNear ? 1 : 0.62;
-      ctx.strokeStyle = made.isNear ? palette.accent : palette.dim;
+      const own = palette.hues[made.hue];
+      ctx.globalAlpha = made.isDim ? 0.12 : made.isNear || own !== undefined ? 1 : 0.62;
+      ctx.strokeStyle = own ?? (made.isNear ? palette.accent : palette.dim);
       ctx.lineWidth = made.width;
       ctx.stroke(made.path);
     }

@@ -32,11 +32,17 @@ export interface Colouring {
   role(row: number): string;
   /** Between 0 and 1, or null if boxes are coloured by role. */
   share(box: number): number | null;
+  /** The hue of a variable that is a reference, or of one that an edge leads, or -1; and those of the references in a node. */
+  hue(variable: number): number;
+  hueOfEdge(edge: number): number;
+  hues(node: number): readonly number[];
 }
 
 /** What is smaller than this on the screen is not drawn, in pixels: the inside of an open box, text, a pill. */
 const LEAST_INSIDE = 26;
 const LEAST_TEXT = 5.4;
+/** The height of the hues of references, at full size. */
+const BAND = 3;
 /** A closed box inside another is named if it is at least this high. */
 const LEAST_NAMED = 8;
 const LEAST_PILL = 4;
@@ -91,6 +97,7 @@ class Frame {
     this.edges = new Edges(drawing, view, [width, height], {
       isNear: (e) => e === hoverEdge || isMarked(from[e]!) || isMarked(to[e]!),
       isDim: (e) => this.isDimmed(from[e]!) || this.isDimmed(to[e]!),
+      hue: (e) => colouring.hueOfEdge(e),
     });
   }
 
@@ -164,14 +171,19 @@ class Frame {
     const { scale } = this.view;
     if (height < 3) {
       if (scale < 0.4) return;
-      ctx.fillStyle = palette.dim;
+      ctx.fillStyle = this.hueOf(this.drawing.scene.variable[b]!) ?? palette.dim;
       ctx.beginPath();
       ctx.arc(x + width / 2, y, 2.2 * scale, 0, 7);
       ctx.fill();
       return;
     }
-    const { name, label } = this.drawing.tree.model.variable(this.drawing.scene.variable[b]!);
-    this.pill(label || name, x, y, width, height, palette.accent);
+    const v = this.drawing.scene.variable[b]!;
+    const { name, label } = this.drawing.tree.model.variable(v);
+    this.pill(label || name, x, y, width, height, this.hueOf(v) ?? palette.accent);
+  }
+
+  private hueOf(variable: number): string | undefined {
+    return this.palette.hues[this.colouring.hue(variable)];
   }
 
   private pill(text: string, x: number, y: number, width: number, height: number, colour: string): void {
@@ -279,6 +291,7 @@ class Frame {
       rounded(ctx, cx, y, 4 * scale, height, Math.min(radius, 2 * scale));
       ctx.fill();
     }
+    this.band(node, cx + radius, y + height, cw - 2 * radius);
     this.outline(b, cx, y, cw, height, radius);
     this.rows(b);
     if (this.isSmall) return;
@@ -292,6 +305,17 @@ class Frame {
     ctx.fillStyle = !lit && share === null ? palette.dim : ink;
     ctx.fillText(shortened(line), cx + 10 * scale, top + 24.5 * scale);
     this.corner(b, node, role, lit, cx + cw - 6 * scale, top, ink, share === null);
+  }
+
+  /** On the lower edge, the hues of the references that a box makes, reads or writes. */
+  private band(node: number, x: number, bottom: number, width: number): void {
+    const { ctx, palette } = this;
+    const hues = this.colouring.hues(node);
+    const height = Math.max(1, BAND * this.view.scale);
+    hues.forEach((hue, i) => {
+      ctx.fillStyle = palette.hues[hue]!;
+      ctx.fillRect(x + (width * i) / hues.length, bottom - height, width / hues.length, height);
+    });
   }
 
   /** The upper right corner: the highlight, the number of copies, the letter of the role. */
@@ -384,7 +408,8 @@ class Frame {
     const all = pills(stubs);
     const top = y + (height - all.length * each) / 2;
     all.forEach(({ text, stubs: [stub] }, k) => {
-      const colour = stub?.kind === "result" ? palette.accent : palette.dim;
+      const own = stub === undefined ? undefined : this.hueOf(stub.variable);
+      const colour = own ?? (stub?.kind === "result" ? palette.accent : palette.dim);
       this.pill(text, x, top + k * each, width, each - scale, colour);
     });
   }

@@ -1,5 +1,7 @@
 /** The colours of the drawing: the stylesheet's, and viridis for quantities. */
 
+import { HUES } from "../../model/hues";
+
 export interface Palette {
   background: string;
   head: string;
@@ -14,6 +16,8 @@ export interface Palette {
   hit: string;
   axis: string;
   roles: Record<string, string>;
+  /** Of values. */
+  hues: readonly string[];
   mono: string;
   sans: string;
 }
@@ -44,6 +48,7 @@ export function readPalette(element: HTMLElement): Palette {
     hit: read("residual"),
     axis: read("axis"),
     roles: { ...roles, recomputation: roles["residual"]!, zero: roles["primal"]!, dummy: roles["primal"]! },
+    hues: Array.from({ length: HUES }, (_, hue) => read(`hue-${hue}`)),
     mono: getComputedStyle(element).getPropertyValue("--jv-mono") || "monospace",
     sans: getComputedStyle(element).fontFamily || "sans-serif",
   };
