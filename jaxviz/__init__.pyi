@@ -122,6 +122,8 @@ from .xla.compiled_memory.reading import compiled_memory as compiled_memory
 from .xla.compiled_memory.report import CompiledMemory as CompiledMemory
 from .xla.donation.report import DonationReport as DonationReport
 from .xla.donation.report import donation as donation
+from .xla.live_memory.report import LiveMemory as LiveMemory
+from .xla.live_memory.report import live as live
 from .xla.out_of_memory.report import OutOfMemory as OutOfMemory
 from .xla.out_of_memory.start import oom as oom
 from .xla.profile.report import Profile as Profile

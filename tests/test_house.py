@@ -182,7 +182,7 @@ BUDGETS = {
     "notebook": 1_295,
     "page": 1_250,
     "report": 2_890,
-    "runs": 1_780,
+    "runs": 1_880,
     "runtime": 1_800,
     "teach": 5_300,
     "transforms": 3_610,
@@ -194,6 +194,7 @@ BUDGETS = {
     "xla/compiled_memory": 3_360,
     "xla/donation": 360,
     "xla/explorer_stage": 420,
+    "xla/live_memory": 350,
     "xla/out_of_memory": 720,
     "xla/profile": 1_110,
 }

@@ -38,7 +38,7 @@ _MODULES = (
     "xla.compile_cost.report", "xla.compiled_memory.beside", "xla.compiled_memory.change",
     "xla.compiled_memory.report", "features.cost.report", "features.cost.timings", "features.doctor",
     "features.flow.report",
-    "xla.donation.report", "xla.out_of_memory.report",
+    "xla.donation.report", "xla.live_memory.report", "xla.out_of_memory.report",
     "features.lint.report", "features.memory.timeline", "features.nans.report",
     "xla.profile.report", "features.remat.plan", "features.remat.policies", "features.remat.policy_comparison",
     "features.remat.verify", "features.residuals.residual_set", "features.values.capture",

@@ -21,6 +21,7 @@ from jaxviz.report.stored import Format, from_plain
 from jaxviz.runtime.compilations import Compilation
 from jaxviz.xla.collectives.exchanges import MovedByLine
 from jaxviz.xla.compilations.report import FunctionCompilations, KeyChange, Recompilation
+from jaxviz.xla.live_memory.report import LiveMemory
 
 _WRITTEN_BY = "jaxviz run writes such files"
 PROCESS = Format("process of a jaxviz run", 1, "process", "process of a run", _WRITTEN_BY)
@@ -40,11 +41,13 @@ class MarkedSteps(Data):
       count: how many began.
       first: seconds from the first to the second, which the first compiles; None if there is no second.
       median: seconds from one to the next, of the last thousand after the first; None if there are none.
+      left: the types of arrays of which each step leaves some behind, with how many in a step.
     """
 
     count: int
     first: float | None
     median: float | None
+    left: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class ProcessFacts(Data):
       budget: the seconds that the analysis may take.
       problems: what was not seen, and why.
       steps: those that it marks; None if it marks none.
+      live: what the process held at its end; None before that.
     """
 
     script: str
@@ -78,6 +82,7 @@ class ProcessFacts(Data):
     budget: float = 0.0
     problems: tuple[str, ...] = ()
     steps: MarkedSteps | None = None
+    live: LiveMemory | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,7 @@ class CompiledOnce(Data):
       ended: when it was over, in seconds since the process began.
       memory: XLA's; None if the backend does not report it.
       program: the number of the program in which it is analysed; None if it is not.
+      grew: the bytes by which the process grew while it was lowered and compiled; None if that is not known.
     """
 
     function: str
@@ -146,6 +152,7 @@ class CompiledOnce(Data):
     ended: float
     memory: XlaBytes | None = None
     program: int | None = None
+    grew: int | None = None
 
     @property
     def seconds(self) -> float:

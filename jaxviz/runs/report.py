@@ -18,9 +18,11 @@ from jaxviz.report.data import Data
 from jaxviz.report.files import no_such_file
 from jaxviz.report.report import Listed, Part, Report, Table
 from jaxviz.report.tables import counted, format_bytes, format_seconds, listed, short_location
-from jaxviz.runs.facts import PROCESS_FILE, CompiledOnce, ProcessOfRun, RunProgram
+from jaxviz.runs.facts import PROCESS_FILE, CompiledOnce, ProcessFacts, ProcessOfRun, RunProgram
 from jaxviz.xla.compilations.report import FunctionCompilations
 
+_MUCH = 64 << 20
+"""The bytes from which it is said that a process grew."""
 _LONG = 0.02
 """The share of a run's time from which recompilations, and operations outside of jit, are worth a finding."""
 
@@ -168,8 +170,10 @@ class RunReport(Report, schema="show"):
         for same in of_functions:
             yield from _of_program(max(same, key=_size))
         for f in p.functions:
-            yield from _of_compilations(f, self.seconds)
+            grew = sum(c.grew or 0 for c in p.compilations if (c.function, c.location) == (f.name, f.definition))
+            yield from _of_compilations(f, self.seconds, grew)
         yield from self._outside_of_jit()
+        yield from _left_behind(p.process)
         yield from self._apart()
 
     def _outside_of_jit(self) -> Iterator[RunFinding]:
@@ -272,6 +276,8 @@ class RunReport(Report, schema="show"):
         if p.pending:
             names = listed(dict.fromkeys(f"`{c.function}`" for c in p.pending), 4)
             yield f"Not analysed: {names}, {_NOT_YET}."
+        if p.process.live is not None:
+            yield f"At its end, {p.process.live.summary.removeprefix('live: ')}."
         if self.table_of_exchanges.rows:
             yield "jaxviz.collectives says why devices exchange values, and what would avoid it."
         seconds = sum(program.seconds for program in p.programs.values())
@@ -316,7 +322,7 @@ def _of_program(program: RunProgram) -> Iterator[RunFinding]:
         )
 
 
-def _of_compilations(f: FunctionCompilations, seconds: float) -> Iterator[RunFinding]:
+def _of_compilations(f: FunctionCompilations, seconds: float, grew: int) -> Iterator[RunFinding]:
     """Why a function was compiled more than once."""
     again = [r for r in f.compiled if r.since is not None or f.is_part]
     lost = sum(x for r in again for x in (r.trace, r.lower, r.compile) if x is not None)
@@ -325,8 +331,20 @@ def _of_compilations(f: FunctionCompilations, seconds: float) -> Iterator[RunFin
         times = "twice" if f.count == 2 else f"{f.count:,} times"
         changed = f"; what changed: {f.cause}" if f.cause else ""
         text = f"`{f.name}` was compiled {times} in {format_seconds(f.seconds)}{changed}"
+        if grew > _MUCH:
+            text += f"; the process grew by {format_bytes(grew)} meanwhile"
         fix, size = " ".join(f.advice), format_seconds(lost)
         yield RunFinding("compilation", text, fix, f.definition, min(share, 1.0), size, f.name)
+
+
+def _left_behind(process: ProcessFacts) -> Iterator[RunFinding]:
+    """Arrays of which each step leaves some in memory."""
+    for kind, rate in process.steps.left.items() if process.steps is not None else ():
+        held = next((a for a in process.live.arrays if a.type == kind), None) if process.live is not None else None
+        holder = f", held by {held.holder}" if held is not None and held.holder else ""
+        text = f"Each step leaves {rate:.2g} {kind} in memory{holder}"
+        fix = "Keep numbers, float(loss), and not arrays; or what is only needed of the last step, in place of a list."
+        yield RunFinding("leak", text, fix, None, 1.0, "", "")
 
 
 def sentence(f: RunFinding) -> str:

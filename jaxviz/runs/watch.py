@@ -50,6 +50,7 @@ from jaxviz.runs.steps import StepMarks
 from jaxviz.runtime import compilations
 from jaxviz.runtime.compilations import Compilation, definition_of, owner_of
 from jaxviz.xla.compilations.report import nearest
+from jaxviz.xla.live_memory.report import live, process_nbytes
 
 _SPENT = "analysis.seconds"
 """The file with the seconds that the analysis of a process has taken; children lock it, so that they take turns."""
@@ -80,6 +81,7 @@ class RunWatch:
         self.n_programs = 0
         self._earlier: dict[Any, list[Compilation]] = {}
         self._seen = set[Any]()
+        self._sizes: dict[int, int | None] = {}
         self._left: list[_Left] = []
         self._ahead: dict[int, AbstractCall] = {}
         (folder / PROGRAMS).mkdir()
@@ -99,7 +101,9 @@ class RunWatch:
         compilations.hear_phases(None)
         compilations.stop(self._compilations)
         self.steps.stop()
-        self.process = replace(self.process, seconds=time.time() - self.process.began, problems=compilations.failures())
+        seconds, problems = time.time() - self.process.began, compilations.failures()
+        held = live() if self.process.backend else None
+        self.process = replace(self.process, seconds=seconds, problems=problems, live=held)
         self._write()
         with contextlib.suppress(KeyboardInterrupt):
             self._wait()
@@ -141,6 +145,8 @@ class RunWatch:
     def _heard(self, phase: str, c: Compilation, frame: Any) -> None:
         if os.getpid() != self.process.pid:
             return
+        if phase == "trace":
+            self._sizes[c.number] = process_nbytes()
         if phase == "trace" and c.kind == "ahead":
             call = compat.outermost_call(frame)
             if call is not None and call.kind == "ahead":
@@ -164,6 +170,7 @@ class RunWatch:
         append(self.folder / COMPILATIONS, CompiledOnce(
             c.name, c.definition, c.owner, c.kind, c.function, CallSite(c.site), place, tuple(map(changed, changes)),
             trace, lower, compiling, ended, _memory(executable), number,
+            self._grown(c),
         ))  # fmt: skip
         if call is not None and number is not None:
             self._write()
@@ -184,6 +191,10 @@ class RunWatch:
                 return None
             self._seen.add(key)
         return call
+
+    def _grown(self, c: Compilation) -> int | None:
+        before, now = self._sizes.pop(c.number, None), process_nbytes()
+        return None if before is None or now is None else max(0, now - before)
 
     def _found_devices(self) -> None:
         devices = jax.devices()

@@ -332,3 +332,23 @@ def test_a_new_run_replaces_one_that_is_over(trained):
 def test_a_folder_without_a_run_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError, match="jaxviz run"):
         jaxviz.show(tmp_path / "nothing")
+
+
+@pytest.mark.slow
+def test_what_each_step_leaves_behind_is_found(tmp_path):
+    source = """
+import jax, jax.numpy as jnp
+
+history = []
+step = jax.jit(lambda x: (x * 0.9, x.sum()))
+x = jnp.ones(3)
+for i in range(70):
+    with jax.profiler.StepTraceAnnotation("train", step_num=i):
+        x, loss = step(x)
+        history.append(loss)
+"""
+    _, found = recorded(tmp_path, source)
+    assert found.first.process.steps.left == {"f32[]": 1.0}
+    (leak,) = [f for f in found.findings if f.kind == "leak"]
+    assert leak.text == "Each step leaves 1 f32[] in memory, held by `history`, a list of 70, in train.py"
+    assert found.first.compilations[-1].grew is not None or sys.platform != "linux"
