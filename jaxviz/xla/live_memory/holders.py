@@ -32,7 +32,7 @@ def holders(objects: Sequence[Any], frame: types.FrameType | None) -> list[str]:
     Args:
       frame: of the caller, in whose functions local variables are looked at too.
     """
-    found = [""] * len(objects)
+    found, by_local = [""] * len(objects), [""] * len(objects)
     level = {id(x): [_WayUp(x, i, "")] for i, x in enumerate(objects)}
     local = [(f, f.f_locals) for f in _frames(frame) if f.f_code.co_name != "<module>"]
     for _ in range(_DEPTH):
@@ -40,7 +40,7 @@ def holders(objects: Sequence[Any], frame: types.FrameType | None) -> list[str]:
         for f, names in local:
             for name, held in names.items():
                 for way in level.get(id(held), ()):
-                    _end(found, way, name, f"in {f.f_code.co_name} at {_short(f.f_code.co_filename)}:{f.f_lineno}")
+                    _end(by_local, way, name, f"in {f.f_code.co_name} at {_short(f.f_code.co_filename)}:{f.f_lineno}")
         to = [ways[0].to for ways in level.values()]
         above: dict[int, list[_WayUp]] = {}
         for r in gc.get_referrers(*to):
@@ -55,7 +55,7 @@ def holders(objects: Sequence[Any], frame: types.FrameType | None) -> list[str]:
                     elif is_of_program(getattr(module, "__file__", None) or "<cell>"):
                         _end(found, way, name, f"in {_short(getattr(module, '__file__', None) or module.__name__)}")
         level = above
-    return found
+    return [other or local for other, local in zip(found, by_local, strict=True)]
 
 
 def _end(found: list[str], way: _WayUp, name: str, where: str) -> None:
