@@ -71,10 +71,12 @@ _EXAMPLES = """examples:
   jaxviz oom error.txt --of model:loss --args "params, f32[8,16]"       the same with reasons, and what makes it fit
   jaxviz run train.py --steps 100                                       what a script compiles, and what to do about it
   jaxviz show                                                           the same again, of the last run
+  jaxviz skill > .skills/jaxviz/SKILL.md                                what an agent has to know of these commands
   jaxviz doctor                                                         check the installation and the settings
 """
 
 _USAGE_ERROR, _FAILURE = 2, 1
+SKILL = Path(__file__).parent / "skills" / "jaxviz" / "SKILL.md"
 OOM = "which lines hold the bytes when memory ran out, and what would make it fit"
 
 
@@ -97,6 +99,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return print_doctor(as_json=options.json)
     if options.command == "run":
         return run(argv)
+    if options.command == "skill":
+        print(SKILL.read_text(encoding="utf-8"), end="")
+        return 0
     width = getattr(options, "width", None) or shutil.get_terminal_size((100, 24)).columns
     page = PAGE.set(max(40, min(width, 200) if not getattr(options, "width", None) else width))
     with noting_places():
@@ -223,6 +228,8 @@ def _parser() -> argparse.ArgumentParser:
             name, help=words, description=f"{words[0].upper()}{words[1:]}.", epilog=EXAMPLES_OF_RUNS,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         ))  # fmt: skip
+    about = "print what an agent has to know of these commands, for its folder of skills"
+    commands.add_parser("skill", help=about, description=f"{about[0].upper()}{about[1:]}.")
     doctor = commands.add_parser("doctor", help=WORDS[0].lower() + WORDS[1:], description=WORDS)
     doctor.add_argument("--json", action="store_true", help="print it as JSON")
     return parser

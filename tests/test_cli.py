@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import transcripts
 
 import jaxviz
 from jaxviz.__main__ import main as main_of_process
-from jaxviz.cli import main
+from jaxviz.cli import SKILL, main
 
 MODEL = """
 import jax
@@ -214,3 +215,42 @@ def test_two_recorded_runs_are_compared(tmp_path, capsys, monkeypatch):
         assert said in error
         assert "Errno" not in error
         assert ("jaxviz.record(f, *args).save(path) writes such files" in error) == ("there is no file" in error)
+
+
+def test_what_the_skill_names_is_there():
+    """Each command of its table with its options, and each function."""
+    rows = [line for line in SKILL.read_text().splitlines() if line.startswith("| ") and "`jaxviz" in line]
+    assert len(rows) > 12
+    for row in rows:
+        for command in re.findall(r"`jaxviz (.*?)`", row):
+            name, *words = command.split()
+            known = help_of(name)
+            assert [w for w in words if w.startswith("--") and w not in known] == [], command
+        for function in re.findall(r"`jaxviz\.(\w+)", row):
+            assert hasattr(jaxviz, function)
+
+
+def help_of(command):
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        assert main([command, "--help"]) == 0
+    return shown.getvalue()
+
+
+def test_the_skill_is_printed(capsys):
+    assert main(["skill"]) == 0
+    assert capsys.readouterr().out == SKILL.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["residuals", "memory", "lint", "flow", "remat", "jaxpr"])
+def test_an_answer_for_an_agent_is_short(command, tmp_path):
+    (tmp_path / "layers.py").write_text(
+        "import jax.numpy as jnp\ndef loss(ws, x):\n"
+        + "".join(f"    x = jnp.tanh(x @ ws[{i}]) + x\n" for i in range(150))
+        + "    return jnp.sum(x)\n"
+    )
+    words = [command, f"{tmp_path}/layers.py:loss", "--args", "[f32[8,8]] * 150, f32[4,8]", "--agent"]
+    words += ["--types"] if command == "flow" else []
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        assert main(words) == 0
+    assert 100 < len(shown.getvalue()) <= 12_000

@@ -64,7 +64,11 @@ def test_what_a_loop_leaves_behind(history):
         history.append(step(x))
     found = live().since(before)
     (scalars,) = found.arrays
-    assert (scalars.type, scalars.more, scalars.holder) == ("f32[]", 25, "`HISTORY`, a list of 25, in test_live_memory.py")
+    assert (scalars.type, scalars.more, scalars.holder) == (
+        "f32[]",
+        25,
+        "`HISTORY`, a list of 25, in test_live_memory.py",
+    )
     assert "25 arrays more, 100 B" in found.summary
     assert "_lambda" in [p.name for p in found.programs]
     assert live().since(live()).arrays == ()
