@@ -52,7 +52,8 @@ def oom(
 
     Args:
       error: the exception, its text, or a folder to which XLA dumped the program (`--xla_dump_to`).
-      f, *args, **kwargs: the program, as for `derive`; arguments may be types.
+      f: the program, as for `derive`.
+      *args, **kwargs: its arguments, which may be types.
       argnums: the positional arguments to differentiate with respect to.
       limit: the bytes that there are, such as '16GiB', if the text does not say.
 
