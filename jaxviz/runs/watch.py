@@ -13,7 +13,6 @@ import gc
 import os
 import signal
 import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -222,6 +221,8 @@ class RunWatch:
             os._exit(0)
 
     def _in_child(self, number: int, c: Compilation, call: AbstractCall, executable: Any) -> None:
+        """Waits for its turn, and watches over a worker, which may wait for a thread of JAX's that it does not have: it
+        then holds Python's lock, so that nothing in it can notice."""
         import fcntl  # not on Windows, which has no fork either
 
         gc.disable()  # what is collected here would be finalized twice
@@ -233,12 +234,36 @@ class RunWatch:
                 fcntl.flock(spent, fcntl.LOCK_EX)
                 done = float(spent.read() or 0)
                 began = time.monotonic()
-                threading.Thread(target=self._give_up_when_stuck, args=(number, c, call), daemon=True).start()
-                jax.monitoring.register_scalar_listener(_refuse_to_compile)
-                self._analyse_within(self.budget - done, number, c, call, executable)
+                with _quietly():
+                    worker = os.fork()
+                if not worker:
+                    jax.monitoring.register_scalar_listener(_refuse_to_compile)
+                    self._analyse_within(self.budget - done, number, c, call, executable)
+                    os._exit(0)
+                if why := self._watch_over(worker, began + self.budget - done + _STUCK):
+                    self._failed(number, c, call, why)
                 spent.seek(0)
                 spent.write(f"{done + time.monotonic() - began:.3f}".ljust(16))
             write_page(self.folder.parent)
+
+    def _watch_over(self, worker: int, end: float) -> str:
+        """Waits for a process; ends it when it no longer works, or at a time, and says why."""
+        worked, since = -1.0, time.monotonic()
+        while os.waitpid(worker, os.WNOHANG)[0] == 0:
+            now, busy = time.monotonic(), _cpu_seconds(worker)
+            if busy is None or busy > worked + 0.01:
+                worked, since = busy or 0.0, now
+            why = _LATER if now > since + _STUCK else self._spent if now > end else ""
+            if why:
+                os.kill(worker, signal.SIGKILL)
+                os.waitpid(worker, 0)
+                return why
+            time.sleep(_POLL)
+        return ""
+
+    @property
+    def _spent(self) -> str:
+        return f"the budget of {self.budget:g} s was spent; `--budget` gives more"
 
     def _analyse_within(self, seconds: float, number: int, c: Compilation, call: AbstractCall, executable: Any) -> None:
         try:
@@ -247,7 +272,7 @@ class RunWatch:
             with _at_most(seconds), compilations.unwatched():
                 analyse(number, c, call, executable, self.folder, self.source)
         except _Spent:
-            self._failed(number, c, call, f"the budget of {self.budget:g} s was spent; `--budget` gives more")
+            self._failed(number, c, call, self._spent)
         except _Computes:
             self._failed(number, c, call, _LATER)
         except BaseException as error:
@@ -259,15 +284,6 @@ class RunWatch:
             return  # what the page shows of it could not be made any more
         failed = RunProgram(number, *name_of(c, call), not_known=(NotKnown("the function", why),))
         PROGRAM.write(failed, path)
-
-    def _give_up_when_stuck(self, number: int, c: Compilation, call: AbstractCall) -> None:
-        """Ends a child that waits for a thread of JAX's, which it does not have: it does not work any more."""
-        worked = -1.0
-        while (now := time.process_time()) - worked > 0.01 * _STUCK:
-            worked = now
-            time.sleep(_STUCK)
-        self._failed(number, c, call, _LATER)
-        os._exit(0)
 
 
 @contextlib.contextmanager
@@ -361,6 +377,15 @@ def _is_free(file: Any) -> bool:
         return True
     except OSError:
         return False
+
+
+def _cpu_seconds(process: int) -> float | None:
+    """The CPU time of a process; None if the operating system does not say, as macOS."""
+    try:
+        words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _shape(x: Any) -> Any:

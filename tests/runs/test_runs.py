@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -352,3 +353,28 @@ for i in range(70):
     (leak,) = [f for f in found.findings if f.kind == "leak"]
     assert leak.text == "Each step leaves 1 f32[] in memory, held by `history`, a list of 70, in train.py"
     assert found.first.compilations[-1].grew is not None or sys.platform != "linux"
+
+
+@pytest.mark.slow
+def test_no_child_stays_behind(tmp_path):
+    """A child may wait for a thread that it does not have, here to run what is compiled already."""
+    source = """
+import jax, jax.numpy as jnp
+
+x = jnp.ones((400, 400))
+product = jax.jit(lambda x: jnp.linalg.inv(x @ x + 500 * jnp.eye(400)))
+product(x).block_until_ready()
+
+@jax.jit
+def step(w):
+    with jax.ensure_compile_time_eval():
+        scale = float(product(x).sum())
+    return w - jax.grad(lambda w: jnp.sum(jnp.sin(w * scale)))(w)
+
+step(jnp.ones(3))
+"""
+    _, found = recorded(tmp_path, source)
+    assert found.largest.name == "step"
+    if sys.platform == "linux":
+        folders = [os.readlink(link) for link in Path("/proc").glob("[0-9]*/cwd") if os.access(link, os.R_OK)]
+        assert str(tmp_path) not in folders
