@@ -107,7 +107,7 @@ def analyse(number: int, c: Compilation, call: AbstractCall, executable: Any, fo
     began = time.monotonic()
     parts = Gathering()
     derived = parts.known("the function", lambda: _derived(call))
-    found = derived and parts.known("the function", lambda: _analysed(number, call, derived, parts))
+    found = derived and parts.known("the function", lambda: _analysed(number, call, derived, parts, source))
     name, at = name_of(c, call)
     found = found or RunProgram(number, name, at)
     compiled = parts.known(
@@ -155,9 +155,11 @@ Derived = tuple[tuple[Derivation, ...], Derivation, Program, tuple[NotKnown, ...
 
 
 @deep_stack
-def _analysed(number: int, call: AbstractCall, derived: Derived, parts: Gathering) -> RunProgram:
+def _analysed(number: int, call: AbstractCall, derived: Derived, parts: Gathering, source: bool) -> RunProgram:
     gradients, about, whole, not_followed = derived
     facts = program_facts(about, parts)
+    if not source and facts.work is not None:
+        facts = replace(facts, work=tuple(replace(line, text="") for line in facts.work))
     peak = parts.known("what is in memory at the peak", lambda: _peak(about)) or {}
     could = None if call.donates is not False else parts.known("donations", lambda: could_donate(whole))
     found = RunProgram(number, "", None, (), facts, peak, could_donate=could or {}, not_known=not_followed)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 import signal
 import tempfile
 import time
@@ -75,7 +76,9 @@ class RunWatch:
 
     def __init__(self, folder: Path, script: str, budget: float, source: bool = False):
         self.folder, self.budget, self.source = folder, budget, source
-        self.process = ProcessFacts(script, os.getpid(), time.time(), environment(), budget=budget)
+        versions = environment()
+        flags = {name: value for name, value in versions.flags.items() if not re.search(r"[/\\:]", value)}  # no paths
+        self.process = ProcessFacts(script, os.getpid(), time.time(), replace(versions, flags=flags), budget=budget)
         self.steps = StepMarks()
         self.n_programs = 0
         self._earlier: dict[Any, list[Compilation]] = {}
@@ -110,6 +113,8 @@ class RunWatch:
         return write_page(self.folder.parent)
 
     def _wait(self) -> None:
+        if not hasattr(os, "fork"):
+            return
         end = time.monotonic() + self.budget
         while time.monotonic() < end and any(not self._is_over(n + 1) for n in range(self.n_programs)):
             time.sleep(_POLL)
@@ -145,7 +150,7 @@ class RunWatch:
         if os.getpid() != self.process.pid:
             return
         if phase == "trace":
-            self._sizes[c.number] = process_nbytes()
+            self._sizes = {c.number: process_nbytes(), **{n: of for n, of in self._sizes.items() if n > c.number - 100}}
         if phase == "trace" and c.kind == "ahead":
             call = compat.outermost_call(frame)
             if call is not None and call.kind == "ahead":
@@ -206,11 +211,13 @@ class RunWatch:
     # --- the child ----------------------------------------------------------------------------------------------------
 
     def _analyse(self, number: int, c: Compilation, call: AbstractCall, executable: Any) -> None:
+        self._left = [*self._not_done(), (number, c, call, executable)]
+        if not hasattr(os, "fork"):  # on Windows, all is analysed at the end
+            return
         with _quietly():
             child = os.fork()
         if child:
             os.waitpid(child, 0)
-            self._left = [*self._not_done(), (number, c, call, executable)]
             return
         try:
             with _quietly():  # again, so that the program has no child that it does not know
@@ -326,12 +333,16 @@ def _at_most(seconds: float) -> Iterator[None]:
     def stop(*_: object) -> None:
         raise _Spent
 
-    signal.signal(signal.SIGALRM, stop)
+    if not hasattr(signal, "setitimer"):  # on Windows
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @contextlib.contextmanager

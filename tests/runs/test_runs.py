@@ -126,6 +126,7 @@ def explorers_of(folder):
 def test_source_files_are_in_the_page_only_if_asked_for(trained, tmp_path):
     folder, *_ = trained
     assert b"def layer" not in b"".join(w.payload for w in explorers_of(folder).values())
+    assert not any(line.text for p in trained[2].first.programs.values() for line in p.facts.work)
     recorded(tmp_path, TRAINER, "--source")
     assert b"def layer" in b"".join(w.payload for w in explorers_of(tmp_path).values())
 
