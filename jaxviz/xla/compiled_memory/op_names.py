@@ -104,7 +104,7 @@ class OpNames(Makers):
         # XLA keeps one end position for all expressions that start at the same place; which of them it is follows only
         # from the operation.
         written = expressions_from(name.location)
-        computed = [text for text in written if name.operation in _computed_last(text)]
+        computed = [text for text in written if name.operation in computed_last(text)]
         expression = shortened_expression(written[-1], ROOM) if written else ""
         what = f"{name.operation} in {expression}" if expression else name.operation
         if name.is_cotangent:
@@ -115,7 +115,7 @@ class OpNames(Makers):
 
 
 @lru_cache(maxsize=4096)
-def _computed_last(expression: str) -> tuple[str, ...]:
+def computed_last(expression: str) -> tuple[str, ...]:
     """The operations that compute the value of an expression, as far as its text tells: tanh for `jnp.tanh(x)`."""
     try:
         body = ast.parse(expression, mode="eval").body if expression else None

@@ -24,7 +24,7 @@ from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.errors import message_of
 from jaxviz.progress import counting
 from jaxviz.report.tables import format_bytes, short_location
-from jaxviz.xla.compiled_memory.op_names import OpName
+from jaxviz.xla.compiled_memory.op_names import OpName, computed_last
 from jaxviz.xla.compiled_memory.report import CompiledMemory
 from jaxviz.xla.out_of_memory.reading import OomBuffer, OomText, read_oom
 from jaxviz.xla.out_of_memory.report import OomChange, OomRow, OutOfMemory, When
@@ -236,7 +236,8 @@ def _with_reasons(rows: Sequence[OomRow], d: Derivation) -> tuple[OomRow, ...]:
             and r.aval.str_short(short_dtypes=True) == row.type
         ]  # fmt: skip
         operation = row.what.partition(" in ")[0]
-        one = same if len(same) == 1 else [r for r in same if r.value.partition(" in ")[0] == operation]
+        computes = lambda r, op=operation: r.value.partition(" in ")[0] == op or op in computed_last(r.value)
+        one = same if len(same) == 1 else list(filter(computes, same))
         if row.when == "forward" and len(one) == 1:
             row = replace(row, what=one[0].value, why=one[0].why)
         found.append(row)

@@ -53,7 +53,7 @@ TEXT = f"""RESOURCE_EXHAUSTED: Out of memory while trying to allocate 14680064 b
 Peak buffers:
 	Buffer 1:
 		Size: 1.50MiB
-		Operator: op_name="jit(train_step)/jvp()/while/body/closed_call/tanh" {AT}
+		Operator: op_name="jit(train_step)/jvp()/while/body/closed_call/dot_general" {AT}
 		Shape: f32[6,256,256]
 		==========================
 
