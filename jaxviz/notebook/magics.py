@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import linecache
 import re
 import sys
@@ -40,9 +41,8 @@ class JaxvizMagics(Magics):
         try:
             if cell is None:
                 return explain_recompile(eval(line, self._namespace())) if line.strip() else explain_recompile()
-            code = self.shell.transform_cell(cell)
             with watch_compilations() as seen:
-                exec(compile(code, self.shell.compile.cache(code), "exec"), self._namespace())
+                self._run_cell("recompile", line, cell)
             return seen
         except Exception as error:
             self._remember(error)
@@ -80,14 +80,19 @@ class JaxvizMagics(Magics):
         It is what `jaxviz run` does for a script; `%%jaxviz_run FOLDER` also writes the page, and leaves it there.
         """
         try:
-            code = self.shell.transform_cell(cell)
             with recorded(line.strip()) as run:
-                exec(compile(code, self.shell.compile.cache(code), "exec"), self._namespace())
+                self._run_cell("jaxviz_run", line, cell)
             return run()
         except Exception as error:
             self._remember(error)
             _print_error(short_message(error, "running the cell"))
         return None
+
+    def _run_cell(self, magic: str, line: str, cell: str) -> None:
+        """Runs the rest of a cell, whose lines have the numbers that they have in the cell."""
+        place = self._place(magic, f"{line}\n{cell}", is_cell_magic=True)
+        tree = ast.increment_lineno(ast.parse(self.shell.transform_cell(cell)), 1)
+        exec(compile(tree, place.file, "exec"), self._namespace())
 
     def _run(self, command: Command, parser: argparse.ArgumentParser, line: str, cell: str | None) -> Any:
         words, rest = _options(line, _takes_value(parser))

@@ -135,7 +135,7 @@ class LiveMemory(Report, schema="live"):
         return f"; most are {repeated(n, a.type)}{held}"
 
     def _chart(self) -> Bars:
-        rows = [(repeated(a.count, a.type), a.nbytes, "argument") for a in self.arrays[:20]]
+        rows = [(repeated(a.count, a.type), a.nbytes, "arrays") for a in self.arrays[:20]]
         return Bars(rows, "bytes of live arrays")
 
     def _parts(self) -> Iterator[Part]:

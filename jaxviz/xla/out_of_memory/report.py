@@ -112,7 +112,7 @@ class OutOfMemory(Report, schema="oom"):
             says = f"{name}{at} needs {format_bytes(needs)}{of}"
         elif self.asked is not None:
             says = f"{name}{at} asks for {format_bytes(self.asked)}"
-            says += f", and {format_bytes(self.limit)} are free" if self.limit is not None else ""
+            says += f", and there are {format_bytes(self.limit)}" if self.limit is not None else ""
         else:
             says = f"{name}{at} does not fit"
         most = self.rows[0] if self.rows and not self.is_modelled else None
@@ -124,7 +124,11 @@ class OutOfMemory(Report, schema="oom"):
             (f"{r.what} {short_location(r.location) if r.location else ''}".strip(), r.nbytes, r.when or "not known")
             for r in self.rows[:20]
         ]
-        return Bars(rows, "the largest buffers that the error lists") if rows else None
+        return (
+            Bars(rows, "what the gradient saves" if self.is_modelled else "the largest buffers that the error lists")
+            if rows
+            else None
+        )
 
     def _parts(self) -> Iterator[Part]:
         if self.sums:

@@ -74,7 +74,7 @@ def oom(
         [] if rows or f is not None else ["The text lists no buffers: give the program to see which lines hold them."]
     )
     changes: tuple[OomChange, ...] = ()
-    advice, is_modelled = tuple(_advice(read, rows)), False
+    advice, is_modelled = tuple(_advice(read, rows, f is not None)), False
     if f is not None:
         subject = subject_of(f, args, kwargs, argnums)
         rows, is_modelled = _with_reasons(rows, subject) or _of_model(subject), not rows
@@ -150,7 +150,7 @@ def _when(b: OomBuffer) -> When:
     return "recomputed" if name.is_recomputed else name.stage
 
 
-def _advice(read: OomText, rows: Sequence[OomRow]) -> Iterator[str]:
+def _advice(read: OomText, rows: Sequence[OomRow], is_given: bool) -> Iterator[str]:
     needs = read.used or read.sums.get("in all") or 0
     padding = max(rows, key=lambda r: r.padding, default=None)
     if padding is not None and padding.padding > _MUCH * max(needs, 1):
@@ -173,7 +173,7 @@ def _advice(read: OomText, rows: Sequence[OomRow]) -> Iterator[str]:
     if read.asked and total and read.limit and total < _MUCH * read.limit:
         yield _OTHERS.format(f"The program takes {format_bytes(total)} of {format_bytes(read.limit)}")
         return
-    if read.asked and not rows and not read.sums:
+    if read.asked and not rows and not read.sums and not is_given:
         yield _OTHERS.format("The text says nothing about the program")
     results, arguments = read.sums.get("results", 0), read.sums.get("arguments", 0)
     if needs and results > _MUCH * needs and arguments > _MUCH * needs:
@@ -270,7 +270,7 @@ def _changes(
     if d.step is not None and not any(memory(d).donated):
         donated = tuple(could_donate(d.step.traced))
         before, after = (_compiled_peak(f, args, kwargs, names) for names in ((), donated))
-        if after < before:
+        if after < 0.99 * before:
             text = f"Donate what results replace, jax.jit({d.step.name}, donate_argnames={donated!r})"
             yield OomChange(text, before, after, fits(after), True)
 
