@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.arguments import Argnums
+from jaxviz.completion import ABOUT, INSTALL, SHELLS, script
 from jaxviz.contracts.report import ContractCheck
 from jaxviz.environments.elsewhere import TRACEBACK_SHOWS
 from jaxviz.features.doctor import WORDS, print_doctor
@@ -72,6 +73,7 @@ _EXAMPLES = """examples:
   jaxviz run train.py --steps 100                                       what a script compiles, and what to do about it
   jaxviz show                                                           the same again, of the last run
   jaxviz skill > .skills/jaxviz/SKILL.md                                what an agent has to know of these commands
+  jaxviz completion bash                                                complete commands and options in a shell
   jaxviz doctor                                                         check the installation and the settings
 """
 
@@ -99,6 +101,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return print_doctor(as_json=options.json)
     if options.command == "run":
         return run(argv)
+    if options.command == "completion":
+        print(script(_parser(), options.shell), end="")
+        return 0
     if options.command == "skill":
         print(SKILL.read_text(encoding="utf-8"), end="")
         return 0
@@ -228,6 +233,11 @@ def _parser() -> argparse.ArgumentParser:
             name, help=words, description=f"{words[0].upper()}{words[1:]}.", epilog=EXAMPLES_OF_RUNS,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         ))  # fmt: skip
+    completion = commands.add_parser(
+        "completion", help=ABOUT, description=f"{ABOUT[0].upper()}{ABOUT[1:]}.", epilog=INSTALL,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    completion.add_argument("shell", choices=SHELLS)
     about = "print what an agent has to know of these commands, for its folder of skills"
     commands.add_parser("skill", help=about, description=f"{about[0].upper()}{about[1:]}.")
     doctor = commands.add_parser("doctor", help=WORDS[0].lower() + WORDS[1:], description=WORDS)

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -254,3 +255,32 @@ def test_an_answer_for_an_agent_is_short(command, tmp_path):
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         assert main(words) == 0
     assert 100 < len(shown.getvalue()) <= 12_000
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands_and_their_options(shell, capsys, tmp_path):
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert ("--accept" if shell != "fish" else "-l accept") in script
+    if shutil.which(shell) is None:
+        return  # its words are checked above, and its syntax where it is installed
+    (tmp_path / "script").write_text(script)
+    subprocess.run([shell, "-n", tmp_path / "script"], check=True)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["jaxviz", "resi"], ["residuals"]),
+        (["jaxviz", "lock", "--acc"], ["--accept"]),
+        (["jaxviz", "run", "--bud"], ["--budget"]),
+    ],
+)
+def test_bash_completes(words, expected, capsys):
+    main(["completion", "bash"])
+    script = f"{capsys.readouterr().out}\nCOMP_WORDS=({' '.join(words)}) COMP_CWORD={len(words) - 1}\n_jaxviz\n"
+    done = subprocess.run(
+        ["bash", "-c", f'{script}printf "%s\\n" "${{COMPREPLY[@]}}"'], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == expected

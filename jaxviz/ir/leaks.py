@@ -46,6 +46,10 @@ _OPEN = (types.FunctionType, types.MethodType, partial, type, MutableMapping, li
 _ABSENT = object()
 
 
+class LeakedTracerWarning(UserWarning):
+    """A traced function stores a tracer in an object that outlives the trace."""
+
+
 @contextlib.contextmanager
 def without_leaks(
     fun: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -399,7 +403,7 @@ def _say(fun: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], leaked: Map
             raise jax.errors.UnexpectedTracerError(text)
         shown = at or definition(info)  # JAX's own tracers, as in `check`, do not say where they were made
         file, line = (shown.file, shown.line) if shown is not None else (__file__, 1)
-        warnings.warn_explicit(text, UserWarning, file, line, registry=_said)
+        warnings.warn_explicit(text, LeakedTracerWarning, file, line, registry=_said)
 
 
 _said: dict[Any, Any] = {}

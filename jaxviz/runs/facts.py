@@ -195,6 +195,7 @@ class RunProgram(Data):
       could_donate: the arguments whose memory results could reuse, with the bytes, if it donates none.
       compiled: the peak of the compiled program; None if the backend does not report it.
       exchanged: what devices exchange in the compiled program, by line.
+      leaks: where it stores tracers that outlive its trace, in a sentence each.
       seconds: what the analysis took.
       not_known: what could not be found out, each with the reason.
     """
@@ -209,6 +210,7 @@ class RunProgram(Data):
     could_donate: dict[str, int] = field(default_factory=dict)
     compiled: ModelledPeak | None = None
     exchanged: tuple[MovedByLine, ...] = ()
+    leaks: tuple[str, ...] = ()
     seconds: float = 0.0
     not_known: tuple[NotKnown, ...] = ()
 

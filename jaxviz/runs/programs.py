@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from jaxviz.features.explorer.explore import explore
 from jaxviz.features.lint.report import lint
 from jaxviz.features.memory.timeline import memory as memory_over_time
 from jaxviz.ir import compat
+from jaxviz.ir.leaks import LeakedTracerWarning
 from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
@@ -106,7 +108,12 @@ def analyse(number: int, c: Compilation, call: AbstractCall, executable: Any, fo
     """
     began = time.monotonic()
     parts = Gathering()
-    derived = parts.known("the function", lambda: _derived(call))
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        derived = parts.known("the function", lambda: _derived(call))
+    # "`step` stores `jnp.sin(w)` in `model.last` at …"; what follows is about this trace alone.
+    told = (str(w.message).partition(". ")[0] for w in warned if issubclass(w.category, LeakedTracerWarning))
+    leaks = tuple(dict.fromkeys(told))
     found = derived and parts.known("the function", lambda: _analysed(number, call, derived, parts, source))
     name, at = name_of(c, call)
     found = found or RunProgram(number, name, at)
@@ -116,7 +123,9 @@ def analyse(number: int, c: Compilation, call: AbstractCall, executable: Any, fo
     if compiled:
         found = replace(found, compiled=compiled[0], exchanged=compiled[1])
     not_known = (*found.not_known, *parts.not_known)
-    found = replace(found, function=name, location=at, seconds=time.monotonic() - began, not_known=not_known)
+    found = replace(
+        found, function=name, location=at, leaks=leaks, seconds=time.monotonic() - began, not_known=not_known
+    )
     PROGRAM.write(found, folder / PROGRAMS / f"{number}.json")
     if derived and found.gradients:
         write_explorer(derived[1], folder / PROGRAMS / f"{number}{EXPLORER}", source)

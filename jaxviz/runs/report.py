@@ -306,6 +306,9 @@ def _of_program(program: RunProgram) -> Iterator[RunFinding]:
     facts = program.facts
     peak = facts.peak.nbytes if facts is not None and facts.peak is not None else 0
     share = lambda n: min(n / peak, 1.0) if peak else 0.0
+    for text in program.leaks:
+        fix = "That is a tracer, which has no value when the trace has ended: return the value instead of storing it."
+        yield RunFinding("leak", text, fix, program.location, 1.0, "", program.function)
     for a in program.advice:
         size = format_bytes(a.nbytes) if a.nbytes else ""
         of = 1.0 if a.rule == "dead-gradient" else share(a.nbytes)

@@ -379,3 +379,26 @@ step(jnp.ones(3))
     if sys.platform == "linux":
         folders = [os.readlink(link) for link in Path("/proc").glob("[0-9]*/cwd") if os.access(link, os.R_OK)]
         assert str(tmp_path) not in folders
+
+
+@pytest.mark.slow
+def test_a_leaked_tracer_is_named_with_its_attribute_and_line(tmp_path):
+    source = """
+import jax, jax.numpy as jnp
+
+class Model:
+    last = None
+
+model = Model()
+
+@jax.jit
+def step(w):
+    model.last = jnp.sin(w)
+    return w - jax.grad(lambda w: jnp.sum(w**2))(w)
+
+step(jnp.ones(3))
+"""
+    _, found = recorded(tmp_path, source)
+    (leak,) = [f for f in found.findings if f.kind == "leak"]
+    assert "stores `jnp.sin(w)` in `model.last` at " in leak.text
+    assert "train.py:11" in leak.text
