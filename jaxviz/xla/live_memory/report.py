@@ -174,7 +174,7 @@ def live() -> LiveMemory:
         gc.collect()
         every = jax.live_arrays()
         groups = sorted(grouped(every, type_of), key=lambda g: -sum(map(_nbytes, g)))
-        names = holders([g[0] for g in groups[:_NAMED]], frame)  # the newest
+        names = holders([g[len(g) // 2] for g in groups[:_NAMED]], frame)  # the last one has its variable too
         names += [""] * (len(groups) - len(names))
         arrays = [
             LiveArrays(type_of(g[0]), len(g), sum(map(_nbytes, g)), name) for g, name in zip(groups, names, strict=True)

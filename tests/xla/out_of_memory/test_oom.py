@@ -70,7 +70,8 @@ def test_with_the_program_values_have_reasons_and_changes_are_compiled():
     found = jaxviz.oom(TEXT, train_step, PARAMS, X, limit=LIMIT)
     assert found.rows[0].when == "forward"
     saved = {r.value: r.why for r in jaxviz.residuals(train_step, PARAMS, X)}
-    assert found.rows[0].why == saved[found.rows[0].what]
+    assert found.rows[0].what == 'x @ w["a"]'
+    assert found.rows[0].why == saved['x @ w["a"]']
     (checkpoints,) = found.changes
     planned = jaxviz.plan_remat(train_step, PARAMS, X, memory=LIMIT, of="compiled").apply(train_step)
     peak = jaxviz.compiled_memory(jax.jit(planned).lower(PARAMS, X)).peak_nbytes
