@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -78,12 +79,14 @@ class LiveMemory(Report, schema="live"):
       programs: the compiled programs, by function, the most first.
       process_nbytes: of the process, as the operating system counts them; None if it does not say.
       is_compared: whether it is compared with an earlier report.
+      references: to the arrays, as long as something else keeps them.
     """
 
     arrays: tuple[LiveArrays, ...]
     programs: tuple[LivePrograms, ...]
     process_nbytes: int | None
     is_compared: bool = False
+    references: tuple[weakref.ref[Any], ...] = field(default=(), repr=False)
 
     def since(self, before: LiveMemory) -> LiveMemory:
         """What there is more of than in an earlier report.
@@ -92,7 +95,10 @@ class LiveMemory(Report, schema="live"):
         """
         n_arrays = {a.type: a.count for a in before.arrays}
         n_programs = {p.name: p.count for p in before.programs}
-        arrays = [replace(a, more=a.count - n_arrays.get(a.type, 0)) for a in self.arrays]
+        held = self._held_since(before, sys._getframe(1))
+        arrays = [
+            replace(a, more=a.count - n_arrays.get(a.type, 0), holder=held.get(a.type, a.holder)) for a in self.arrays
+        ]
         programs = [replace(p, more=p.count - n_programs.get(p.name, 0)) for p in self.programs]
         grown = None
         if self.process_nbytes is not None and before.process_nbytes is not None:
@@ -102,6 +108,15 @@ class LiveMemory(Report, schema="live"):
             tuple(sorted((a for a in arrays if a.more), key=by_more)),
             tuple(sorted((p for p in programs if p.more), key=lambda p: -(p.more or 0))), grown, is_compared=True,
         )  # fmt: skip
+
+    def _held_since(self, before: LiveMemory, frame: Any) -> dict[str, str]:
+        """By type, who holds an array that was not there before."""
+        known = {id(x) for reference in before.references if (x := reference()) is not None}
+        new = [x for reference in self.references if (x := reference()) is not None and id(x) not in known]
+        groups = grouped(new, type_of)[:_NAMED]
+        del new
+        names = holders([g[len(g) // 2] for g in groups], frame)
+        return {type_of(g[0]): name for g, name in zip(groups, names, strict=True)}
 
     @property
     def nbytes(self) -> int:
@@ -179,7 +194,8 @@ def live() -> LiveMemory:
         arrays = [
             LiveArrays(type_of(g[0]), len(g), sum(map(_nbytes, g)), name) for g, name in zip(groups, names, strict=True)
         ]
-        return LiveMemory(tuple(arrays), tuple(_programs()), process_nbytes())
+        references = tuple(map(weakref.ref, every))
+        return LiveMemory(tuple(arrays), tuple(_programs()), process_nbytes(), references=references)
 
 
 def type_of(x: Any) -> str:
