@@ -331,7 +331,7 @@ def _of_compilations(f: FunctionCompilations, seconds: float, grew: int) -> Iter
     lost = sum(x for r in again for x in (r.trace, r.lower, r.compile) if x is not None)
     share = lost / max(seconds, 1e-9)
     if again and share > _LONG:
-        times = "twice" if f.count == 2 else f"{f.count:,} times"
+        times = {1: "once", 2: "twice"}.get(f.count, f"{f.count:,} times")
         changed = f"; what changed: {f.cause}" if f.cause else ""
         text = f"`{f.name}` was compiled {times} in {format_seconds(f.seconds)}{changed}"
         if grew > _MUCH:

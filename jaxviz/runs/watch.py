@@ -186,8 +186,13 @@ class RunWatch:
         if c.kind == "ahead":
             return self._ahead.pop(c.number, None) if c.owner == "program" else None
         under_way = compat.outermost_call(frame)
-        if under_way is None or (under_way.kind == "call" and c.owner != "program"):
+        if under_way is None:
             return None
+        if under_way.kind == "call":
+            own = compat.jit_call_under_way(frame)
+            # What a function computes while it is traced is compiled within the call of that function.
+            if c.owner != "program" or own is None or own.identity != under_way.identity:
+                return None
         call = AbstractCall.of(under_way)
         if under_way.kind != "call":  # its operations are compiled one by one
             key = compilations.identity(call.user), str(jax.tree.map(_shape, (call.args, call.kwargs)))
