@@ -162,12 +162,7 @@ def _show_run(options: Any) -> int:
     except (OSError, ValueError) as error:
         complain(f"jaxviz show: {error}")
         return _FAILURE
-    if options.json:
-        print(json.dumps(found.to_dict(), indent=1, ensure_ascii=True))
-    elif options.agent:
-        show_briefly(str(found))
-    else:
-        show(str(found), headed=True)
+    _print(found, options)
     return 0
 
 
@@ -183,10 +178,7 @@ def _show_oom(options: Any) -> int:
         found = oom(text, call.fun, *call.args, limit=options.limit, **call.kwargs)
     else:
         found = oom(text, limit=options.limit)
-    if options.json:
-        print(json.dumps(found.to_dict(), indent=1, ensure_ascii=True))
-    else:
-        (show_briefly if options.agent else show)(str(found))
+    _print(found, options)
     return 0
 
 
@@ -393,18 +385,24 @@ def _call(function: Any, target: str, args: str, namespace: dict[str, Any]) -> E
 # --- output -----------------------------------------------------------------------------------------------------------
 
 
+def _print(report: Any, options: Any, is_left_out: bool = False) -> None:
+    """Prints a report as JSON, for an agent, or as it is unless that is left out."""
+    if options.json:
+        print(json.dumps(None if report is None else report.to_dict(), indent=1, ensure_ascii=True, default=str))
+    elif options.agent:
+        show_briefly(str(report))
+    elif not is_left_out:
+        show(str(report), headed=not isinstance(report, ProgramText))
+
+
 def _show(command: Command, request: Request) -> Any:
     """Shows what a command makes of a request, and returns it."""
     options, plot = request.options, request.options.plot
     if plot and Path(plot).suffix not in (".pdf", ".svg", ".png"):
         raise CallError(f"--plot writes .pdf, .svg or .png; got {plot}")
     report = command.make(request)
-    if options.json:
-        print(json.dumps(None if report is None else report.to_dict(), indent=1, ensure_ascii=True, default=str))
-    elif report is not None and options.agent:
-        show_briefly(str(report))
-    elif report is not None and not options.code:
-        show(str(report), headed=not isinstance(report, ProgramText))
+    if report is not None or options.json:
+        _print(report, options, is_left_out=options.code)
     if plot:
         figure = report.plot()
         from jaxviz.report.figures import editable_text

@@ -92,7 +92,7 @@ class JaxvizMagics(Magics):
         """Runs the rest of a cell, whose lines have the numbers that they have in the cell."""
         place = self._place(magic, f"{line}\n{cell}", is_cell_magic=True)
         tree = ast.increment_lineno(ast.parse(self.shell.transform_cell(cell)), 1)
-        exec(compile(tree, place.file, "exec"), self._namespace())
+        exec(compile(tree, place.file, "exec", dont_inherit=True), self._namespace())
 
     def _run(self, command: Command, parser: argparse.ArgumentParser, line: str, cell: str | None) -> Any:
         words, rest = _options(line, _takes_value(parser))
@@ -114,7 +114,7 @@ class JaxvizMagics(Magics):
                 return self._show(command, [Request(call_of_nothing(text.strip()), options, namespace)])
             before, parsed = parse_calls(text, command.calls_with(options), place)
             if before.body:
-                exec(compile(before, place.file, "exec"), namespace)
+                exec(compile(before, place.file, "exec", dont_inherit=True), namespace)
             calls = [evaluate_call(c, namespace, place) for c in parsed]
             what = f"{command.doing} {' and '.join(c.text for c in calls)}"
             requests = [Request(call, options, namespace) for call in calls]

@@ -18,7 +18,6 @@ from jaxviz.environments.facts import Environment, ModelledPeak, NotKnown, Progr
 from jaxviz.ir.origin import Location
 from jaxviz.report.data import Data
 from jaxviz.report.stored import Format, from_plain
-from jaxviz.runtime.compilations import Compilation
 from jaxviz.xla.collectives.exchanges import MovedByLine
 from jaxviz.xla.compilations.report import FunctionCompilations, KeyChange, Recompilation
 from jaxviz.xla.live_memory.report import LiveMemory
@@ -64,6 +63,7 @@ class ProcessFacts(Data):
       n_devices: of all processes.
       seconds: how long it took; None if it has not ended, or was killed.
       budget: the seconds that the analysis may take.
+      analysis: those that it took, all together; None before the end.
       problems: what was not seen, and why.
       steps: those that it marks; None if it marks none.
       live: what the process held at its end; None before that.
@@ -80,6 +80,7 @@ class ProcessFacts(Data):
     n_devices: int = 0
     seconds: float | None = None
     budget: float = 0.0
+    analysis: float | None = None
     problems: tuple[str, ...] = ()
     steps: MarkedSteps | None = None
     live: LiveMemory | None = None
@@ -190,13 +191,11 @@ class RunProgram(Data):
       location: where it is defined.
       gradients: those that it takes, the largest first.
       facts: of the largest, or of the function if it takes none; None if it could not be analysed.
-      peak: its peak at the largest moment, and what the memory is for, by kind, in bytes.
       advice: see `AdviceFound`.
       could_donate: the arguments whose memory results could reuse, with the bytes, if it donates none.
       compiled: the peak of the compiled program; None if the backend does not report it.
       exchanged: what devices exchange in the compiled program, by line.
       leaks: where it stores tracers that outlive its trace, in a sentence each.
-      seconds: what the analysis took.
       not_known: what could not be found out, each with the reason.
     """
 
@@ -205,13 +204,11 @@ class RunProgram(Data):
     location: Location | None
     gradients: tuple[GradientTaken, ...] = ()
     facts: ProgramFacts | None = None
-    peak: dict[str, int] = field(default_factory=dict)
     advice: tuple[AdviceFound, ...] = ()
     could_donate: dict[str, int] = field(default_factory=dict)
     compiled: ModelledPeak | None = None
     exchanged: tuple[MovedByLine, ...] = ()
     leaks: tuple[str, ...] = ()
-    seconds: float = 0.0
     not_known: tuple[NotKnown, ...] = ()
 
 
@@ -264,9 +261,12 @@ class ProcessOfRun(Data):
         n = len({c.identity for c in group})
         return FunctionCompilations(first.function, first.location, compiled, n, is_part=first.kind == "part")
 
-    def compiled(self, number: int) -> tuple[CompiledOnce, ...]:
-        """The compilations of a program."""
-        return tuple(c for c in self.compilations if c.program == number)
+    @property
+    def of_program(self) -> tuple[CompiledOnce, ...]:
+        """The compilations of what the program calls: its functions, and gradients and loops outside of jit."""
+        return tuple(
+            c for c in self.compilations if (c.owner == "program" and c.kind != "part") or c.program is not None
+        )
 
     @property
     def pending(self) -> tuple[CompiledOnce, ...]:
@@ -308,7 +308,3 @@ def changed(change: KeyChange) -> KeyChanged:
         before, after = (re.sub(r" with .*", "", text, flags=re.DOTALL) for text in (before, after))
         after = after if before != after else f"{after} with other static fields"
     return KeyChanged(change.kind, change.path, before, after)
-
-
-def seconds_of(c: Compilation) -> tuple[float | None, float | None, float | None]:
-    return c.seconds.get("trace"), c.seconds.get("lower"), c.seconds.get("compile")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from jaxviz.report.files import write_file
 from jaxviz.report.tables import code_html, format_bytes, printable
 from jaxviz.runs.facts import EXPLORER, MEMORY, PROGRAMS
 from jaxviz.runs.programs import read_explorer
-from jaxviz.runs.report import RunFunction, RunReport, sentence, show
+from jaxviz.runs.report import RunReport, sentence, show
 from jaxviz.xla.compiled_memory.report import CompiledMemory
 
 PAGE = "index.html"
@@ -53,39 +53,44 @@ def write_page(folder: Path) -> Path:
 
 def page_of(run: RunReport, folder: Path) -> str:
     """The page as HTML."""
-    explored = dict(_explored(run, folder))
+    explorers = dict(_explorers(run, folder))
     title = printable(f"{run.first.process.script} · jaxviz", 200)
-    parts = {name: packed(name) for name in part_names() if name not in (STEPPER, GRAPHVIZ)} if explored else {}
-    body = "\n".join(_body(run, folder, {f.name: element for element, (f, _) in explored.items()}))
-    widgets = {element: widget for element, (_, widget) in explored.items()}
-    return document(title, _STYLE, body, widgets, script(MAIN) if explored else "", parts)
+    parts = {name: packed(name) for name in part_names() if name not in (STEPPER, GRAPHVIZ)} if explorers else {}
+    body = "\n".join(_body(run, folder, explorers))
+    widgets = {_element(number): widget for number, widget in explorers.items()}
+    return document(title, _STYLE, body, widgets, script(MAIN) if explorers else "", parts)
 
 
-def _explored(run: RunReport, folder: Path) -> Iterator[tuple[str, tuple[RunFunction, SavedWidget]]]:
-    """The explorers of the functions with the largest gradients, by the names of their elements."""
+def _explorers(run: RunReport, folder: Path) -> Iterator[tuple[int, SavedWidget]]:
+    """The explorers of the functions with the largest gradients, by the numbers of their programs."""
     for f in [f for f in run.functions if f.gradient][:MOST]:
         path = folder / run.first.folder / PROGRAMS / f"{f.program}{EXPLORER}"
-        if path.exists():
-            yield f"-{f.program}", (f, read_explorer(path)[1])
+        if f.program is not None and path.exists():
+            yield f.program, read_explorer(path)[1]
 
 
-def _body(run: RunReport, folder: Path, explorers: dict[str, str]) -> Iterator[str]:
+def _element(program: int) -> str:
+    """The name of a widget."""
+    return f"-{program}"
+
+
+def _body(run: RunReport, folder: Path, explorers: Mapping[int, SavedWidget]) -> Iterator[str]:
     yield f"<h1>{code_html(run.summary[:1].upper() + run.summary[1:])}</h1>"
     yield f'<div class="wide">{run.table_of_functions.to_html()}</div>'
     if run.findings:
         yield "<h2>What to do, the most at stake first</h2><ol>"
         for found in run.findings:
-            element = explorers.get(found.function)
-            link = f' <a href="#jaxviz{element}">Explore it</a>' if element else ""
+            n = found.program
+            link = f' <a href="#jaxviz{_element(n)}">Explore it</a>' if n is not None and n in explorers else ""
             yield f"<li>{code_html(sentence(found))}{link}</li>"
         yield "</ol>"
     if explorers:
         yield "<h2>Explorers</h2>"
     for f in run.functions:
-        if f.name in explorers:
+        if f.program is not None and f.program in explorers:
             about = f"{f.gradient}, which saves {format_bytes(f.nbytes or 0)}"
             yield f"<details><summary><code>{escape(f.name)}</code> <span>{code_html(about)}</span></summary>"
-            yield f"{place_of(explorers[f.name])}</details>"
+            yield f"{place_of(_element(f.program))}</details>"
     yield f'<div class="wide">{run.table_of_exchanges.to_html()}</div>'
     yield from _compiled(run, folder)
     yield f'<div class="wide chart">{run.picture()}</div>'

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -24,7 +23,6 @@ from jaxviz.environments.facts import ModelledPeak, NotKnown
 from jaxviz.environments.gather import Gathering, program_facts
 from jaxviz.features.explorer.explore import explore
 from jaxviz.features.lint.report import lint
-from jaxviz.features.memory.timeline import memory as memory_over_time
 from jaxviz.ir import compat
 from jaxviz.ir.leaks import LeakedTracerWarning
 from jaxviz.ir.origin import Location
@@ -34,7 +32,7 @@ from jaxviz.page.html import SavedWidget
 from jaxviz.report.files import write_file
 from jaxviz.runs.facts import EXPLORER, MEMORY, PROGRAM, PROGRAMS, AdviceFound, GradientTaken, RunProgram
 from jaxviz.runtime.cache import function_name
-from jaxviz.runtime.compilations import Compilation, definition_of
+from jaxviz.runtime.compilations import Compilation, definition_of, is_of_user
 from jaxviz.xla.collectives.exchanges import MovedByLine, moved_by_line
 from jaxviz.xla.compiled_memory.compiled_program import module_of, reported_by
 from jaxviz.xla.compiled_memory.reading import memory_as_named
@@ -49,7 +47,8 @@ class AbstractCall:
       args, kwargs: types in place of arrays.
       argnums: the positions of the arguments that it is differentiated in; None if it is called, and may take gradients
         itself.
-      donates: whether it donates any of its arguments; None if it is not jitted.
+      is_jitted: whether it is a call of a jitted function.
+      may_donate: whether it is one of the user's own, which donates none of its arguments.
       user: the user's function, which names it.
     """
 
@@ -57,7 +56,8 @@ class AbstractCall:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     argnums: Argnums
-    donates: bool | None
+    is_jitted: bool
+    may_donate: bool
     user: Any
 
     @staticmethod
@@ -66,14 +66,15 @@ class AbstractCall:
         info, fun = call.info, call.fun
         args, kwargs = jax.tree.map(_type_of, (call.args, call.kwargs))
         if call.kind == "gradient":
-            return AbstractCall(fun, args, kwargs, info, None, fun)
+            return AbstractCall(fun, args, kwargs, info, False, False, fun)
         if call.kind == "loop":
-            return AbstractCall(fun, args, kwargs, None, None, kwargs.get("body_fun") or kwargs["f"])
+            return AbstractCall(fun, args, kwargs, None, False, False, kwargs.get("body_fun") or kwargs["f"])
         args, kwargs = jax.tree.map(_traced_type, (call.args, call.kwargs))
         jitted = jax.jit(fun, static_argnums=info.static_argnums, static_argnames=info.static_argnames)
         args = tuple(call.args[i] if i in info.static_argnums else x for i, x in enumerate(args))
         kwargs = {name: call.kwargs[name] if name in info.static_argnames else x for name, x in kwargs.items()}
-        return AbstractCall(jitted, args, kwargs, None, compat.donates(info), fun)
+        may_donate = is_of_user(fun) and not compat.donates(info)
+        return AbstractCall(jitted, args, kwargs, None, True, may_donate, fun)
 
 
 def _type_of(x: Any) -> Any:
@@ -96,7 +97,7 @@ def _struct(x: Any) -> jax.ShapeDtypeStruct:
 
 def name_of(c: Compilation, call: AbstractCall) -> tuple[str, Location | None]:
     """The name of the function of a call, and where it is defined."""
-    if call.donates is not None:
+    if call.is_jitted:
         return c.name, c.definition
     return function_name(call.user), definition_of(call.user)
 
@@ -106,7 +107,6 @@ def analyse(number: int, c: Compilation, call: AbstractCall, executable: Any, fo
 
     What cannot be found out is said in the file.
     """
-    began = time.monotonic()
     parts = Gathering()
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -123,9 +123,7 @@ def analyse(number: int, c: Compilation, call: AbstractCall, executable: Any, fo
     if compiled:
         found = replace(found, compiled=compiled[0], exchanged=compiled[1])
     not_known = (*found.not_known, *parts.not_known)
-    found = replace(
-        found, function=name, location=at, leaks=leaks, seconds=time.monotonic() - began, not_known=not_known
-    )
+    found = replace(found, function=name, location=at, leaks=leaks, not_known=not_known)
     PROGRAM.write(found, folder / PROGRAMS / f"{number}.json")
     if derived and found.gradients:
         write_explorer(derived[1], folder / PROGRAMS / f"{number}{EXPLORER}", source)
@@ -148,8 +146,11 @@ def write_explorer(d: Derivation, path: Path, source: bool) -> None:
     """Writes what the page needs for the explorer of a derivation."""
     import comm
 
-    comm.create_comm = comm.DummyComm  # a forked notebook kernel must not send messages
-    title, saved = explore(d).saved(source)
+    create, comm.create_comm = comm.create_comm, comm.DummyComm  # a forked notebook kernel must not send messages
+    try:
+        title, saved = explore(d).saved(source)
+    finally:
+        comm.create_comm = create
     data = {"title": title, "payload": base64.b64encode(gzip.compress(saved.payload)).decode(), "state": saved.state}
     write_file(path, json.dumps(data))
 
@@ -169,9 +170,8 @@ def _analysed(number: int, call: AbstractCall, derived: Derived, parts: Gatherin
     facts = program_facts(about, parts)
     if not source and facts.work is not None:
         facts = replace(facts, work=tuple(replace(line, text="") for line in facts.work))
-    peak = parts.known("what is in memory at the peak", lambda: _peak(about)) or {}
-    could = None if call.donates is not False else parts.known("donations", lambda: could_donate(whole))
-    found = RunProgram(number, "", None, (), facts, peak, could_donate=could or {}, not_known=not_followed)
+    could = parts.known("donations", lambda: could_donate(whole)) if call.may_donate else None
+    found = RunProgram(number, "", None, (), facts, could_donate=could or {}, not_known=not_followed)
     if not gradients:
         return found
     advice = parts.known("advice", lambda: lint(about)) or ()
@@ -202,10 +202,3 @@ def _derived(call: AbstractCall) -> Derived:
 def _gradient(d: Derivation) -> GradientTaken:
     types = Counter(v.aval.str_short(short_dtypes=True) for v, n in zip(d.primal.invars, d.nonzeros, strict=True) if n)
     return GradientTaken(d.gradient, d.residuals.saved.nbytes, dict(types))
-
-
-def _peak(d: Derivation) -> dict[str, int]:
-    timeline = memory_over_time(d)
-    if not timeline.steps:
-        return {}
-    return {kind: n for kind, n in zip(timeline.kinds, timeline.steps[timeline.peak].nbytes, strict=True) if n}

@@ -35,7 +35,7 @@ class RunFinding(Data):
     ...     print(finding.location, finding.text, finding.fix)
 
     Args:
-      kind: the rule of `jaxviz.lint`; or 'donation', 'compilation', 'outside-of-jit' or 'process'.
+      kind: the rule of `jaxviz.lint`; or 'donation', 'compilation', 'outside-of-jit', 'leak' or 'process'.
       text: what was found.
       fix: what to do; '' if that is not known.
       location: the user's line.
@@ -43,6 +43,7 @@ class RunFinding(Data):
         be wrong.
       at_stake: the same, such as "192.0 KiB"; '' if it is neither.
       function: the name of the function that it is about; '' for none.
+      program: the number of its program, if it is about one.
     """
 
     kind: str
@@ -52,6 +53,7 @@ class RunFinding(Data):
     share: float
     at_stake: str
     function: str
+    program: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +108,8 @@ class RunReport(Report, schema="show"):
     @cached_property
     def functions(self) -> tuple[RunFunction, ...]:
         """The functions of the first process, those that take the largest gradients first."""
-        rows = map(self._row, grouped(self._compiled, self._named))
+        rows = map(self._row, grouped(self.first.of_program, self._named))
         return tuple(sorted(rows, key=lambda f: (-(f.nbytes or -1), -(f.peak or 0), -f.seconds)))
-
-    @property
-    def _compiled(self) -> list[CompiledOnce]:
-        return [c for c in self.first.compilations if (c.owner == "program" and c.kind != "part") or c.program]
 
     def _named(self, c: CompiledOnce) -> tuple[str, Location | None]:
         """The function of a compilation: that of the program, since a loop outside of jit is compiled as an
@@ -156,7 +154,7 @@ class RunReport(Report, schema="show"):
         if of is None:
             return None
         named = self.first.programs[of.program or 0]
-        return min(c.ended for c in self._compiled if self._named(c) == (named.function, named.location))
+        return min(c.ended for c in self.first.of_program if self._named(c) == (named.function, named.location))
 
     @cached_property
     def findings(self) -> tuple[RunFinding, ...]:
@@ -169,9 +167,10 @@ class RunReport(Report, schema="show"):
         of_functions = grouped(p.programs.values(), lambda program: (program.function, program.location))
         for same in of_functions:
             yield from _of_program(max(same, key=_size))
+        programs = {(f.name, f.location): f.program for f in self.functions}
         for f in p.functions:
             grew = sum(c.grew or 0 for c in p.compilations if (c.function, c.location) == (f.name, f.definition))
-            yield from _of_compilations(f, self.seconds, grew)
+            yield from _of_compilations(f, self.seconds, grew, programs.get((f.name, f.definition)))
         yield from self._outside_of_jit()
         yield from _left_behind(p.process)
         yield from self._apart()
@@ -191,17 +190,20 @@ class RunReport(Report, schema="show"):
 
     def _apart(self) -> Iterator[RunFinding]:
         """Processes that compiled something else than the first one."""
-        key = lambda c: (c.function, c.location and short_location(c.location), tuple(map(str, c.changes)))
-        own = Counter(key(c) for c in self._compiled)
+        own = Counter(map(_compared, self.first.of_program))
         for p in self.processes:
             if p is not self.first:
-                others = Counter(key(c) for c in p.compilations if c.owner == "program" and c.kind != "part")
-                for name, at, _ in [*(own - others), *(others - own)][:1]:
-                    where = f" ({at})" if at else ""
-                    who = f"process {p.process.index if p.process.index is not None else p.folder}"
-                    text = f"{who} compiled something else than the first one: `{name}`{where} differs"
-                    fix = "All processes have to run the same programs in the same order, or collectives hang."
-                    yield RunFinding("process", text, fix, None, 1.0, "", name)
+                others = Counter(map(_compared, p.of_program))
+                who = f"process {p.process.index if (p.process.count or 1) > 1 else p.folder}"
+                for more, less, only, other in (
+                    (others, own, who, "the first one"),
+                    (own, others, "the first process", who),
+                ):
+                    for name, at, _ in [*(more - less)][:1]:
+                        where = f" ({at})" if at else ""
+                        text = f"{only} compiled `{name}`{where}, and {other} did not, or for other arguments"
+                        fix = "All processes have to run the same programs in the same order, or collectives hang."
+                        yield RunFinding("process", text, fix, None, 1.0, "", name)
 
     # --- text ---------------------------------------------------------------------------------------------------------
 
@@ -226,7 +228,7 @@ class RunReport(Report, schema="show"):
     def _chart(self) -> Lanes:
         began = self.first.process.began
         rows = []
-        for c in self._compiled[:40]:
+        for c in self.first.of_program[:40]:
             phases = [(n, s) for n in ("trace", "lower", "compile") if (s := getattr(c, n)) is not None]
             rows.append((c.function, began + c.ended - c.seconds, phases))
         return Lanes(rows, "when each function was compiled")
@@ -280,11 +282,10 @@ class RunReport(Report, schema="show"):
             yield f"At its end, {p.process.live.summary.removeprefix('live: ')}."
         if self.table_of_exchanges.rows:
             yield "jaxviz.collectives says why devices exchange values, and what would avoid it."
-        seconds = sum(program.seconds for program in p.programs.values())
-        yield (
-            f"Analysed in {format_seconds(seconds)}, beside the run, of the {p.process.budget:g} s that `--budget` "
-            "allows. The model's peak has every value; XLA fuses some away."
-        )
+        if p.process.analysis is not None:
+            took = f"Analysed in {format_seconds(p.process.analysis)}, beside the run and after it"
+            yield f"{took}, of the {p.process.budget:g} s that `--budget` allows."
+        yield "The model's peak has every value; XLA fuses some away."
         yield from (f"Some compilations were not seen: {problem}" for problem in p.process.problems[-1:])
 
     _data = (
@@ -294,6 +295,12 @@ class RunReport(Report, schema="show"):
 
 
 _NOT_YET = "its analysis was not over when the run was, or was killed"
+
+
+def _compared(c: CompiledOnce) -> tuple[str, str, tuple[str, ...]]:
+    """What should be the same of a compilation in all processes; on which device its arguments are, may differ."""
+    at = "" if c.location is None else short_location(c.location)
+    return c.function, at, tuple(str(change) for change in c.changes if change.kind != "place")
 
 
 def _size(program: RunProgram) -> tuple[int, int]:
@@ -308,24 +315,21 @@ def _of_program(program: RunProgram) -> Iterator[RunFinding]:
     share = lambda n: min(n / peak, 1.0) if peak else 0.0
     for text in program.leaks:
         fix = "That is a tracer, which has no value when the trace has ended: return the value instead of storing it."
-        yield RunFinding("leak", text, fix, program.location, 1.0, "", program.function)
+        yield RunFinding("leak", text, fix, program.location, 1.0, "", program.function, program.number)
     for a in program.advice:
         size = format_bytes(a.nbytes) if a.nbytes else ""
         of = 1.0 if a.rule == "dead-gradient" else share(a.nbytes)
-        yield RunFinding(a.rule, a.text, a.fix, a.location, of, size, program.function)
+        yield RunFinding(a.rule, a.text, a.fix, a.location, of, size, program.function, program.number)
     nbytes = sum(program.could_donate.values())
     if share(nbytes) > _LONG:
         names = listed(f"`{name}`" for name in program.could_donate)
         text = f"`{program.function}` donates none of its arguments, and results could take the memory of {names}"
-        fix = "Where the caller does not read them again, jit it with donate_argnames=" + repr(
-            tuple(program.could_donate)
-        )
-        yield RunFinding(
-            "donation", text, f"{fix}.", program.location, share(nbytes), format_bytes(nbytes), program.function
-        )
+        fix = f"Where the caller does not read them again, jit it with donate_argnames={tuple(program.could_donate)!r}"
+        of, size = share(nbytes), format_bytes(nbytes)
+        yield RunFinding("donation", text, f"{fix}.", program.location, of, size, program.function, program.number)
 
 
-def _of_compilations(f: FunctionCompilations, seconds: float, grew: int) -> Iterator[RunFinding]:
+def _of_compilations(f: FunctionCompilations, seconds: float, grew: int, program: int | None) -> Iterator[RunFinding]:
     """Why a function was compiled more than once."""
     again = [r for r in f.compiled if r.since is not None or f.is_part]
     lost = sum(x for r in again for x in (r.trace, r.lower, r.compile) if x is not None)
@@ -337,7 +341,7 @@ def _of_compilations(f: FunctionCompilations, seconds: float, grew: int) -> Iter
         if grew > _MUCH:
             text += f"; the process grew by {format_bytes(grew)} meanwhile"
         fix, size = " ".join(f.advice), format_seconds(lost)
-        yield RunFinding("compilation", text, fix, f.definition, min(share, 1.0), size, f.name)
+        yield RunFinding("compilation", text, fix, f.definition, min(share, 1.0), size, f.name, program)
 
 
 def _left_behind(process: ProcessFacts) -> Iterator[RunFinding]:

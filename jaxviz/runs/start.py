@@ -41,7 +41,7 @@ def run_script(words: Sequence[str], out: str, budget: float, is_module: bool, s
         sys.path[0] = os.getcwd()
     else:
         path = os.path.abspath(words[0])
-        code = compile(Path(path).read_bytes(), path, "exec")
+        code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
         sys.path[0] = str(Path(path).resolve().parent)
     module.__file__ = path
     module.__builtins__ = __builtins__  # type: ignore[attr-defined]
@@ -49,13 +49,21 @@ def run_script(words: Sequence[str], out: str, budget: float, is_module: bool, s
     sys.modules["__main__"] = module
     try:
         exec(code, vars(module))
-    except SystemExit:
+    except (Exception, KeyboardInterrupt):
+        _show_from(vars(module))
         raise
-    except BaseException as error:
-        for raised in _chain(error):
-            raised.__traceback__ = _from(vars(module), raised.__traceback__)
-        sys.excepthook(type(error), error, error.__traceback__)
-        raise SystemExit(1) from None
+
+
+def _show_from(namespace: dict[str, Any]) -> None:
+    """Lets Python show an uncaught error as if the script had been started by it: without the frames outside of it."""
+    shown = sys.excepthook
+
+    def hook(kind: type[BaseException], raised: BaseException, trace: types.TracebackType | None) -> None:
+        for each in _chain(raised):
+            each.__traceback__ = _from(namespace, each.__traceback__)
+        shown(kind, raised, _from(namespace, trace))
+
+    sys.excepthook = hook
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

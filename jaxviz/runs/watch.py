@@ -110,6 +110,8 @@ class RunWatch:
         with contextlib.suppress(KeyboardInterrupt):
             self._wait()
             self._analyse_left()
+            self.process = replace(self.process, analysis=float((self.folder / _SPENT).read_text()))
+            self._write()
         return write_page(self.folder.parent)
 
     def _wait(self) -> None:

@@ -156,6 +156,9 @@ def test_a_run_of_a_cell_is_recorded(run):
     assert err == ""
     assert [(f.name, f.gradient) for f in shown.functions] == [("<lambda>", "gradient of `product` in `x`")]
     assert run("after.shape")[0] == (7,)
+    assert run("import comm, ipywidgets\ncomm.create_comm is not comm.DummyComm")[0]
+    run("%%jaxviz_run\ndef annotated(x: int): pass")
+    assert run("annotated.__annotations__")[0] == {"x": int}
     _, err = run("%%jaxviz_run\nbroken(x)")
     assert "no such layer" in err
 

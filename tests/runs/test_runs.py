@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -305,6 +306,7 @@ def same(x): return jnp.sin(x)
 def only_here(x): return jnp.cos(x)
 
 same(jnp.ones(3))
+jax.lax.fori_loop(0, 3, lambda i, x: x * 2, jnp.ones(3))
 if sys.argv[1] == "1":
     only_here(jnp.ones(3))
 input()
@@ -319,7 +321,7 @@ input()
     assert len(found.processes) == 2
     texts = [f.text for f in found.findings if f.kind == "process"]
     assert len(texts) == 1
-    assert "`only_here`" in texts[0]
+    assert " compiled `only_here` (train.py:7), and " in texts[0]
 
 
 @pytest.mark.slow
@@ -402,3 +404,39 @@ step(jnp.ones(3))
     (leak,) = [f for f in found.findings if f.kind == "leak"]
     assert "stores `jnp.sin(w)` in `model.last` at " in leak.text
     assert "train.py:11" in leak.text
+
+
+@pytest.mark.slow
+def test_a_script_keeps_its_own_reading_of_annotations(tmp_path):
+    """The code that runs it postpones its annotations, and the script does not."""
+    source = "def f(x: int): pass\n\nprint(f.__annotations__)\n"
+    assert run(tmp_path, source).stdout == "{'x': <class 'int'>}\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "BrokenPipeError", "ValueError('no')"])
+def test_an_uncaught_error_ends_a_script_as_it_ends_python(tmp_path, error):
+    source = f"raise {error}\n"
+    (tmp_path / "train.py").write_text(source)
+    ends = [
+        subprocess.run([sys.executable, *words, "train.py"], cwd=tmp_path, capture_output=True, text=True)
+        for words in ((), ("-m", "jaxviz", "run"))
+    ]
+    assert ends[0].returncode == ends[1].returncode != 0
+    assert ends[0].stderr == ends[1].stderr
+
+
+@pytest.mark.slow
+def test_functions_of_one_name_have_an_explorer_each(tmp_path):
+    source = """
+import jax, jax.numpy as jnp
+
+for width in (3, 5):
+    jax.jit(lambda x: jax.grad(lambda x: jnp.sum(jnp.sin(x)))(x))(jnp.ones(width))
+jax.jit(lambda x: jax.grad(lambda x: jnp.sum(jnp.cos(x)))(x))(jnp.ones(4))
+"""
+    recorded(tmp_path, source)
+    page = (tmp_path / "jaxviz-run" / "index.html").read_text()
+    places = re.findall(r'<div id="(jaxviz-\d+)" class="widget">', page)
+    assert len(places) == len(set(places)) == 2
+    assert set(re.findall(r'href="#(jaxviz-\d+)"', page)) <= set(places)

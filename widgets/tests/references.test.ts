@@ -3,7 +3,7 @@ import { afterEach, beforeAll, beforeEach, expect, test, vi } from "vitest";
 import { SourcePane } from "../src/code/source";
 import { Colours } from "../src/graph/colours";
 import { Drawing } from "../src/graph/draw/drawing";
-import { type Marks, paint } from "../src/graph/draw/painter";
+import { NO_MARKS, paint } from "../src/graph/draw/painter";
 import type { Palette } from "../src/graph/draw/palette";
 import { treeOf } from "../src/graph/layout/hierarchy";
 import { placeAll } from "../src/graph/layout/place";
@@ -167,16 +167,7 @@ test("the graph paints these hues, but not where colours are off", () => {
         return true;
       },
     }) as unknown as CanvasRenderingContext2D;
-    const none = {
-      lit: new Map(),
-      hits: new Map(),
-      exchanges: new Set(),
-      at: -1,
-      hover: -1,
-      hoverEdge: -1,
-      focus: null,
-    };
-    paint(drawing, ctx, { scale: 1, x: 0, y: 0 }, [4000, 4000], palette, colours, none as Marks);
+    paint(drawing, ctx, { scale: 1, x: 0, y: 0 }, [4000, 4000], palette, colours, NO_MARKS);
     const hues = (of: Set<string>) => [...of].filter((each) => each.startsWith("hue ")).sort();
     return [hues(used.fill), hues(used.stroke)];
   };

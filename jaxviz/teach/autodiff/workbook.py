@@ -39,7 +39,7 @@ class Engine(types.ModuleType):
         self.__file__ = str(_SOURCE)
         self._path = Path(path)
         self._own: dict[str, str] = {}  # the source of each of the learner's functions, '' if unknown
-        exec(compile(_SOURCE.read_text(encoding="utf-8"), str(_SOURCE), "exec"), self.__dict__)
+        exec(compile(_SOURCE.read_text(encoding="utf-8"), str(_SOURCE), "exec", dont_inherit=True), self.__dict__)
         self.__dict__.update(my=self, np=np)
         self._solutions = {name: getattr(self, name) for name in SLOTS}
         self._notes = self._load()
@@ -50,7 +50,7 @@ class Engine(types.ModuleType):
             before = getattr(self, name, None)
             try:
                 linecache.cache[f"<your {name}>"] = (len(source), None, source.splitlines(True), f"<your {name}>")
-                exec(compile(source, f"<your {name}>", "exec"), self.__dict__)
+                exec(compile(source, f"<your {name}>", "exec", dont_inherit=True), self.__dict__)
                 self._own[name] = source
             except Exception as error:
                 setattr(self, name, before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from jaxviz.ir.errors import message_of
 from jaxviz.progress import counting
 from jaxviz.report.tables import format_bytes, short_location
 from jaxviz.xla.compiled_memory.op_names import OpName, computed_last
+from jaxviz.xla.compiled_memory.reading import compiled_memory
 from jaxviz.xla.compiled_memory.report import CompiledMemory
 from jaxviz.xla.out_of_memory.reading import OomBuffer, OomText, read_oom
 from jaxviz.xla.out_of_memory.report import OomChange, OomRow, OutOfMemory, When
@@ -89,8 +91,6 @@ def oom(
 
 
 def _text_of(error: BaseException) -> str:
-    import traceback
-
     frames = "".join(traceback.format_tb(error.__traceback__))
     return f"{frames}\n{message_of(error)}"
 
@@ -276,8 +276,6 @@ def _changes(
 
 
 def _compiled_peak(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], names: Sequence[str]) -> int:
-    from jaxviz.xla.compiled_memory.reading import compiled_memory
-
     types = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype) if hasattr(x, "shape") else x, (args, kwargs))
     lowered = jax.jit(f, donate_argnames=tuple(names)).lower(*types[0], **types[1])
     memory_of_all: CompiledMemory = compiled_memory(lowered)

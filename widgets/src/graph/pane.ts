@@ -10,7 +10,7 @@ import { Camera } from "./camera";
 import { Colours } from "./colours";
 import { Drawing } from "./draw/drawing";
 import { MiniMap } from "./draw/minimap";
-import { type Marks, paint } from "./draw/painter";
+import { type Marks, NO_MARKS, paint } from "./draw/painter";
 import { type Palette, readPalette } from "./draw/palette";
 import type { View } from "./draw/view";
 import { actOnKey, neighbour } from "./keys";
@@ -42,16 +42,6 @@ const SLOW = 3000;
 /** Boxes with more equations than this are not selected as a whole. */
 const MANY_ROWS = 2000;
 
-const NOTHING: Marks = {
-  lit: new Map(),
-  hits: new Map(),
-  exchanges: new Set(),
-  at: -1,
-  hover: -1,
-  hoverEdge: -1,
-  focus: null,
-};
-
 export class GraphPane {
   readonly element: HTMLElement;
   readonly camera = new Camera(() => this.request());
@@ -59,7 +49,7 @@ export class GraphPane {
   drawing: Drawing | null = null;
   private readonly open: Set<number>;
   private ways: Ways | null = null;
-  private marks: Marks = NOTHING;
+  private marks: Marks = NO_MARKS;
   /** The node that keyboard commands apply to, or -1. */
   private current = -1;
   private focusing: Focus = "";

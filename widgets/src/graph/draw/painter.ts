@@ -27,6 +27,16 @@ export interface Marks {
   focus: ReadonlySet<number> | null;
 }
 
+export const NO_MARKS: Marks = {
+  lit: new Map(),
+  hits: new Map(),
+  exchanges: new Set(),
+  at: -1,
+  hover: -1,
+  hoverEdge: -1,
+  focus: null,
+};
+
 /** How boxes are coloured: by role, or by a quantity relative to its maximum. */
 export interface Colouring {
   role(row: number): string;
