@@ -28,8 +28,8 @@ def add_run(to: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     to.add_argument("--source", action="store_true", help="let the page have the lines of your source files")
     to.add_argument("-m", dest="is_module", action="store_true", help="the script is a module, as after python -m")
-    to.add_argument("script", help="the script or module to run")
-    to.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    to.add_argument("script", help="the script or module to run, such as train.py")
+    to.add_argument("arguments", nargs=argparse.REMAINDER, default=[], help="its arguments")
 
 
 def add_show(to: argparse.ArgumentParser) -> None:

@@ -15,7 +15,6 @@ from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.origin import Location
 from jaxviz.report.charts import Lanes
 from jaxviz.report.data import Data
-from jaxviz.report.files import no_such_file
 from jaxviz.report.report import Listed, Part, Report, Table
 from jaxviz.report.tables import counted, format_bytes, format_seconds, listed, short_location
 from jaxviz.runs.facts import PROCESS_FILE, CompiledOnce, ProcessFacts, ProcessOfRun, RunProgram
@@ -393,6 +392,6 @@ def show(folder: str | os.PathLike[str] = "jaxviz-run") -> RunReport:
     folder = Path(folder)
     found = sorted(folder.glob(f"*/{PROCESS_FILE}"))
     if not found:
-        raise no_such_file(folder / "0" / PROCESS_FILE, "`jaxviz run` writes the folder of a run")
+        raise FileNotFoundError(f"{folder} has no run; `jaxviz run train.py` leaves one, in jaxviz-run or in its --out")
     processes = [ProcessOfRun.load(path.parent) for path in found]
     return RunReport(tuple(sorted(processes, key=lambda p: p.process.began)))

@@ -32,26 +32,33 @@ def run_script(words: Sequence[str], out: str, budget: float, is_module: bool, s
       is_module: whether it is named as a module, as after `python -m`.
       source: whether the page has lines of the user's files.
     """
-    when_jax_is_imported(Path(words[0]).name if not is_module else words[0], out, budget, source)
     module = types.ModuleType("__main__")
-    if is_module:
-        spec = _spec_of(words[0])
-        path, code = spec.origin or "", spec.loader.get_code(spec.name)  # type: ignore[union-attr]
-        module.__spec__, module.__package__ = spec, spec.parent
-        sys.path[0] = os.getcwd()
-    else:
-        path = os.path.abspath(words[0])
-        code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
-        sys.path[0] = str(Path(path).resolve().parent)
-    module.__file__ = path
-    module.__builtins__ = __builtins__  # type: ignore[attr-defined]
-    sys.argv = [path if is_module else words[0], *words[1:]]
-    sys.modules["__main__"] = module
     try:
+        if is_module:
+            spec = _spec_of(words[0])
+            path, code = spec.origin or "", spec.loader.get_code(spec.name)  # type: ignore[union-attr]
+            module.__spec__, module.__package__ = spec, spec.parent
+        else:
+            path = os.path.abspath(words[0])
+            code = compile(_content(path), path, "exec", dont_inherit=True)
+            sys.path[0] = str(Path(path).resolve().parent)
+        when_jax_is_imported(words[0] if is_module else Path(path).name, out, budget, source)
+        module.__file__ = path
+        module.__builtins__ = __builtins__  # type: ignore[attr-defined]
+        sys.argv = [path if is_module else words[0], *words[1:]]
+        sys.modules["__main__"] = module
         exec(code, vars(module))
     except (Exception, KeyboardInterrupt):
         _show_from(vars(module))
         raise
+
+
+def _content(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        print(f"jaxviz run: can't open {path}: {error.strerror}", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 def _show_from(namespace: dict[str, Any]) -> None:
@@ -60,8 +67,10 @@ def _show_from(namespace: dict[str, Any]) -> None:
 
     def hook(kind: type[BaseException], raised: BaseException, trace: types.TracebackType | None) -> None:
         for each in _chain(raised):
-            each.__traceback__ = _from(namespace, each.__traceback__)
-        shown(kind, raised, _from(namespace, trace))
+            each.__traceback__ = _from(namespace, each.__traceback__) or each.__traceback__
+        if (trace := _from(namespace, trace)) is None:
+            raised.__traceback__ = None  # it is no Python, so that no line of it has run
+        shown(kind, raised, trace)
 
     sys.excepthook = hook
 
@@ -76,11 +85,11 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _from(namespace: dict[str, Any], trace: types.TracebackType | None) -> types.TracebackType | None:
-    """A traceback from the first frame of a module on; the whole if it has none."""
+    """A traceback from the first frame of a module on; None if it has none."""
     inner = trace
     while inner is not None and inner.tb_frame.f_globals is not namespace:
         inner = inner.tb_next
-    return inner or trace
+    return inner
 
 
 def _spec_of(name: str) -> importlib.machinery.ModuleSpec:
