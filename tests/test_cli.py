@@ -254,7 +254,7 @@ def test_an_answer_for_an_agent_is_short(command, tmp_path):
     words += ["--types"] if command == "flow" else []
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         assert main(words) == 0
-    assert 100 < len(shown.getvalue()) <= 12_000
+    assert 0 < len(shown.getvalue().strip()) <= 12_000
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
