@@ -21,6 +21,7 @@ from jaxviz.report.stored import Format, from_plain
 from jaxviz.xla.collectives.exchanges import MovedByLine
 from jaxviz.xla.compilations.report import FunctionCompilations, KeyChange, Recompilation
 from jaxviz.xla.live_memory.report import LiveMemory
+from jaxviz.xla.out_of_memory.reading import OomText
 
 _WRITTEN_BY = "jaxviz run writes such files"
 PROCESS = Format("process of a jaxviz run", 1, "process", "process of a run", _WRITTEN_BY)
@@ -67,6 +68,7 @@ class ProcessFacts(Data):
       problems: what was not seen, and why.
       steps: those that it marks; None if it marks none.
       live: what the process held at its end; None before that.
+      ran_out: what the error says that ended the process, if it ran out of memory.
     """
 
     script: str
@@ -84,6 +86,7 @@ class ProcessFacts(Data):
     problems: tuple[str, ...] = ()
     steps: MarkedSteps | None = None
     live: LiveMemory | None = None
+    ran_out: OomText | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +185,18 @@ class AdviceFound(Data):
 
 
 @dataclass(frozen=True, slots=True)
+class DonatedArguments(Data):
+    """Arguments that a jitted function donates: their names, such as `params['w0'] to params['w9']`, how many there
+    are, their bytes, whether results reuse their memory in the compiled program, and why not."""
+
+    names: str
+    count: int
+    nbytes: int
+    is_reused: bool
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RunProgram(Data):
     """A function of a run, analysed for the types that it was compiled for.
 
@@ -192,6 +207,7 @@ class RunProgram(Data):
       gradients: those that it takes, the largest first.
       facts: of the largest, or of the function if it takes none; None if it could not be analysed.
       advice: see `AdviceFound`.
+      donated: what XLA has made of the arguments that it donates.
       could_donate: the arguments whose memory results could reuse, with the bytes, if it donates none.
       compiled: the peak of the compiled program; None if the backend does not report it.
       exchanged: what devices exchange in the compiled program, by line.
@@ -205,6 +221,7 @@ class RunProgram(Data):
     gradients: tuple[GradientTaken, ...] = ()
     facts: ProgramFacts | None = None
     advice: tuple[AdviceFound, ...] = ()
+    donated: tuple[DonatedArguments, ...] = ()
     could_donate: dict[str, int] = field(default_factory=dict)
     compiled: ModelledPeak | None = None
     exchanged: tuple[MovedByLine, ...] = ()

@@ -77,6 +77,8 @@ def _element(program: int) -> str:
 def _body(run: RunReport, folder: Path, explorers: Mapping[int, SavedWidget]) -> Iterator[str]:
     yield f"<h1>{code_html(run.summary[:1].upper() + run.summary[1:])}</h1>"
     yield f'<div class="wide">{run.table_of_functions.to_html()}</div>'
+    if run.out_of_memory is not None:
+        yield f'<div class="wide">{run.out_of_memory.table_of_buffers.to_html()}</div>'
     if run.findings:
         yield "<h2>What to do, the most at stake first</h2><ol>"
         for found in run.findings:

@@ -7,7 +7,7 @@ import gzip
 import json
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxviz.analysis.donation import could_donate
+from jaxviz.analysis.donation import could_donate, result_number
+from jaxviz.analysis.grouping import alike, grouped, pattern
 from jaxviz.analysis.training_step import TrainingStep, takes_gradient, trace_training_step
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation, derive
@@ -23,6 +24,7 @@ from jaxviz.environments.facts import ModelledPeak, NotKnown
 from jaxviz.environments.gather import Gathering, program_facts
 from jaxviz.features.explorer.explore import explore
 from jaxviz.features.lint.report import lint
+from jaxviz.features.memory.timeline import donated_by
 from jaxviz.ir import compat
 from jaxviz.ir.leaks import LeakedTracerWarning
 from jaxviz.ir.origin import Location
@@ -30,10 +32,22 @@ from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.page.html import SavedWidget
 from jaxviz.report.files import write_file
-from jaxviz.runs.facts import EXPLORER, MEMORY, PROGRAM, PROGRAMS, AdviceFound, GradientTaken, RunProgram
+from jaxviz.report.tables import nbytes
+from jaxviz.runs.facts import (
+    EXPLORER,
+    MEMORY,
+    PROGRAM,
+    PROGRAMS,
+    AdviceFound,
+    DonatedArguments,
+    GradientTaken,
+    RunProgram,
+)
 from jaxviz.runtime.cache import function_name
 from jaxviz.runtime.compilations import Compilation, definition_of, is_of_user
+from jaxviz.transforms.dce import dce_program
 from jaxviz.xla.collectives.exchanges import MovedByLine, moved_by_line
+from jaxviz.xla.compilations.compiled import as_compiled
 from jaxviz.xla.compiled_memory.compiled_program import module_of, reported_by
 from jaxviz.xla.compiled_memory.reading import memory_as_named
 
@@ -70,7 +84,10 @@ class AbstractCall:
         if call.kind == "loop":
             return AbstractCall(fun, args, kwargs, None, False, False, kwargs.get("body_fun") or kwargs["f"])
         args, kwargs = jax.tree.map(_traced_type, (call.args, call.kwargs))
-        jitted = jax.jit(fun, static_argnums=info.static_argnums, static_argnames=info.static_argnames)
+        jitted = jax.jit(
+            fun, static_argnums=info.static_argnums, static_argnames=info.static_argnames,
+            donate_argnums=info.donate_argnums, donate_argnames=info.donate_argnames,
+        )  # fmt: skip
         args = tuple(call.args[i] if i in info.static_argnums else x for i, x in enumerate(args))
         kwargs = {name: call.kwargs[name] if name in info.static_argnames else x for name, x in kwargs.items()}
         may_donate = is_of_user(fun) and not compat.donates(info)
@@ -114,7 +131,7 @@ def analyse(number: int, c: Compilation, call: AbstractCall, executable: Any, fo
     # "`step` stores `jnp.sin(w)` in `model.last` at …"; what follows is about this trace alone.
     told = (str(w.message).partition(". ")[0] for w in warned if issubclass(w.category, LeakedTracerWarning))
     leaks = tuple(dict.fromkeys(told))
-    found = derived and parts.known("the function", lambda: _analysed(number, call, derived, parts, source))
+    found = derived and parts.known("the function", lambda: _analysed(number, call, derived, executable, parts, source))
     name, at = name_of(c, call)
     found = found or RunProgram(number, name, at)
     compiled = parts.known(
@@ -165,18 +182,37 @@ Derived = tuple[tuple[Derivation, ...], Derivation, Program, tuple[NotKnown, ...
 
 
 @deep_stack
-def _analysed(number: int, call: AbstractCall, derived: Derived, parts: Gathering, source: bool) -> RunProgram:
+def _analysed(
+    number: int, call: AbstractCall, derived: Derived, executable: Any, parts: Gathering, source: bool
+) -> RunProgram:
     gradients, about, whole, not_followed = derived
     facts = program_facts(about, parts)
     if not source and facts.work is not None:
         facts = replace(facts, work=tuple(replace(line, text="") for line in facts.work))
     could = parts.known("donations", lambda: could_donate(whole)) if call.may_donate else None
-    found = RunProgram(number, "", None, (), facts, could_donate=could or {}, not_known=not_followed)
+    donated = parts.known("donations", lambda: tuple(_donated(whole, executable)))
+    found = RunProgram(
+        number, "", None, (), facts, donated=donated or (), could_donate=could or {}, not_known=not_followed
+    )
     if not gradients:
         return found
     advice = parts.known("advice", lambda: lint(about)) or ()
     found_advice = tuple(AdviceFound(a.rule, a.text, a.fix, a.location, a.nbytes) for a in advice)
     return replace(found, gradients=tuple(map(_gradient, gradients)), advice=found_advice)
+
+
+def _donated(program: Program, executable: Any) -> Iterator[DonatedArguments]:
+    """What XLA has made of donated arguments, those of repeated layers together."""
+    donated = donated_by(program)
+    if not any(donated):
+        return
+    _, read = dce_program(program, keep_inputs=[False] * len(program.invars))
+    found = as_compiled(program, donated, executable, read, result_number)
+    name = lambda d: program.arg_names[d.argument]
+    for same in grouped(found, lambda d: (d.result is not None, pattern(name(d)), pattern(d.reason))):
+        size = sum(nbytes(program.invars[d.argument].aval) for d in same)
+        why = alike([d.reason for d in same])
+        yield DonatedArguments(alike([name(d) for d in same]), len(same), size, same[0].result is not None, why)
 
 
 @deep_stack

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -19,9 +19,15 @@ from jaxviz.report.report import Listed, Part, Report, Table
 from jaxviz.report.tables import counted, format_bytes, format_seconds, listed, short_location
 from jaxviz.runs.facts import PROCESS_FILE, CompiledOnce, ProcessFacts, ProcessOfRun, RunProgram
 from jaxviz.xla.compilations.report import FunctionCompilations
+from jaxviz.xla.out_of_memory.reading import OomText
+from jaxviz.xla.out_of_memory.report import OomRow, OutOfMemory
+from jaxviz.xla.out_of_memory.start import explained, function_of
 
 _MUCH = 64 << 20
 """The bytes from which it is said that a process grew."""
+_IDLE = "donation-without-effect"
+_ROWS = 8
+"""How many of the values that a gradient saves are listed where memory ran out."""
 _LONG = 0.02
 """The share of a run's time from which recompilations, and operations outside of jit, are worth a finding."""
 
@@ -34,7 +40,8 @@ class RunFinding(Data):
     ...     print(finding.location, finding.text, finding.fix)
 
     Args:
-      kind: the rule of `jaxviz.lint`; or 'donation', 'compilation', 'outside-of-jit', 'leak' or 'process'.
+      kind: the rule of `jaxviz.lint`; or 'out-of-memory', 'donation', 'compilation', 'outside-of-jit', 'leak' or
+        'process'.
       text: what was found.
       fix: what to do; '' if that is not known.
       location: the user's line.
@@ -156,13 +163,46 @@ class RunReport(Report, schema="show"):
         return min(c.ended for c in self.first.of_program if self._named(c) == (named.function, named.location))
 
     @cached_property
+    def out_of_memory(self) -> OutOfMemory | None:
+        """The error that ended the first process, explained as `jaxviz.oom` does, if it ran out of memory."""
+        read = self.first.process.ran_out
+        if read is None:
+            return None
+        compiled, program = self._ran_out
+        if compiled is None:
+            return explained(read)
+        if not read.sums and compiled.memory is not None:
+            read = replace(read, sums=compiled.memory.to_dict())
+        if program is None or program.facts is None:
+            return explained(read, compiled.function)
+        saved = sorted(program.facts.saved if program.gradients else (), key=lambda r: -r.nbytes)[:_ROWS]
+        rows = (OomRow(r.label, "forward", r.type, r.count, r.nbytes, 0, r.location, r.why) for r in saved)
+        return explained(read, compiled.function, tuple(rows))
+
+    @property
+    def _ran_out(self) -> tuple[CompiledOnce | None, RunProgram | None]:
+        """The compilation that did not fit, the last one that the error may be about, and its program; None for what
+        is not known."""
+        p, read = self.first, self.first.process.ran_out
+        for c in reversed(p.of_program):
+            if read is not None and _may_be_about(read, c):
+                return c, p.programs.get(c.program or 0)
+        return None, None
+
+    @cached_property
     def findings(self) -> tuple[RunFinding, ...]:
         """What to do, the most at stake first; once for a line, for the largest of the functions that it is in."""
         found = sorted(self._findings(), key=lambda f: -f.share)
         return tuple(same[0] for same in grouped(found, lambda f: (f.kind, f.location)))
 
     def _findings(self) -> Iterator[RunFinding]:
-        p = self.first
+        p, error = self.first, self.out_of_memory
+        if error is not None:
+            program, text = self._ran_out[1], f"the run ended {error.summary}"
+            tried = "jaxviz.oom, given this function and the types of its arguments, tries checkpoints and donation"
+            advice = " ".join(map(_whole, (*error.advice, *([tried] if error.function else []))))
+            number = None if program is None else program.number
+            yield RunFinding("out-of-memory", text, advice, error.raised, 1.0, "", error.function, number)
         of_functions = grouped(p.programs.values(), lambda program: (program.function, program.location))
         for same in of_functions:
             yield from _of_program(max(same, key=_size))
@@ -256,6 +296,8 @@ class RunReport(Report, schema="show"):
 
     def _parts(self) -> Iterator[Part]:
         yield self.table_of_functions
+        if self.out_of_memory is not None:
+            yield self.out_of_memory.table_of_buffers
         if self.findings:
             yield "What to do, the most at stake first:"
             yield Listed(map(sentence, self.findings))
@@ -279,6 +321,13 @@ class RunReport(Report, schema="show"):
             yield f"Not analysed: {names}, {_NOT_YET}."
         if p.process.live is not None:
             yield f"At its end, {p.process.live.summary.removeprefix('live: ')}."
+        for f in self.functions:
+            donated = p.programs[f.program].donated if f.program is not None else ()
+            reused = [d for d in donated if d.is_reused]
+            if reused:
+                arrays, size = sum(d.count for d in donated), format_bytes(sum(d.nbytes for d in reused))
+                spared = f"results reuse the memory of {sum(d.count for d in reused):,}, {size}"
+                yield f"`{f.name}` donates {counted(arrays, 'array')}; {spared}."
         if self.table_of_exchanges.rows:
             yield "jaxviz.collectives says why devices exchange values, and what would avoid it."
         if p.process.analysis is not None:
@@ -288,7 +337,7 @@ class RunReport(Report, schema="show"):
         yield from (f"Some compilations were not seen: {problem}" for problem in p.process.problems[-1:])
 
     _data = (
-        "seconds", "first_step", "functions", "findings",
+        "seconds", "first_step", "functions", "findings", "out_of_memory",
         ("processes", ("folder", "*process", "compilations")), "notes",
     )  # fmt: skip
 
@@ -300,6 +349,18 @@ def _compared(c: CompiledOnce) -> tuple[str, str, tuple[str, ...]]:
     """What should be the same of a compilation in all processes; on which device its arguments are, may differ."""
     at = "" if c.location is None else short_location(c.location)
     return c.function, at, tuple(str(change) for change in c.changes if change.kind != "place")
+
+
+def _may_be_about(read: OomText, c: CompiledOnce) -> bool:
+    """Whether an error of running out of memory names a compiled function, or asks for what it needs, or was raised
+    where it is called. A call that runs asynchronously fails on a later line."""
+    if name := function_of(read.buffers):
+        return c.function == name
+    sizes = (c.memory.arguments, c.memory.results, c.memory.temporaries) if c.memory is not None else ()
+    if read.asked and any(read.asked <= n <= 1.01 * read.asked or n <= read.asked <= 1.01 * n for n in sizes):
+        return True
+    place = lambda at: None if at is None else (at.file, at.line)
+    return read.location is not None and place(c.call.location) == place(read.location)
 
 
 def _size(program: RunProgram) -> tuple[int, int]:
@@ -315,7 +376,18 @@ def _of_program(program: RunProgram) -> Iterator[RunFinding]:
     for text in program.leaks:
         fix = "That is a tracer, which has no value when the trace has ended: return the value instead of storing it."
         yield RunFinding("leak", text, fix, program.location, 1.0, "", program.function, program.number)
+    unused = [d for d in program.donated if not d.is_reused]
+    if unused:
+        nbytes = sum(d.nbytes for d in unused)
+        named = lambda same: listed([f"`{d.names}`" for d in same], 4)
+        each = [f"{named(same)}: {same[0].why}" for same in grouped(unused, lambda d: d.why)]
+        text = f"`{program.function}` donates without effect {'; and '.join(each)}"
+        fix, at = "Do not donate that, or return a result of its type.", program.location
+        size = format_bytes(nbytes)
+        yield RunFinding(_IDLE, text, fix, at, share(nbytes), size, program.function, program.number)
     for a in program.advice:
+        if unused and a.rule == _IDLE and a.text.startswith(f"`{program.function}`"):
+            continue  # lint does not know what XLA has made of it
         size = format_bytes(a.nbytes) if a.nbytes else ""
         of = 1.0 if a.rule == "dead-gradient" else share(a.nbytes)
         yield RunFinding(a.rule, a.text, a.fix, a.location, of, size, program.function, program.number)

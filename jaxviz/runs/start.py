@@ -66,7 +66,7 @@ def _show_from(namespace: dict[str, Any]) -> None:
     shown = sys.excepthook
 
     def hook(kind: type[BaseException], raised: BaseException, trace: types.TracebackType | None) -> None:
-        for each in _chain(raised):
+        for each in chain(raised):
             each.__traceback__ = _from(namespace, each.__traceback__) or each.__traceback__
         if (trace := _from(namespace, trace)) is None:
             raised.__traceback__ = None  # it is no Python, so that no line of it has run
@@ -75,7 +75,7 @@ def _show_from(namespace: dict[str, Any]) -> None:
     sys.excepthook = hook
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def chain(error: BaseException | None) -> Iterator[BaseException]:
     """An error, and those that are shown with it."""
     seen = set[int]()
     while error is not None and id(error) not in seen:
@@ -148,7 +148,7 @@ class _AfterJax(importlib.abc.MetaPathFinder):
 
 def _finish(watch: Any) -> None:
     try:
-        page = watch.finish()
+        page = watch.finish(getattr(sys, "last_exc", getattr(sys, "last_value", None)))
         if page is not None:
             print(f"jaxviz: wrote {os.path.relpath(page)}", file=sys.stderr)
     except Exception as error:

@@ -13,6 +13,7 @@ import gc
 import os
 import re
 import signal
+import sys
 import tempfile
 import time
 import warnings
@@ -45,12 +46,14 @@ from jaxviz.runs.facts import (
 from jaxviz.runs.page import write_page
 from jaxviz.runs.programs import AbstractCall, analyse, name_of
 from jaxviz.runs.report import RunReport, show
-from jaxviz.runs.start import BUDGET, folder_of_process
+from jaxviz.runs.start import BUDGET, chain, folder_of_process
 from jaxviz.runs.steps import StepMarks
 from jaxviz.runtime import compilations
 from jaxviz.runtime.compilations import Compilation, definition_of, owner_of
 from jaxviz.xla.compilations.report import nearest
 from jaxviz.xla.live_memory.report import live, process_nbytes
+from jaxviz.xla.out_of_memory.reading import OomText, read_oom
+from jaxviz.xla.out_of_memory.start import text_of
 
 _SPENT = "analysis.seconds"
 """The file with the seconds that the analysis of a process has taken; children lock it, so that they take turns."""
@@ -95,9 +98,13 @@ class RunWatch:
         compilations.hear_phases(self._heard)
         self.steps.start()
 
-    def finish(self) -> Path | None:
+    def finish(self, error: BaseException | None = None) -> Path | None:
         """Waits for the analysis, at most until the budget is spent, and writes the page; None in a process that the
-        user has forked."""
+        user has forked.
+
+        Args:
+          error: which ended the run.
+        """
         if os.getpid() != self.process.pid:
             return None
         compilations.hear_phases(None)
@@ -105,7 +112,9 @@ class RunWatch:
         self.steps.stop()
         seconds, problems = time.time() - self.process.began, compilations.failures()
         held = live() if self.process.backend else None
-        self.process = replace(self.process, seconds=seconds, problems=problems, live=held)
+        self.process = replace(
+            self.process, seconds=seconds, problems=problems, live=held, ran_out=None if error is None else _oom(error)
+        )
         self._write()
         with contextlib.suppress(KeyboardInterrupt):
             self._wait()
@@ -316,7 +325,7 @@ def recorded(out: str = "", budget: float = BUDGET) -> Iterator[Callable[[], Run
         try:
             yield lambda: found[0]
         finally:
-            watch.finish()
+            watch.finish(sys.exception())
             found.append(show(folder))
 
 
@@ -404,6 +413,15 @@ def _cpu_seconds(process: int) -> float | None:
         return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return None
+
+
+def _oom(error: BaseException) -> OomText | None:
+    """What an error says if memory ran out, or one that it was raised from."""
+    for each in chain(error):
+        with contextlib.suppress(ValueError):
+            read_oom(message_of(each))
+            return read_oom(text_of(each))
+    return None
 
 
 def _shape(x: Any) -> Any:

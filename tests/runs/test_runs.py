@@ -117,6 +117,110 @@ def test_findings_say_what_to_do(trained):
     assert [f.share for f in found.findings] == sorted((f.share for f in found.findings), reverse=True)
 
 
+DONATING = """
+import functools, jax, jax.numpy as jnp
+
+def loss(w, batch):
+    return jnp.mean((jnp.tanh(batch["x"] @ w) - batch["y"]) ** 2)
+
+@functools.partial(jax.jit, donate_argnums=(0, 1))
+def step(w, batch):
+    return w - jax.grad(loss)(w, batch)
+
+@functools.partial(jax.jit, donate_argnames="x")
+def narrow(x):
+    return x.astype(jnp.bfloat16)
+
+step(jnp.ones((8, 8)), {"x": jnp.ones((999, 8)), "y": jnp.ones((999, 8))})
+narrow(jnp.ones(1000))
+"""
+
+
+@pytest.mark.slow
+def test_donations_without_effect_are_said_once_with_what_xla_decided(tmp_path):
+    _, found = recorded(tmp_path, DONATING)
+    first, second = sorted((f for f in found.findings if "donat" in f.kind), key=lambda f: f.function)
+    why = "no result has its type f32[1000]; result 0, bf16[1000], has the same number of elements, but XLA did not"
+    assert first.text == f"`narrow` donates without effect `x`: {why} reuse its memory for it"
+    why = "no result has its type f32[999,8] (31.2 KiB)"
+    assert second.text == f"`step` donates without effect `batch['x']`, `batch['y']`: {why}"
+    assert (second.at_stake, second.location.line) == ("62.4 KiB", DONATING.splitlines().index("def step(w, batch):"))
+    assert "`step` donates 3 arrays; results reuse the memory of 1, 256 B." in found.notes
+    executed = {c.function: c.memory.reused for c in found.first.compilations if c.memory is not None}
+    assert (executed["step"], executed["narrow"]) == (256, 0)
+
+
+TOO_LARGE = """
+import jax, jax.numpy as jnp
+
+def loss(w, x):
+    h = jnp.tanh(x @ w)
+    large = jnp.broadcast_to(h.sum(), (1 << 20, 1 << 20)) * h[0, 0]
+    return jnp.sum(large**3), large
+
+@jax.jit
+def small(w):
+    return w * 2
+
+@jax.jit
+def step(w, x):
+    gradient, large = jax.grad(loss, has_aux=True)(w, x)
+    return w - gradient, large
+
+w, large = step(small(jnp.ones((8, 8))), jnp.ones((4, 8)))
+print(w.sum())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one_line", [False, True])
+def test_a_run_that_ended_out_of_memory_says_of_what(tmp_path, one_line):
+    source = f"import jaxviz.auto\n{TOO_LARGE}" if one_line else TOO_LARGE
+    _, found = recorded(tmp_path, source, status=1, **({"command": ()} if one_line else {}))
+    error, first = found.out_of_memory, found.findings[0]
+    compiled = next(c for c in found.first.compilations if c.function == "step")
+    assert (error.function, error.asked) == ("step", 4 << 40)
+    assert error.needs == compiled.memory.total > error.asked
+    line = next(n for n, text in enumerate(source.splitlines(), 1) if "large = jnp" in text)
+    assert (error.rows[0].type, error.rows[0].location.line) == ("f32[1048576,1048576]", line)
+    assert error.is_modelled
+    assert (first.kind, first.function, first.program) == ("out-of-memory", "step", compiled.program)
+    assert "out of memory: `step`" in str(found)
+    assert "what the gradient saves:" in (tmp_path / "jaxviz-run" / "index.html").read_text()
+    jsonschema.validate(found.to_dict(), jaxviz.schema("show"))
+
+
+ENDED = r"""
+import jax, jax.numpy as jnp
+
+@jax.jit
+def first(x): return jax.grad(lambda x: jnp.sum(jnp.sin(x)))(x)
+
+@jax.jit
+def second(x): return jnp.cos(x)
+
+second(first(jnp.ones(3)))
+text = (
+    "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1717986918 bytes.\nPeak buffers:\n"
+    "\tBuffer 1:\n\t\tSize: 1.50GiB\n\t\tOperator: op_name=\"jit(first)/jvp()/sin\" "
+    "source_file=\"train.py\" source_line=5\n\t\tShape: f32[3]\n\t\t==========\n"
+)
+try:
+    raise RuntimeError(text)
+except RuntimeError as error:
+    raise {raised} from {cause}
+"""
+
+
+@pytest.mark.slow
+def test_the_program_that_an_error_names_is_the_one(tmp_path):
+    _, found = recorded(tmp_path, ENDED.format(raised="ValueError('no step')", cause="error"), status=1)
+    assert found.out_of_memory.function == "first"
+    assert found.first.programs[found.findings[0].program].function == "first"
+    _, other = recorded(tmp_path, ENDED.format(raised="SystemExit(2)", cause="None"), status=2)
+    assert other.out_of_memory is None
+
+
 def explorers_of(folder):
     """The payloads and the state of the explorers of a run's page."""
     paths = sorted((folder / "jaxviz-run" / "0" / "programs").glob("*.explorer"))

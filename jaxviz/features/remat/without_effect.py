@@ -288,8 +288,8 @@ def _donations(derivation: Derivation) -> Iterator[NoEffect]:
             names = listed(f"`{name_of(i)}`" for i in donated)
             yield NoEffect(
                 "donation-without-effect",
-                f"{body.name} donates {names}, but it is called in {within[-1].programs[0][1].name}, which is compiled "
-                "as a whole: only the outermost jax.jit donates.",
+                f"`{body.name}` donates {names}, but it is called in {within[-1].programs[0][1].name}, which is "
+                "compiled as a whole: only the outermost jax.jit donates.",
                 f"`{body.name}` donates {names} inside of another program",
                 "donate the arguments of the outermost jax.jit.", at,
                 sum(nbytes(body.invars[i].aval) for i in donated), len(donated),
@@ -299,7 +299,7 @@ def _donations(derivation: Derivation) -> Iterator[NoEffect]:
                 if d.result is None and d.offered is None:
                     yield NoEffect(
                         "donation-without-effect",
-                        f"{body.name} donates `{name_of(d.argument)}`, but no result reuses its memory: {d.reason}.",
+                        f"`{body.name}` donates `{name_of(d.argument)}`, but no result reuses its memory: {d.reason}.",
                         f"`{body.name}` donates `{name_of(d.argument)}` without effect",
                         "do not donate it, or return a result of its type.", at, nbytes(body.invars[d.argument].aval),
                     )  # fmt: skip

@@ -214,7 +214,15 @@ def layout_of(sharding: Any) -> str:
 def as_compiled(
     program: Program, donated: Sequence[bool], compiled: Any, taken: Sequence[bool], name: NameOf
 ) -> tuple[Donation, ...]:
-    """What JAX planned for donated arguments, corrected by what XLA reports."""
+    """What JAX planned for donated arguments, corrected by what XLA reports.
+
+    Args:
+      program: the jitted function.
+      donated: for each of its arguments whether it is donated.
+      compiled: a `jax.stages.Compiled`, or what XLA has compiled, as JAX holds it.
+      taken: for each argument whether it is part of the compiled program.
+      name: of a result, in a sentence.
+    """
     planned = match_donations(program, donated, name)
     pairs = aliases_of(compiled)
     place, results = compiled_inputs(program, taken), _numbers(program.outvars)
@@ -244,7 +252,8 @@ def donated_inputs(compiled: Any) -> frozenset[int]:
 def _head(compiled: Any) -> str | None:
     """The first line of the text of a compiled program; None if the backend provides no text."""
     try:
-        return str(compiled.as_text()).split("\n", 1)[0]
+        text = compiled.as_text() if hasattr(compiled, "as_text") else compiled.hlo_modules()[0].to_string()
+        return str(text).split("\n", 1)[0]
     except Exception:
         return None
 
@@ -264,7 +273,10 @@ def _corrected(
 
 
 def _laid_out_otherwise(compiled: Any, program: Program, i: int, k: int, result: str) -> str:
-    """How the memory layouts of an argument and a result with equal types differ; '' if they do not."""
+    """How the memory layouts of an argument and a result with equal types differ; '' if they do not, or if only what
+    XLA has compiled is there."""
+    if not hasattr(compiled, "input_formats"):
+        return ""
     argument = _by_value(jax.tree.leaves(compiled.input_formats, is_leaf=lambda x: x is None), program.invars)[i]
     result_format = _by_value(jax.tree.leaves(compiled.output_formats), program.outvars)[k]
     if argument is None or argument.sharding is None or result_format.sharding is None:

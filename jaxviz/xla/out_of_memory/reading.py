@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from jaxviz.ir.origin import Location
 from jaxviz.ir.own_code import is_own
+from jaxviz.report.data import Data
 
 _NUMBER = r"(\d+(?:\.\d+)?) ?([KMGT]?)(?:i?B|iB| bytes)?"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -33,7 +34,7 @@ _FRAME = re.compile(r'^ *File "(.+?)", line (\d+), in (.+)$', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class OomBuffer:
+class OomBuffer(Data):
     """A buffer that the text lists.
 
     Args:
@@ -54,7 +55,7 @@ class OomBuffer:
 
 
 @dataclass(frozen=True, slots=True)
-class OomText:
+class OomText(Data):
     """What a text says.
 
     Args:
@@ -65,7 +66,7 @@ class OomText:
       sums: bytes by what they are for.
       buffers: the largest buffers, as listed.
       is_at_peak: whether these buffers are in memory at the same time.
-      called: the user's line in the traceback, innermost; None if there is none.
+      location: the user's line in the traceback, innermost; None if there is none.
     """
 
     asked: int | None = None
@@ -75,7 +76,7 @@ class OomText:
     sums: dict[str, int] = field(default_factory=dict)
     buffers: tuple[OomBuffer, ...] = ()
     is_at_peak: bool = False
-    called: Location | None = None
+    location: Location | None = None
 
 
 def read_oom(text: str) -> OomText:
@@ -103,7 +104,7 @@ def read_oom(text: str) -> OomText:
             sums[ours] = _size(found[2], found[3])
     return OomText(
         _size(asked[1], asked[2]) if asked else None, limit, used, space[1] if space else "", sums, buffers,
-        "Peak buffers" in text, _called(text),
+        "Peak buffers" in text, _raised(text),
     )  # fmt: skip
 
 
@@ -127,7 +128,7 @@ def _buffers(text: str) -> Iterator[OomBuffer]:
         )  # fmt: skip
 
 
-def _called(text: str) -> Location | None:
+def _raised(text: str) -> Location | None:
     """The innermost line of a traceback that is not a library's; None if there is no traceback."""
     frames = [Location(file, int(line), function) for file, line, function in _FRAME.findall(text)]
     return next((at for at in reversed(frames) if is_own(at.file) and "site-packages" not in at.file), None)

@@ -75,7 +75,7 @@ class OutOfMemory(Report, schema="oom"):
       space: the memory that ran out, such as 'hbm'; '' if the text does not say.
       sums: bytes by what they are for, as the text says.
       rows: what it lists, the most bytes first.
-      called: the user's line that called it.
+      raised: the user's line that raised the error: that of the call, or where its result is waited for.
       advice: what follows from the text alone.
       changes: what would make it fit, of the program that was given.
       is_modelled: whether the rows are what the gradient saves, since the text lists nothing.
@@ -89,7 +89,7 @@ class OutOfMemory(Report, schema="oom"):
     space: str
     sums: dict[str, int]
     rows: tuple[OomRow, ...]
-    called: Location | None
+    raised: Location | None
     advice: tuple[str, ...]
     changes: tuple[OomChange, ...] = ()
     is_modelled: bool = False
@@ -105,7 +105,7 @@ class OutOfMemory(Report, schema="oom"):
         """out of memory in hbm: `train_step` needs 41.7 GiB of 16.0 GiB; 32.0 GiB of it is `FloorMod` at step.py:12."""
         where = f" in {self.space}" if self.space else ""
         name = f"`{self.function}`" if self.function else "the program"
-        at = f" (called at {short_location(self.called)})" if self.called is not None else ""
+        at = f" (raised at {short_location(self.raised)})" if self.raised is not None else ""
         needs = self.needs
         if needs is not None:
             of = f" of {format_bytes(self.limit)}" if self.limit is not None else ""
@@ -130,16 +130,16 @@ class OutOfMemory(Report, schema="oom"):
             else None
         )
 
+    @property
+    def table_of_buffers(self) -> Table:
+        """The rows."""
+        heads = ("what", "of", "line", "type", "bytes", "why")
+        return Table(heads, list(map(_cells, self.rows)), "<<<<><", self._caption if self.rows else "")
+
     def _parts(self) -> Iterator[Part]:
         if self.sums:
             yield f"{'; '.join(f'{format_bytes(n)} {name}' for name, n in self.sums.items())}."
-        cells = [_cells(r) for r in self.rows]
-        yield Table(
-            ("what", "of", "line", "type", "bytes", "why"),
-            cells,
-            "<<<<><",
-            self._caption if cells else "",
-        )
+        yield self.table_of_buffers
         if self.changes:
             yield (
                 "What would make it fit:"
@@ -153,7 +153,7 @@ class OutOfMemory(Report, schema="oom"):
         yield from self.notes
 
     _data = (
-        "function", "asked", "limit", "used", "space", "sums", "rows", "called=_called", "advice", "changes",
+        "function", "asked", "limit", "used", "space", "sums", "rows", "raised=_raised", "advice", "changes",
         "is_modelled", "notes",
     )  # fmt: skip
 
@@ -162,8 +162,8 @@ class OutOfMemory(Report, schema="oom"):
         return "what the gradient saves:" if self.is_modelled else "the largest that the error lists:"
 
     @property
-    def _called(self) -> str:
-        return "" if self.called is None else str(self.called)
+    def _raised(self) -> str:
+        return "" if self.raised is None else str(self.raised)
 
 
 def _called(r: OomRow) -> str:

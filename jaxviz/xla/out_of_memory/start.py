@@ -20,7 +20,6 @@ from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation
 from jaxviz.features.memory.timeline import memory
 from jaxviz.features.remat.planning import plan_remat
-from jaxviz.features.residuals.residual_set import residuals
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.errors import message_of
 from jaxviz.progress import counting
@@ -65,32 +64,48 @@ def oom(
     """
     room = None if limit is None else int(read_size(limit, "limit"))
     if isinstance(error, BaseException):
-        read = read_oom(_text_of(error))
+        read = read_oom(text_of(error))
     elif os.path.isdir(error):
         return _of_dump(Path(error), room)
     else:
         read = read_oom(os.fspath(error))
-    room = read.limit if room is None else room
-    name, rows = _function(read.buffers), tuple(_rows(read))
-    notes = (
-        [] if rows or f is not None else ["The text lists no buffers: give the program to see which lines hold them."]
-    )
-    changes: tuple[OomChange, ...] = ()
-    advice, is_modelled = tuple(_advice(read, rows, f is not None)), False
-    if f is not None:
-        subject = subject_of(f, args, kwargs, argnums)
-        rows, is_modelled = _with_reasons(rows, subject) or _of_model(subject), not rows
-        name = name or (subject.primal.name if subject.step is None else subject.step.name)
-        changes = tuple(_changes(f, args, kwargs, argnums, room, subject))
-        if room is None:
-            notes.append("The text does not say how much memory there is: give limit, such as limit='16GiB'.")
+    read = read if room is None else replace(read, limit=room)
+    if f is None:
+        return explained(read)
+    subject = subject_of(f, args, kwargs, argnums)
+    name = subject.primal.name if subject.step is None else subject.step.name
+    found = explained(read, name, _of_model(subject))
+    changes = tuple(_changes(f, args, kwargs, argnums, read.limit, subject))
+    unknown = () if read.limit is not None else (
+        "The text does not say how much memory there is: give limit, such as limit='16GiB'.",
+    )  # fmt: skip
+    return replace(found, changes=changes, notes=(*found.notes, *unknown))
+
+
+def explained(read: OomText, program: str = "", saved: Sequence[OomRow] | None = None) -> OutOfMemory:
+    """The report of what a text says.
+
+    Args:
+      read: the text.
+      program: the name of the function, if the text has none.
+      saved: what its gradient saves, as rows, of which those of the text have the reasons; they are the rows if it
+        lists no buffers. None if that is not known.
+    """
+    rows, name = tuple(_rows(read)), function_of(read.buffers) or program
+    advice = tuple(_advice(read, rows, saved is not None))
+    notes = () if rows or saved is not None else (
+        "The text lists no buffers: give the program to see which lines hold them.",
+    )  # fmt: skip
+    is_modelled = saved is not None and not rows
+    rows = _with_reasons(rows, saved or ()) or tuple(saved or ())
     return OutOfMemory(
-        name, read.asked, room, read.used, read.space, read.sums, rows, read.called, advice, changes, is_modelled,
-        tuple(notes),
+        name, read.asked, read.limit, read.used, read.space, read.sums, rows, read.location, advice, (), is_modelled,
+        notes,
     )  # fmt: skip
 
 
-def _text_of(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """An error with its traceback."""
     frames = "".join(traceback.format_tb(error.__traceback__))
     return f"{frames}\n{message_of(error)}"
 
@@ -98,8 +113,8 @@ def _text_of(error: BaseException) -> str:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _function(buffers: Sequence[OomBuffer]) -> str:
-    """`train_step` of `jit(train_step)/jvp()/dot_general`."""
+def function_of(buffers: Sequence[OomBuffer]) -> str:
+    """`train_step` of `jit(train_step)/jvp()/dot_general`; '' if no buffer has a name."""
     names = (re.match(r"p?jit\((\w+)\)|pmap\((\w+)\)", b.path) for b in buffers)
     return next((found[1] or found[2] for found in names if found), "")
 
@@ -223,25 +238,29 @@ _OF_KIND: dict[str, When] = {"residual": "forward", "cotangent": "backward", "ar
 # --- with the program -------------------------------------------------------------------------------------------------
 
 
-def _with_reasons(rows: Sequence[OomRow], d: Derivation) -> tuple[OomRow, ...]:
+def _with_reasons(rows: Sequence[OomRow], saved: Sequence[OomRow]) -> tuple[OomRow, ...]:
     """Rows of the forward pass with the name and the reason of the residual that they are: the only one of that type on
     that line, or the only one of these that the same operation computes."""
-    place = lambda at: (at.file.rpartition("/")[2], at.line)
-    saved = [r for r in residuals(d) if r.location is not None]
+    place = lambda r: (r.location.file.rpartition("/")[2], r.location.line) if r.location is not None else None
     found = []
     for row in rows:
-        same = [
-            r for r in saved
-            if row.location is not None and place(r.location) == place(row.location)
-            and r.aval.str_short(short_dtypes=True) == row.type
-        ]  # fmt: skip
+        same = [r for r in saved if r.location is not None and place(r) == place(row) and stacked(r.type) == row.type]
         operation = row.what.partition(" in ")[0]
-        computes = lambda r, op=operation: r.value.partition(" in ")[0] == op or op in computed_last(r.value)
-        one = same if len(same) == 1 else list(filter(computes, same))
+        computes = lambda text, op=operation: text.partition(" in ")[0] == op or op in computed_last(text)
+        one = same if len(same) == 1 else [r for r in same if computes(re.sub(r"^[\w, ]+ = ", "", r.what))]
         if row.when == "forward" and len(one) == 1:
-            row = replace(row, what=one[0].value, why=one[0].why)
+            row = replace(row, what=one[0].what, why=one[0].why)
         found.append(row)
     return tuple(found)
+
+
+def stacked(kind: str) -> str:
+    """`f32[1000,8]` for `1,000 × f32[8]`, the values of a loop, which are one buffer."""
+    n, times, of_each = kind.rpartition(" × ")
+    lengths = n.replace(",", "").replace(" × ", ",")
+    return (
+        re.sub(r"\[(?=(.))", lambda m: f"[{lengths}{'' if m[1] == ']' else ','}", of_each, count=1) if times else kind
+    )
 
 
 def _of_model(d: Derivation) -> tuple[OomRow, ...]:

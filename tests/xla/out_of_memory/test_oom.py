@@ -8,6 +8,7 @@ import transcripts
 from oom_texts import TEXTS
 
 import jaxviz
+from jaxviz.xla.out_of_memory.start import stacked
 
 
 @transcripts.of("out_of_memory")
@@ -28,7 +29,7 @@ def test_an_exception_has_the_user_s_line():
         jax.block_until_ready(jax.jit(lambda x: jnp.broadcast_to(x, (1 << 23, 1 << 23)) * 2)(jnp.ones(1 << 23)))
     found = jaxviz.oom(raised.value)
     assert found.asked == 1 << 48
-    assert found.called.file == __file__
+    assert found.raised.file == __file__
 
 
 def layer(x, w):
@@ -104,3 +105,11 @@ def test_a_dump_is_read_too(tmp_path, nothing_from_disk):
 def test_another_text_is_an_error():
     with pytest.raises(ValueError, match="does not say that memory ran out"):
         jaxviz.oom("NaN in layer 3")
+
+
+@pytest.mark.parametrize(
+    ("kind", "buffer"),
+    [("f32[8]", "f32[8]"), ("6 × f32[8]", "f32[6,8]"), ("1,000 × f32[]", "f32[1000]"), ("2 × 6 × i4[3]", "i4[2,6,3]")],
+)
+def test_the_values_of_a_loop_are_one_buffer(kind, buffer):
+    assert stacked(kind) == buffer
