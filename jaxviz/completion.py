@@ -13,6 +13,11 @@ INSTALL = """to use it:
   fish   jaxviz completion fish > ~/.config/fish/completions/jaxviz.fish
 """
 
+_FOR_ZSH = """(( $+functions[compdef] )) || { autoload -Uz compinit; compinit -i; }
+autoload -U +X bashcompinit && bashcompinit
+"""
+"""Lets zsh take completions that are written for bash, also where nothing has started its own."""
+
 
 def script(parser: argparse.ArgumentParser, shell: str) -> str:
     """The script for one of `SHELLS`; files are completed everywhere, as a command may take one."""
@@ -27,7 +32,7 @@ def script(parser: argparse.ArgumentParser, shell: str) -> str:
     cases = "\n".join(
         f"    {name}) words='{' '.join(o for o, _ in options)}' ;;" for name, (_, options) in commands.items()
     )
-    adapts = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
+    adapts = _FOR_ZSH if shell == "zsh" else ""
     return f"""{adapts}_jaxviz() {{
   local word="${{COMP_WORDS[COMP_CWORD]}}" words=''
   if [ "$COMP_CWORD" -eq 1 ]; then

@@ -284,3 +284,22 @@ def test_bash_completes(words, expected, capsys):
         ["bash", "-c", f'{script}printf "%s\\n" "${{COMPREPLY[@]}}"'], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == expected
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish")
+def test_fish_completes(capsys, tmp_path):
+    main(["completion", "fish"])
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    code = 'source script; complete -C "jaxviz resi"; complete -C "jaxviz lock --acc"'
+    done = subprocess.run(["fish", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert [line.partition("\t")[0] for line in done.stdout.splitlines()] == ["residuals", "--accept"]
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="there is no zsh")
+def test_zsh_takes_the_completion_where_nothing_has_started_its_own(capsys, tmp_path):
+    main(["completion", "zsh"])
+    (tmp_path / ".zshrc").write_text(capsys.readouterr().out)
+    code = "print ${_comps[jaxviz]}"
+    env = {**os.environ, "ZDOTDIR": str(tmp_path), "TERM": "dumb"}
+    done = subprocess.run(["zsh", "-i", "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert (done.stdout.strip(), done.stderr) == ("_bash_complete -o filenames -F _jaxviz", "")
