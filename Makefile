@@ -198,7 +198,8 @@ $(STAMPS)/install-libraries: jaxviz/static/explorer.js pyproject.toml tests/libr
 	@mkdir -p $(STAMPS) && touch $@
 
 test-libraries: $(STAMPS)/install-libraries
-	$(LIBRARIES)/bin/python -m pytest tests/libraries/corpus.py tests/libraries/collectives_of_models.py tests/features/remat/test_remat_code.py -k "corpus or penzai or collectives"; status=$$?; \
+	$(LIBRARIES)/bin/python -m pytest tests/libraries/corpus.py tests/libraries/collectives_of_models.py tests/features/remat/test_remat_code.py \
+		tests/runs/test_trainers.py -k "corpus or penzai or collectives or brax or jax_md"; status=$$?; \
 		$(LIBRARIES)/bin/python tests/libraries/table.py; exit $$status
 
 docs-libraries: test-libraries

@@ -177,7 +177,7 @@ BUDGETS = {
     "features/values": 3_835,
     "functions": 2_280,
     "higher_order": 4_210,
-    "ir": 3_945,
+    "ir": 3_950,
     "ir/compat": 4_550,
     "notebook": 1_300,
     "page": 1_250,

@@ -210,6 +210,9 @@ def location_at(code: Any, instruction: int) -> Location:
 def _call_stack(traceback: Any) -> tuple[Location, ...]:
     codes, instructions = compat.raw_frames(traceback)
     frames = list(zip(codes, instructions, owners(codes), strict=True))
+    # What called jaxviz, from further out, is not part of the function.
+    last = max((n for n, (_, _, o) in enumerate(frames, 1) if o == "jaxviz"), default=len(frames))
+    frames = frames[:last]
     for whose in ("user", "library"):
         locations = tuple(location_at(code, i) for code, i, o in frames if o == whose)
         if locations:
@@ -218,7 +221,8 @@ def _call_stack(traceback: Any) -> tuple[Location, ...]:
 
 
 def call_stack(source: Any) -> tuple[Location, ...]:
-    """The user's own lines that led to an equation, innermost first; those of libraries if there are no others.
+    """The user's own lines that led to an equation, innermost first; those of libraries if there are no others. Those
+    that called jaxviz are not among them.
 
     Args:
       source: an equation's `source`.

@@ -19,6 +19,11 @@ ENVIRONMENT = "JAXVIZ_OWN_CODE"
 
 _JAXVIZ = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _PASSES_ON = os.path.join(_JAXVIZ, "ir", "compat") + os.sep
+_STARTS = tuple(
+    os.path.join(_JAXVIZ, *path.split("/"))
+    for path in ("runs/command.py", "runs/start.py", "notebook/magics.py", "cli.py", "__main__.py")
+)
+"""The files whose frames are outside of the user's program, which they start."""
 _JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
 _INSTALLED = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
 
@@ -71,6 +76,8 @@ _settings: list[tuple[str, ...]] = list(_from_environment())
 @lru_cache(maxsize=4096)
 def owner(file: str) -> Owner:
     """The owner of a source file."""
+    if file in _STARTS:
+        return "python"
     if is_of_jaxviz(file):
         return "jax" if file.startswith(_PASSES_ON) else "jaxviz"
     included, excluded = _settings

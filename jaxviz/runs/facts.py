@@ -131,7 +131,7 @@ class CompiledOnce(Data):
       location: where it is defined.
       owner: 'program', 'jax' or 'jaxviz'.
       kind: see `Compilation`.
-      identity: of the function object, within the process.
+      identity: the number of the function object, from 1, within the process.
       call: the line that called it.
       since: which earlier compilation of the function it differs least from, from 1; None for the first.
       changes: what differs from that one.

@@ -113,9 +113,10 @@ class RunReport(Report, schema="show"):
 
     @cached_property
     def functions(self) -> tuple[RunFunction, ...]:
-        """The functions of the first process, those that take the largest gradients first."""
+        """The functions of the first process: those that take gradients first, and of these the one with the highest
+        peak, since a gradient outside of the step saves as much as the same one in it."""
         rows = map(self._row, grouped(self.first.of_program, self._named))
-        return tuple(sorted(rows, key=lambda f: (-(f.nbytes or -1), -(f.peak or 0), -f.seconds)))
+        return tuple(sorted(rows, key=lambda f: (f.nbytes is None, -(f.peak or f.nbytes or 0), -f.seconds)))
 
     def _named(self, c: CompiledOnce) -> tuple[str, Location | None]:
         """The function of a compilation: that of the program, since a loop outside of jit is compiled as an

@@ -86,6 +86,7 @@ class RunWatch:
         self.n_programs = 0
         self._earlier: dict[Any, list[Compilation]] = {}
         self._seen = set[Any]()
+        self._functions: dict[int, int] = {}
         self._sizes: dict[int, int | None] = {}
         self._left: list[_Left] = []
         self._ahead: dict[int, AbstractCall] = {}
@@ -183,7 +184,8 @@ class RunWatch:
         trace, lower, compiling = (c.seconds.get(p) for p in ("trace", "lower", "compile"))
         ended, executable = time.time() - self.process.began, compat.executable_of(frame)
         append(self.folder / COMPILATIONS, CompiledOnce(
-            c.name, c.definition, c.owner, c.kind, c.function, CallSite(c.site), place, tuple(map(changed, changes)),
+            c.name, c.definition, c.owner, c.kind, self._functions.setdefault(c.function, len(self._functions) + 1),
+            CallSite(c.site), place, tuple(map(changed, changes)),
             trace, lower, compiling, ended, _memory(executable), number,
             self._grown(c),
         ))  # fmt: skip

@@ -221,6 +221,30 @@ def test_the_program_that_an_error_names_is_the_one(tmp_path):
     assert other.out_of_memory is None
 
 
+@pytest.mark.slow
+def test_methods_and_objects_are_functions_too(tmp_path):
+    source = """
+import functools, jax, jax.numpy as jnp
+
+class Model:
+    def __init__(self, scale):
+        self.scale = scale
+
+    def step(self, w):
+        return w - jax.grad(lambda w: jnp.sum(jnp.sin(self.scale * w)))(w)
+
+    def __call__(self, w):
+        return jnp.cos(w)
+
+for n in range(8):
+    model = Model(float(n))
+    jax.jit(model.step)(jax.jit(model)(jnp.ones(3)))
+"""
+    _, found = recorded(tmp_path, source)
+    assert {f.name: f.count for f in found.functions} == {"Model.step": 8, "__call__": 8}
+    assert found.largest.name == "Model.step"
+
+
 def explorers_of(folder):
     """The payloads and the state of the explorers of a run's page."""
     paths = sorted((folder / "jaxviz-run" / "0" / "programs").glob("*.explorer"))

@@ -12,6 +12,7 @@ import jaxviz
 
 TRAINERS = Path(__file__).with_name("trainers")
 STEPS = {
+    "brax_apg": ("training_step", "gradient of `loss` in `policy_params`"),
     "diffrax_neural_ode": ("make_step", "gradient of `grad_loss` in `model`"),
     "equinox_mlp": ("make_step", "gradient of `loss_fn` in `model`"),
     "equinox_rnn": ("make_step", "gradient of `compute_loss` in `model`"),
@@ -19,6 +20,7 @@ STEPS = {
     "flax_mnist": ("apply_model", "gradient of `loss_fn` in `params`"),
     "flax_nnx": ("train_step", "gradient of `loss_fn` in `model`"),
     "haiku_mnist": ("update", "gradient of `loss` in `params`"),
+    "jax_md_simulation": ("run", "gradient of `<lambda>` in `R`"),
     "molecular_dynamics": ("simulate", "gradient of `energy` in `R`"),
     "numpyro_nuts": ("_fori_collect_loop", "gradient of `potential_energy` in `params`"),
     "numpyro_svi": ("body_fn", "gradient of `loss_fn` in `params`"),
@@ -26,7 +28,7 @@ STEPS = {
     "policy_gradient": ("train_epoch", "gradient of `loss` in `params`"),
 }
 """The function with the largest gradient of each, and that gradient."""
-LIBRARIES = ("flax", "equinox", "haiku", "numpyro", "diffrax", "optimistix")
+LIBRARIES = ("brax", "flax", "equinox", "haiku", "jax_md", "numpyro", "diffrax", "optimistix")
 
 
 def run(name, folder, *command):
@@ -35,8 +37,8 @@ def run(name, folder, *command):
 
 
 def needs(name):
-    library = name.partition("_")[0]
-    if library in LIBRARIES:
+    library = next((x for x in LIBRARIES if name.startswith(x)), None)
+    if library is not None:
         pytest.importorskip(library, reason="the library is not in this environment")
     pytest.importorskip("optax", reason="the library is not in this environment")
 
@@ -52,6 +54,7 @@ def test_a_trainer_runs_as_it_is_and_its_step_is_named(name, tmp_path):
     assert found.largest is not None, str(found)
     assert (found.largest.name, found.largest.gradient) == STEPS[name]
     assert found.first.process.problems == ()
+    assert "<module>" not in str(found)
     assert (tmp_path / "jaxviz-run" / "index.html").stat().st_size < 3 << 20
 
 
