@@ -91,7 +91,7 @@ def test_an_edit_needs_its_text(tmp_path):
 BROKEN = {
     "import jax\n1 / 0\n": "model.py:2: ZeroDivisionError: division by zero",
     "import os\nos._exit(3)\n": "it ends the process with status 3",
-    "init = loss = batch_loss = None\n": "model.py has no function `init` any more",
+    "init = None\ndef batch_loss(params, tokens, mask): ...\n": "model.py has no function `init` any more",
     "def init(seed): ...\ndef batch_loss(params, tokens, mask): ...\n": "`init` takes other arguments than (key)",
     "import time\ntime.sleep(60)\n": "it takes more than 8 s",
 }
