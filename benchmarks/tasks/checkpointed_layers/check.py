@@ -1,6 +1,6 @@
 """Outside of loops, XLA merges what a checkpoint computes again with the first computation, and saves it after all.
 
-Shown by `jaxviz remat network.py:loss --args "*types()" --verify --agent`.
+Shown by `jaxviz compiled-memory network.py:loss --args "*types()" --agent`, in the rows that are "merged".
 After public threads on checkpoints without effect, and on `prevent_cse`.
 """
 
@@ -12,19 +12,16 @@ from benchmarks.tasks.judging import Attempt, Edit, above, differs, load, tempor
 KIND = "policy without effect"
 BOUND = 50_000_000
 LOOP = """    for w in params:
-        x = jax.checkpoint(layer)(x, w)
+        x = layer(x, w)
     return x"""
-SOLUTION = Attempt(
-    "a scan over the layers, stacked within the function",
-    (
-        Edit("network.py", LOOP, """    body = jax.checkpoint(lambda x, w: (layer(x, w), None))
-    return jax.lax.scan(body, x, jax.tree.map(lambda *layers: jnp.stack(layers), *params))[0]"""),
-    ),
-)  # fmt: skip
+STACKED = """\
+    stacked = jax.tree.map(lambda *layers: jnp.stack(layers), *params)
+    return jax.lax.scan(lambda x, w: (layer(x, w), None), x, stacked)[0]"""
+SOLUTION = Attempt("a scan over the layers, stacked within the function", (Edit("network.py", LOOP, STACKED),))
 WRONG = Attempt(
     "a checkpoint around pairs of layers, which XLA undoes as well",
     (
-        Edit("network.py", LOOP, """    two = jax.checkpoint(lambda x, a, b: layer(layer(x, a), b))
+        Edit("network.py", LOOP, """    two = jax.checkpoint(lambda x, a, b: layer(layer(x, a), b), prevent_cse=False)
     for i in range(0, len(params), 2):
         x = two(x, params[i], params[i + 1])
     return x"""),

@@ -4,7 +4,6 @@ Shown by `jaxviz compiled-memory train.py:step --args "*types()" --agent`.
 After public threads on accumulated gradients that save no memory.
 """
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
@@ -32,18 +31,24 @@ WRONG = Attempt(
 )
 
 
-class Reference(nn.Module):
-    @nn.compact
-    def __call__(self, tokens):
-        x = nn.Embed(500, 64, name="Embed_0")(tokens)
-        for i in range(2):
-            y = nn.Conv(64, (3,), name=f"Conv_{i}")(nn.LayerNorm(name=f"LayerNorm_{i}")(x))
-            x = x + nn.Dense(64, name=f"Dense_{i}")(nn.gelu(y))
-        return nn.Dense(4_000, name="Dense_2")(nn.LayerNorm(name="LayerNorm_2")(x))
+def reference(params, tokens):
+    """The logits, in plain JAX."""
+    p = params["params"]
+
+    def norm(w, x):
+        centred = x - x.mean(-1, keepdims=True)
+        return centred / jnp.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6) * w["scale"] + w["bias"]
+
+    x = p["Embed_0"]["embedding"][tokens]
+    for i in range(2):
+        y, w = jnp.pad(norm(p[f"LayerNorm_{i}"], x), ((0, 0), (1, 1), (0, 0))), p[f"Conv_{i}"]
+        y = sum(y[:, j : j + x.shape[1]] @ w["kernel"][j] for j in range(3)) + w["bias"]
+        x = x + jax.nn.gelu(y) @ p[f"Dense_{i}"]["kernel"] + p[f"Dense_{i}"]["bias"]
+    return norm(p["LayerNorm_2"], x) @ p["Dense_2"]["kernel"] + p["Dense_2"]["bias"]
 
 
 def expected(params, tokens, tags):
-    log_p = jax.nn.log_softmax(Reference().apply(params, tokens))
+    log_p = jax.nn.log_softmax(reference(params, tokens))
     loss = -jnp.mean(jnp.take_along_axis(log_p, tags[..., None], axis=-1))
     entropy = jnp.mean(-jnp.sum(jnp.exp(log_p) * log_p, axis=-1))
     return loss, {"loss": loss, "accuracy": jnp.mean(log_p.argmax(-1) == tags), "perplexity": jnp.exp(entropy)}
