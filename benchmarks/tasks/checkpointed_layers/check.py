@@ -1,6 +1,6 @@
-"""Outside of loops, XLA merges what a checkpoint computes again with the first computation, and saves it after all.
+"""Outside of loops and without a barrier, XLA merges both computations of a value, or does the second one at once.
 
-Shown by `jaxviz compiled-memory network.py:loss --args "*types()" --agent`, in the rows that are "merged".
+Shown by `jaxviz compiled-memory network.py:loss --args "*types()" --agent`: values of all layers at the peak.
 After public threads on checkpoints without effect, and on `prevent_cse`.
 """
 
