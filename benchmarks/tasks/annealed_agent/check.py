@@ -1,7 +1,7 @@
 """The temperature is static, and changes in each epoch; and to Equinox a float of Python is static, field or not.
 
 Shown by `jaxviz run train.py`.
-After public threads on static fields of modules.
+After equinox#154 and equinox#640.
 """
 
 import jax

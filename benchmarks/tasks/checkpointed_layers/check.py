@@ -1,7 +1,7 @@
 """Outside of loops and without a barrier, XLA merges both computations of a value, or does the second one at once.
 
 Shown by `jaxviz compiled-memory network.py:loss --args "*types()" --agent`: values of all layers at the peak.
-After public threads on checkpoints without effect, and on `prevent_cse`.
+After jax#13999, jax#27748 and pytorch/xla#3455.
 """
 
 import jax

@@ -1,7 +1,7 @@
 """The softmax of a document without tokens is NaN; `where` hides it, but not in the backward pass.
 
 Shown by `jaxviz nan train.py:loss --args "init(jax.random.key(0)), *batch()" --agent`.
-After public threads on softmax over rows that are masked as a whole.
+After pytorch#41508.
 """
 
 import jax

@@ -2,7 +2,7 @@
 
 Shown by `jaxviz divergence plain.py:loss --args "init(jax.random.key(0)), *batch(jax.random.key(1))" --save a.jaxviz`,
 then `jaxviz divergence fused.py:loss` with the same arguments and `--against a.jaxviz --agent`.
-After public threads on gradients of attention in chunks, and on unrolled loops that differ from rolled ones.
+After axon#644.
 """
 
 import jax

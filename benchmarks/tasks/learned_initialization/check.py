@@ -1,7 +1,7 @@
 """Adam divides by a square root that is zero for words that a task does not have; its derivative there is infinite.
 
 Shown by `jaxviz nan meta.py:meta_loss --args "init(jax.random.key(0)), tasks(jax.random.key(0))" --agent`.
-After public threads on differentiating through Adam, for which Optax has `eps_root`.
+After optax#882.
 """
 
 import jax

@@ -2,7 +2,7 @@
 
 Not shown yet: `jaxviz divergence model.py:in_16_bits --args "init(jax.random.key(0)), document()" --against float64`
 takes it for what rounding may change.
-After public threads on rotary embeddings in bfloat16.
+After transformers#29285, gpt-neox#1003 and candle#3520.
 """
 
 from benchmarks.tasks.judging import Attempt, Edit, answer, line_of, names_line

@@ -1,7 +1,7 @@
 """The log is in the carry of a checkpointed scan, so each step saves the whole of it.
 
 Shown by `jaxviz residuals fit.py:misfit --args "*types()" --agent`.
-After public threads on memory that is quadratic in the number of steps of a scan.
+After jax#15906.
 """
 
 import jax

@@ -1,7 +1,6 @@
 """The logits of all tokens take the memory, not the layers: the loss has to be computed in parts.
 
 Shown by `jaxviz compiled-memory train.py:loss --args "*types()" --agent`.
-After public threads on losses of large vocabularies, which models compute in blocks of tokens.
 """
 
 import jax

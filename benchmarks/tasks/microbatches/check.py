@@ -1,7 +1,6 @@
 """The scan over microbatches stacks the probabilities of all classes, for the metrics, which need two numbers of them.
 
 Shown by `jaxviz compiled-memory train.py:step --args "*types()" --agent`.
-After public threads on accumulated gradients that save no memory.
 """
 
 import jax

@@ -1,7 +1,6 @@
 """The name is on a copy that nothing reads; and to save the product of both branches would not help, either.
 
 Shown by `jaxviz lint model.py:loss --args "*types()" --agent`.
-After public threads on names that a policy saves without effect.
 """
 
 import jax

@@ -1,7 +1,6 @@
 """Each batch is as wide as its longest document, so nearly every batch has a shape of its own.
 
 Shown by `jaxviz run train.py`.
-After public threads on recompilation for each length.
 """
 
 import jax

@@ -1,7 +1,7 @@
 """The state comes back with other types: the moments in float32, and the scale no longer weakly typed.
 
 Shown by `jaxviz run train.py`.
-After public threads on a second compilation after the first step.
+After jax#3163, optax#1440 and mujoco#2306.
 """
 
 import jax

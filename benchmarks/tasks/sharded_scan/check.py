@@ -1,7 +1,6 @@
 """The replicated weights meet the varying state within the scan, so their gradients are summed in each iteration.
 
 Shown by `jaxviz collectives rnn.py:loss --args "*types()" --agent`.
-After public threads on `shard_map`, scans and sums of gradients.
 """
 
 import jax

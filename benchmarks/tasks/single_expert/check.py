@@ -1,7 +1,7 @@
 """A softmax over the one chosen score is 1, whatever the score; the probability has to be taken before the choice.
 
 Shown by `jaxviz flow model.py:loss --args "init(jax.random.key(0)), *batch(jax.random.key(1))" --agent`.
-After public threads on routers that do not learn.
+After Megatron-LM#894 and minimind#858.
 """
 
 import jax

@@ -1,7 +1,6 @@
 """The rule for the output of the model also takes that of attention, which is split over the wrong dimension.
 
 Shown by `jaxviz collectives train.py:loss --args "*types()" --agent`.
-After public threads on all-gathers between layers whose weights are split.
 """
 
 import jax
