@@ -1,0 +1,1 @@
+"""Twenty tasks that measure a solver, with jaxviz and without it."""
