@@ -276,7 +276,7 @@ def test_the_page_and_the_data(trained):
 
 SMALL = "import jax, jax.numpy as jnp\n\n@jax.jit\ndef f(x): return jnp.sin(x)\n\nf(jnp.ones(3))\n"
 STATIC = """
-import functools, jax, jax.numpy as jnp, sys
+import dataclasses, functools, jax, jax.numpy as jnp, sys
 
 secret = {value!r}
 
@@ -286,16 +286,33 @@ def f(x, mode):
 
 for mode in ("swordfish", "opensesame"):
     f(jnp.ones(3), mode=mode)
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Model:
+    w: jax.Array
+    name: str = dataclasses.field(metadata={{"static": True}})
+
+for name in ("rosebud", "setecastronomy"):
+    f(Model(jnp.ones(3), name).w, mode="swordfish")
+    jax.jit(lambda model: model.w)(Model(jnp.ones(3), name))
 """
 
 
 @pytest.mark.slow
 def test_no_values_are_written(tmp_path):
     _, found = recorded(tmp_path, STATIC.format(value="xyzzy"), script=("--token", "hunter2"), PASSWORD="letmein")
-    assert found.functions[0].count == 2
+    assert {f.name: f.count for f in found.functions} == {"f": 2, "<lambda>": 2}
     assert any("static mode: one value → another" in f"{r}" for f in found.first.functions for r in texts_of(f))
+    assert any(
+        "static field model.name: one value → another" in f"{r}" for f in found.first.functions for r in texts_of(f)
+    )
     written = "".join(p.read_text() for p in (tmp_path / "jaxviz-run").rglob("*") if p.is_file())
-    assert not [word for word in ("swordfish", "opensesame", "xyzzy", "hunter2", "letmein") if word in written]
+    assert not [
+        word
+        for word in ("swordfish", "opensesame", "rosebud", "setec", "xyzzy", "hunter2", "letmein")
+        if word in written
+    ]
 
 
 def texts_of(function):

@@ -1,7 +1,6 @@
 """Sorting the columns of a matrix whose rows are split moves the whole matrix to other devices.
 
-Shown in part by `jaxviz collectives train.py:loss --args "*types()" --agent`: the sort has its all-to-alls there, but
-the sum of its scattered cotangent, which XLA combines with a small one, is on the line of the small one.
+Shown by `jaxviz collectives train.py:loss --args "*types()" --agent`.
 """
 
 from benchmarks.tasks.judging import Attempt, Edit, answer, line_of, names_line

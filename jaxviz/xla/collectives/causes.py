@@ -91,7 +91,7 @@ class Causes:
         named = fitting(n for path in exchange.paths for n in self._by_path.get(path, ()))
         if exchange.n_together > 1:  # the names are those of all exchanges that XLA combined
             own = set(exchange.numbers)
-            named = [n for n in named if own & set(self.places.tags.named(n.path))] or named
+            named = [n for n in named if not own or own & set(self.places.tags.named(n.path))]
         numbers = *exchange.numbers, *(() if named else exchange.served)
         candidates = named or fitting(n for number in numbers for n in self._by_number.get(number, ()))
         alike = [n for n in candidates if self._size(n) == exchange.size]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -59,6 +59,19 @@ def tree_differences(old: Any, new: Any) -> list[tuple[str, str, str]]:
     """Where two tree structures differ: the path of a node, and what it was and is."""
     errors = _tree_util.equality_errors_pytreedef(old, new)
     return [(_named_path(path), str(before), str(after)) for path, before, after, _ in errors]
+
+
+def unequal_fields(old: Any, new: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """The classes of objects in two tree structures that have other static fields, with what the class stores of these
+    in each, in the order of `tree_differences`."""
+    before, after = old.node_data(), new.node_data()
+    if before is None or after is None or before[0] is not after[0]:
+        return
+    if before[1] != after[1]:
+        yield before[0], before[1], after[1]
+        return
+    for inner in zip(old.children(), new.children(), strict=False):
+        yield from unequal_fields(*inner)
 
 
 def _named_path(path: Sequence[Any]) -> str:

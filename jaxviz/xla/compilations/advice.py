@@ -25,6 +25,8 @@ _ADVICE = {
     "unequal": "The static {names} looks the same but does not compare equal: give its class __eq__ and __hash__.",
     "static": "Each value of a static argument is compiled separately: where {names} is only used in arithmetic, pass "
     "it as an array and not as static.",
+    "static field": "The values of static fields are part of the key: where {names} is only used in arithmetic, make "
+    "it an array, in a field that is not static.",
     "tree": "The structure of the arguments is part of the key: give {names} in each call, in the same containers.",
     "options": "It was jitted with different options: jit it once, and call the result.",
     "mesh": "Call jax.set_mesh(mesh) once, before the first call, or make each call within the same mesh: each mesh is "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
 from collections import Counter
@@ -20,7 +21,7 @@ from jaxviz.report.tables import counted, format_seconds, short_location
 from jaxviz.runtime import compilations
 from jaxviz.runtime.cache import function_name, jitted_of
 from jaxviz.runtime.compilations import CacheKey, Compilation, KeyValue, Leaf, Owner
-from jaxviz.xla.compat.jitted import jitted_function, mesh_text, tree_differences
+from jaxviz.xla.compat.jitted import jitted_function, mesh_text, tree_differences, unequal_fields
 from jaxviz.xla.compilations.advice import advice_on
 
 _NEAREST_OF = 64
@@ -36,9 +37,9 @@ class KeyChange:
     """One change in the cache key.
 
     Args:
-      kind: 'shape', 'dtype', 'shape and dtype', 'weak type', 'place', 'static', 'tree', 'function', 'closure',
-        'options', 'config', 'watch', for what `jaxviz.watch` asks of probes; or 'part', for a different part of the
-        function that a transform outside of `jit` compiles.
+      kind: 'shape', 'dtype', 'shape and dtype', 'weak type', 'place', 'static', 'static field' of an object, 'tree',
+        'function', 'closure', 'options', 'config', 'watch', for what `jaxviz.watch` asks of probes; or 'part', for a
+        different part of the function that a transform outside of `jit` compiles.
       path: of the argument, such as `params['w']`; the name of the static argument, the variable, the option.
       before, after: as text; '' if there is nothing to say.
     """
@@ -58,8 +59,8 @@ class KeyChange:
                 return f"{self.path} is new"
             case "tree" if not self.after:
                 return f"{self.path} is gone"
-            case "static":
-                return f"static {self.path}: {self.before} → {self.after}"
+            case "static" | "static field":
+                return f"{self.kind} {self.path}: {self.before} → {self.after}"
             case "closure":
                 return f"it closes over {self.path}: {self.before} → {self.after}"
         return f"{self.path}: {self.before} → {self.after}"
@@ -497,8 +498,31 @@ def _tree_changes(old: CacheKey, new: CacheKey) -> Iterator[KeyChange]:
         yield from (KeyChange("tree", p, after=new.leaves[p].type) for p in come)
         yield from (KeyChange("tree", p, before=old.leaves[p].type) for p in gone)
         return
+    objects = unequal_fields(old.tree, new.tree)
     for path, before, after in tree_differences(old.tree, new.tree):
-        yield KeyChange("tree", path or "the arguments", _node(before), _node(after))
+        if _FIELDS in before and _FIELDS in after:
+            yield from _changed_fields(path, *next(objects, (None, (), ()))) or [
+                KeyChange("static field", f"of {path}", _node(before), _node(after))
+            ]
+        else:
+            yield KeyChange("tree", path or "the arguments", _node(before), _node(after))
+
+
+_FIELDS = " with pytree metadata "
+
+
+def _changed_fields(path: str, kind: Any, before: Any, after: Any) -> list[KeyChange]:
+    """The static fields of an object that changed; empty if its class does not say which they are.
+
+    Equinox and JAX mark them `static` in the metadata of a dataclass's fields, Flax as no `pytree_node`; what the class
+    stores ends with their values.
+    """
+    fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    names = [f.name for f in fields if f.metadata.get("static") or f.metadata.get("pytree_node") is False]
+    if not names or not all(isinstance(x, tuple) and len(x) >= len(names) for x in (before, after)):
+        return []
+    values = zip(names, before[-len(names) :], after[-len(names) :], strict=True)
+    return [KeyChange("static field", f"{path}.{name}", repr(x), repr(y)) for name, x, y in values if x != y]
 
 
 def _node(text: str) -> str:

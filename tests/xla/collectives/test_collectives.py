@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import transcripts
-from collective_programs import PROGRAMS, data_parallel, shape, within
+from collective_programs import PROGRAMS, data_parallel, on_data, shape, within
 from jax import lax
 from jax.sharding import PartitionSpec as P
 from short_runs import short
@@ -211,3 +211,16 @@ def test_without_shardy_the_axes_are_known_and_no_cause_is_guessed(capfd):
     assert "no cause found" in str(report)
     assert "jax_use_shardy_partitioner is off" in str(report)
     assert sum(c.nbytes for c in report.compiled) == sum(c.nbytes for c in report_of(data_parallel).compiled)
+
+
+def test_a_sum_that_xla_combines_with_a_smaller_one_stays_on_its_own_line():
+    def loss(w, x):
+        scores = x @ w
+        high = jnp.sort(scores, axis=0)
+        return jnp.mean(high[-8:]) + jnp.mean(jax.nn.logsumexp(scores, axis=1) - jnp.diagonal(scores))
+
+    found = jaxviz.collectives(loss, jax.ShapeDtypeStruct((32, 256), "float32"), on_data(256, 32, spec=("data",)))
+    sorted_at = loss.__code__.co_firstlineno + 2
+    summed = [c for c in found.compiled if c.kind == "all-reduce" and c.location is not None]
+    largest = max(summed, key=lambda c: c.sent_nbytes)
+    assert (largest.location.line, largest.stage) == (sorted_at, "backward")

@@ -1,5 +1,7 @@
 """Why functions are compiled again: each part of the cache key separately, with jax's own counts as the oracle."""
 
+import dataclasses
+import functools
 import gc
 import weakref
 
@@ -103,3 +105,44 @@ def test_seconds_are_those_of_all_phases():
     again = jaxviz.explain_recompile(f).compiled[-1]
     assert again.trace is None  # it is kept
     assert again.compile > 0
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["w"], meta_fields=["n"])
+@dataclasses.dataclass
+class Registered:
+    w: jax.Array
+    n: int
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Marked:
+    w: jax.Array
+    n: int = dataclasses.field(metadata={"static": True})
+    m: int = dataclasses.field(metadata={"static": True})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        (Marked(1.0, 2, 3), Marked(1.0, 2, 4), "static field model.m: 3 → 4"),
+        (
+            Registered(1.0, 2),
+            Registered(1.0, 3),
+            "static field of model: a Registered with (2,) → a Registered with (3,)",
+        ),
+        ((Marked(1.0, 2, 3),), (Marked(1.0, 5, 3),), "static field model[0].n: 2 → 5"),
+        ([Marked(1.0, 2, 3), 1.0], [Marked(1.0, 2, 3), (1.0,)], "model[1][0] is new"),
+    ],
+)
+def test_a_static_field_of_an_argument_is_named(before, after, text):
+    @jax.jit
+    def f(model):
+        return jax.tree.map(lambda x: x * 2, model)
+
+    with jaxviz.watch_compilations() as seen:
+        f(before)
+        f(after)
+    (found,) = (c for c in seen.functions if c.name == "f")
+    assert [str(c) for c in found.compiled[1].changes][:1] == [text]
+    assert ("The values of static fields" in " ".join(found.advice)) == text.startswith("static field")
