@@ -128,22 +128,16 @@ timeline = jaxviz.memory(each_block, *args)
 print(kib(memory.xla.temporaries), "of temporaries without checkpoints,", kib(timeline.xla.temporaries), "with one around each block")
 
 # %% [markdown]
-# XLA does not hold all that `gelu` computes any more, only what belongs to one block at a time. A checkpoint can contain more than one block. To try that, the scan goes over pairs
-# of blocks: `pairs_of(params)` has the parameters of two blocks in each of its two slices.
+# XLA does not hold all that `gelu` computes any more, only what belongs to one block at a time. A checkpoint can contain more than one block. To try that,
+# let the scan go over pairs of blocks.
 
 # %%
-def pairs_of(params):
-    return jax.tree.map(lambda p: p.reshape(2, 2, *p.shape[1:]), params)
+def two_blocks(p, x):
+    return block(p["second"], block(p["first"], x))
 
 
-def two_blocks(pair, x):
-    """Two blocks. The parameters of one are `jax.tree.map(lambda p: p[0], pair)`, and of the other those at `p[1]`."""
-    for i in range(2):
-        x = block(jax.tree.map(lambda p: p[i], pair), x)
-    return x
-
-
-paired = pairs_of(params), noisy, clean
+pairs_of_blocks = {"first": jax.tree.map(lambda p: p[::2], params), "second": jax.tree.map(lambda p: p[1::2], params)}
+paired = pairs_of_blocks, noisy, clean
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: pairs
@@ -154,21 +148,21 @@ def _differs(written):
 
 
 pairs = teach.rule(
-    "Write `my_pair(pair, x)`: two blocks, such that the gradient of `in_layers(my_pair)` saves at most 96 KiB besides its arguments.",
+    "Write `my_pair(p, x)`: the same as `two_blocks`, such that the gradient of `in_layers(my_pair)` saves at most 96 KiB besides its arguments.",
     teach.keeps_at_most(96 * 1024, *paired).of(in_layers),
     teach.Check("has the value and the gradient of two blocks", _differs),
     hints=("Two pairs carry an array of 32 KiB each, and the mean of squares saves a third.", "Put the function `two_blocks` into a checkpoint, as a whole."),
     wrong=(
         two_blocks,
-        lambda pair, x: jax.checkpoint(block)(jax.tree.map(lambda p: p[1], pair), block(jax.tree.map(lambda p: p[0], pair), x)),
-        lambda pair, x: jax.checkpoint(block)(jax.tree.map(lambda p: p[0], pair), x),
+        lambda p, x: jax.checkpoint(block)(p["second"], jax.checkpoint(block)(p["first"], x)),
+        lambda p, x: jax.checkpoint(block)(p["first"], x),
     ),
 )
 pairs
 
 
 # %% tags=["answer"]
-def my_pair(pair, x):
+def my_pair(p, x):
     return ...
 
 
@@ -192,7 +186,7 @@ for name, t in {"each block": timeline, "each pair": timeline_of_pairs}.items():
 assert timeline_of_pairs.derivation.residuals.nbytes_without_arguments < timeline.derivation.residuals.nbytes_without_arguments
 assert timeline_of_pairs.peak_nbytes > 1.2 * timeline.peak_nbytes
 assert timeline_of_pairs.xla.temporaries > 1.2 * timeline.xla.temporaries
-assert timeline.xla.temporaries < memory.xla.temporaries / 4
+assert timeline.xla.temporaries < memory.xla.temporaries / 3
 
 # %% [markdown]
 # The decision for each value in a block:
@@ -387,7 +381,7 @@ plt.legend(frameon=False);
 # %% [markdown]
 # - Around everything: nothing saved, everything recomputed, and no less memory. The forward pass is only run twice.
 # - Around each block: one block's inside at a time. That is what a checkpoint is for.
-# - Around `gelu` alone: almost no extra work, since it has no product in it, and less than half of the memory.
+# - Around `gelu` alone: almost no extra work, since it has no product in it, and about half of the memory.
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
@@ -397,11 +391,11 @@ peaks = {n: timeline_of(n).peak_nbytes for n in places}
 temporaries = {n: timeline_of(n).xla.temporaries for n in places}
 assert bytes_kept["around the whole loss"] == 0
 assert max(flops, key=flops.get) == "around the whole loss"
-assert peaks["around the whole loss"] == peaks["no checkpoint"]
+assert abs(peaks["around the whole loss"] / peaks["no checkpoint"] - 1) < 0.01
 assert temporaries["around the whole loss"] > 0.98 * temporaries["no checkpoint"]
 assert sorted(places, key=peaks.get)[:2] == sorted(places, key=temporaries.get)[:2] == ["around each block", "around gelu alone"]
 assert flops["around gelu alone"] < 1.03 * flops["no checkpoint"]
-assert temporaries["around gelu alone"] < 0.5 * temporaries["no checkpoint"]
+assert temporaries["around gelu alone"] < 0.6 * temporaries["no checkpoint"]
 assert not products_again(places["around gelu alone"], *args)
 
 # %% [markdown]
