@@ -178,6 +178,26 @@ def test_the_text_below_a_question_does_not_answer_it(path):
             assert not re.search(rf"(?<!\w){re.escape(told[1].strip(chr(34)))}(?!\w)", following), following
 
 
+ON_CHECKPOINTS = [p for p in PATHS if p.stem[:2] in ("07", "08", "14", "15")]
+
+
+@pytest.mark.parametrize("path", ON_CHECKPOINTS, ids=lambda p: p.stem)
+def test_a_notebook_on_checkpoints_begins_with_layers_in_a_scan_and_with_xlas_figure(path):
+    """In a Python loop XLA may undo a checkpoint."""
+    before, exercise, _ = path.read_text("utf-8").partition("# Exercise: ")
+    assert exercise
+    assert "jax.lax.scan(" in before
+    assert ".xla.temporaries" in before
+    assert "for p in params" not in before
+
+
+def test_policies_are_taught_by_name_before_functions_of_equations():
+    text = (NOTEBOOKS / "08_policies_and_plans.py").read_text("utf-8")
+    named, older = text.index("## Names"), text.index("## Older versions")
+    assert named < older < text.index("of_tanh(primitive") < text.index("## Let the planner")
+    assert "(primitive" not in text[:older]
+
+
 WORDS_PER_MINUTE, MINUTES_PER_LINE, MINUTES_PER_QUESTION, MINUTES_PER_FUNCTION = 170, 4 / 60, 1.5, 4
 """The time assumed for prose, for a line of unfolded code, to mark or choose an answer, and to write a function."""
 
