@@ -15,7 +15,8 @@ from typing import Any
 
 
 def source_of(answer: Any) -> str:
-    """The source of an answer and of everything else that its cell defines; '' if there is none, as for a policy."""
+    """The source of an answer and of everything else that its cell defines, or changes of what it defines; '' if there
+    is none, as for a policy."""
     function = inspect.unwrap(answer)
     code = getattr(function, "__code__", None)
     if code is None or str(function.__module__).startswith("jax."):
@@ -28,7 +29,8 @@ def source_of(answer: Any) -> str:
         statements = ast.parse("".join(lines)).body
     except SyntaxError:  # a magic
         return "".join(lines)
-    parts = [s for s in statements if not isinstance(s, ast.Expr) or list(_extends(s))]
+    defined = {n for s in statements for n in _defines(s)}
+    parts = [s for s in statements if not isinstance(s, ast.Expr) or _called_on(s) in defined]
     return "\n".join("".join(lines[_first_line(s) - 1 : s.end_lineno]) for s in parts)
 
 
@@ -72,6 +74,14 @@ def defines(source: str, name: str) -> bool:
         return name in [s.name for s in ast.parse(source).body if isinstance(s, ast.FunctionDef)]
     except SyntaxError:
         return False
+
+
+def _called_on(statement: ast.Expr) -> str:
+    """The name on which a call as a statement is made: `RULES` of `RULES.update(…)`; '' for another statement."""
+    part = statement.value
+    while isinstance(part, (ast.Call, ast.Attribute, ast.Subscript)):
+        part = part.func if isinstance(part, ast.Call) else part.value
+    return part.id if isinstance(statement.value, ast.Call) and isinstance(part, ast.Name) else ""
 
 
 def _first_line(statement: ast.stmt) -> int:
