@@ -141,6 +141,26 @@ def test_the_best_answer_is_kept_with_its_cell(tmp_path):
     assert card._repr_html_().count("<span title=") == 24
 
 
+@pytest.mark.parametrize("offset", [0.0, 1_000.0, -30_000.0])
+def test_a_variance_of_one_collective_is_accurate_far_from_zero(offset):
+    puzzle = teach.puzzles.show("collective").puzzle
+    x = (offset + np.random.default_rng(0).normal(size=(8, 50))).astype(np.float32)
+    found = jax.vmap(puzzle.solution, axis_name="devices")(x)
+    np.testing.assert_allclose(found, np.full(8, np.var(x.astype(np.float64))), rtol=1e-3)
+
+
+def test_the_mean_of_squares_less_the_square_of_the_mean_is_no_variance():
+    puzzle = teach.puzzles.show("collective").puzzle
+
+    def of_moments(x):
+        mean, square = jax.lax.pmean(jnp.stack([jnp.mean(x), jnp.mean(x**2)]), "devices")
+        return square - mean**2
+
+    assert puzzle.difference(of_moments) == ""
+    assert "In the value" in puzzle.difference(of_moments, on_points=True)
+    assert check(puzzle, of_moments).is_right is False
+
+
 def test_values_are_compared_with_jax_at_random_and_at_hard_points():
     norm = teach.puzzles.show("norm").puzzle
     wrong_gradient_at_zero = lambda a, b: jnp.sqrt(jnp.sum((a - b) ** 2 + 1e-14 * (a - b), -1) + 1e-30)
