@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import linecache
 import re
@@ -12,6 +13,8 @@ import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from jaxviz.analysis.checkpoints import policy_name
 
 
 def source_of(answer: Any) -> str:
@@ -31,7 +34,33 @@ def source_of(answer: Any) -> str:
         return "".join(lines)
     defined = {n for s in statements for n in _defines(s)}
     parts = [s for s in statements if not isinstance(s, ast.Expr) or _called_on(s) in defined]
+    parts = [s for s in parts if not _answered(s)]
     return "\n".join("".join(lines[_first_line(s) - 1 : s.end_lineno]) for s in parts)
+
+
+def program_of(answer: Any) -> str:
+    """A program that assigns an answer to `answer`, from its cell alone; '' if its source was not found."""
+    if str(getattr(answer, "__module__", "")).startswith("jax."):  # a policy
+        return f"answer = jax.checkpoint_policies.{policy_name(answer)}"
+    code = getattr(inspect.unwrap(answer), "__code__", None)
+    if code is None or not (source := _expression(code.co_filename) or getattr(answer, "__name__", "")).strip("<>"):
+        return ""
+    return f"{source_of(answer)}\n\nanswer = {source}\n"
+
+
+def _expression(file: str) -> str:
+    """What a cell answers with: `my_relu` of `mask.answer(my_relu)`; '' for a module, and if that is not clear."""
+    cell = "" if Path(file).exists() and "ipykernel" not in file else "".join(linecache.getlines(file))
+    with contextlib.suppress(SyntaxError):  # a magic
+        given = _answered(ast.parse(cell))
+        return ast.unparse(given[0]) if len(given) == 1 else ""
+    return ""
+
+
+def _answered(tree: ast.AST) -> list[ast.expr]:
+    """What exercises are answered with: the arguments of `….answer(…)`."""
+    calls = [e for e in ast.walk(tree) if isinstance(e, ast.Call) and len(e.args) == 1]
+    return [e.args[0] for e in calls if isinstance(e.func, ast.Attribute) and e.func.attr == "answer"]
 
 
 def code_of(answer: Any, beside: Callable[..., Any]) -> str:
