@@ -16,7 +16,7 @@
 # `jax.grad` runs your function forward, and then backward with the values that it saved. These are the *residuals*, and in a large model they take
 # most of the memory. Which values are they? Not all values, and some that you never wrote.
 #
-# This notebook answers that for one head of attention. It takes 25 minutes. You should be able to read a jaxpr
+# This notebook answers that for one head of attention. It takes 30 minutes. You should be able to read a jaxpr
 # ([1 · reading jaxprs](01_reading_jaxprs.ipynb)).
 
 # %%

@@ -16,7 +16,7 @@
 # A training step holds parameters, the optimizer's state, gradients, and the residuals between the two passes. Here you find which of these
 # is largest in a small transformer, which tensor in it, and which rule saves it.
 #
-# It takes 20 minutes. You need residuals ([5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb)) and checkpoints
+# It takes 25 minutes. You need residuals ([5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb)) and checkpoints
 # ([7 · checkpoints](07_checkpoints.ipynb)).
 
 # %%
