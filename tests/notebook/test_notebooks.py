@@ -49,7 +49,8 @@ _found, _seconds = {}, _time.process_time()
 for _name, _exercise in list(globals().items()):
     if isinstance(_exercise, _teach.Exercise) and not _name.startswith("_"):
         _verdicts = [_exercise.answer(_given) for _given in _exercise.wrong()]
-        _found[_name] = [(str(v.is_right), bool(v.note or any(p.why for p in v.points))) for v in _verdicts]
+        _says_why = lambda v: bool(v.note or any(p.why for p in v.points) or " saved: " in v.headline)
+        _found[_name] = [(str(v.is_right), _says_why(v)) for v in _verdicts]
         assert _exercise.answer(...).is_right is None
         assert _exercise.reveal().headline
         for _ in _exercise.hints:
