@@ -112,6 +112,7 @@ def test_a_notebook_runs_and_its_exercises_hold(path, tmp_path, run):
     for text in SHOWN.get(path.stem, ()):
         assert text in shown
     assert "residuals differ" not in shown
+    assert str(NOTEBOOKS.parent) not in "".join(texts), "it shows a path of this machine"
     assert tagged(notebook, "check"), "no cell asserts what the text says"
 
     solved = {name for cell in tagged(notebook, "solution") for name in re.findall(r"(\w+)\.solution\(", cell.source)}
@@ -168,6 +169,13 @@ def test_a_notebook_begins_and_ends_as_the_others_do(path):
     assert re.search(r"You (need|should)", rest)
     if path != PATHS[0]:
         assert text[-1].startswith("## What to remember\n\n- ")
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
+def test_an_item_of_a_list_begins_on_a_line_of_its_own(path):
+    for cell in jupytext.read(path).cells:
+        if cell.cell_type == "markdown":
+            assert not re.search(r" [-*]$", cell.source, re.MULTILINE), cell.source
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
