@@ -66,8 +66,8 @@ print(f"temporaries of the compiled gradient, by XLA on {jax.default_backend()}:
 
 # %% [markdown]
 # *Saved* is what one pass hands to the other. The *peak* is the largest amount alive at any time, with arguments and results. *Temporaries* is what XLA
-# allocates for the compiled gradient besides its arguments and results. In a scan the three tell the same story: the forward loop ends before
-# the backward loop starts, and what is saved is stacked in arrays between the two. Which lines are they from?
+# allocates for the compiled gradient besides its arguments and results. In a scan the three figures are close: the forward loop ends before
+# the backward loop starts, and what is saved is stacked in arrays between the two. Which lines is it from?
 
 # %%
 for line in kept.by_line():

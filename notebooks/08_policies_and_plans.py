@@ -77,7 +77,7 @@ def show(functions):
 show({"no checkpoint": loss, "a checkpoint around each block": each_block})
 
 # %% [markdown]
-# The second column has the temporaries of the compiled gradient. With the checkpoints it takes a small part of the memory, and recomputes one of the two products of each block.
+# The second column has the temporaries of the compiled gradient. With the checkpoints the gradient takes a small part of the memory, and recomputes one of the two products of each block.
 # A policy chooses something between the two.
 #
 # ## Names

@@ -370,7 +370,7 @@ is_widened = in_types["bfloat16"].xla.temporaries > 0.9 * in_types["float32"].xl
 print("Here XLA holds bfloat16 as float32:", "what is saved takes as much memory as before." if is_widened else "no.")
 
 # %% [markdown]
-# JAX saves as little for both types of 16 bits. What XLA holds depends on the device and on its version. A CPU has no arithmetic in bfloat16, so XLA computes in float32 there; some versions also
+# JAX saves as many bytes for either type of 16 bits. What XLA holds depends on the device and on its version. A CPU has no arithmetic in bfloat16, so XLA computes in float32 there; some versions also
 # hold in float32 what is saved, and the temporaries hardly change. Look at both figures, on the device that you train on.
 
 # %% tags=["check"] jupyter={"source_hidden": true}
