@@ -116,7 +116,8 @@ def test_a_wrong_answer_is_told_how_many_values_it_misses_and_not_which(f, args)
     exercise = teach.saved(f, *args)
     case = _Case(jaxviz.derive(f, *args))
     saved = set(case.residuals_of)
-    for given in exercise.wrong():
+    none_saved = [ValueNumber(i) for i, v in enumerate(case.values) if v not in saved]
+    for given in (*exercise.wrong(), none_saved):
         marked = {case.values[i] for i in given}
         verdict = exercise.answer(given)
         missed = saved - marked
