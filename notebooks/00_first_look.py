@@ -169,8 +169,8 @@ assert jaxviz.grad(absolute_or_square)(-3.0) == jax.grad(absolute_or_square)(-3.
 # %% [markdown]
 # ## Go on
 #
-# Each of the following notebooks takes 20 to 25 minutes, is about one program and one question, and has exercises. They build on each other; if you can
-# read a jaxpr already, begin with 2 or 5.
+# Each of the others is about one program and one question, and has exercises. Most of the following notebooks take 20 to 35 minutes; those with puzzles take 40 to 50 minutes, and those
+# in which you build an engine take 40 to 90 minutes. They build on each other; if you can read a jaxpr already, begin with 2 or 5.
 #
 # - [1 · reading jaxprs](01_reading_jaxprs.ipynb): what does JAX see of my function? A classifier.
 # - [2 · sharp bits](02_sharp_bits.ipynb): my training step works, so why does it stop working under `jax.jit`? Five mistakes and their fixes.

@@ -219,14 +219,20 @@ print(jaxviz.trace(unseen)(jnp.ones((4, 4)), jnp.ones((16, 4))))
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: written
-def _operations(f):
-    return [e.primitive.name for _, e in jaxviz.trace(f)(jnp.ones((4, 4)), jnp.ones((16, 4))).walk() if not e.programs]
+def _results(f, name):
+    """The types of what a primitive gives, in each of its equations."""
+    program = jaxviz.trace(f)(jnp.ones((4, 4)), jnp.ones((16, 4)))
+    return sorted(e.outvars[0].aval.str_short(short_dtypes=True) for _, e in program.walk() if e.primitive.name == name)
 
 
 def _other_operations(f):
-    ours, theirs = _operations(f), _operations(unseen)
-    missing = [name for name in ("dot_general", "tanh", "reduce_sum", "mul") if ours.count(name) != theirs.count(name)]
-    return f"It has {ours.count(missing[0])} `{missing[0]}`, and the jaxpr above {theirs.count(missing[0])}." if missing else ""
+    for name in ("dot_general", "tanh", "reduce_sum", "mul"):
+        ours, theirs = _results(f, name), _results(unseen, name)
+        if len(ours) != len(theirs):
+            return f"It has {len(ours)} `{name}`, and the jaxpr above {len(theirs)}."
+        if ours != theirs:
+            return f"Its `{name}` gives {', '.join(ours)}, and that of the jaxpr above {', '.join(theirs)}."
+    return ""
 
 
 _w = normal(7, 4, 4)
@@ -234,13 +240,14 @@ _w = normal(7, 4, 4)
 written = teach.rule(
     "Write the function `mine(w, x)` that this jaxpr was made from.",
     teach.computes(unseen, (_w, x), (2 * _w, x - MEAN)),
-    teach.Check("computes it with the same operations", _other_operations),
+    teach.Check("computes it with the same operations, on arrays of the same size", _other_operations),
     hints=(
         "Go down the equations, and write the `jnp` call of each: `dot_general` is `@`, `reduce_sum` is `jnp.sum` with an axis.",
         "The equations of slices and reshapes at the end take one row of `x`.",
     ),
     wrong=(
         lambda w, x: jnp.sum(jnp.tanh(x @ w), axis=0),
+        lambda w, x: jnp.sum(jnp.tanh(x @ w) * x[0], axis=0),
         lambda w, x: jnp.sum(jnp.tanh(x @ w) * x[0], axis=0) * jnp.tanh(0.0 * x[0] + 1) / jnp.tanh(1.0),
         lambda w, x: jnp.tanh(jnp.sum(x @ w, axis=0)) * x[0],
     ),

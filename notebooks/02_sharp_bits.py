@@ -16,7 +16,7 @@
 # Five mistakes that everybody makes once: branching on a tracer, leaking a tracer, an effect that happens only once, an argument that should be static, and
 # a key that is used twice. Here you make each of them in a small training step, read what JAX says, and fix it.
 #
-# It takes 25 minutes. You should be able to read a jaxpr: [1 · reading jaxprs](01_reading_jaxprs.ipynb).
+# It takes 30 minutes. You should be able to read a jaxpr: [1 · reading jaxprs](01_reading_jaxprs.ipynb).
 
 # %%
 import jax

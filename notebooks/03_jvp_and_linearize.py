@@ -17,7 +17,7 @@
 # `jax.jvp` gives the derivative in a direction. `jax.linearize` gives a function that does. Which one is better, and what does it save: a
 # factor of fifty, of two, nothing?
 #
-# This notebook measures it, on a program that needs it. It takes 25 minutes. You should be able to read a jaxpr:
+# This notebook measures it, on a program that needs it. It takes 30 minutes. You should be able to read a jaxpr:
 # [1 · reading jaxprs](01_reading_jaxprs.ipynb).
 #
 # ## The program

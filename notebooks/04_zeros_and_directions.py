@@ -16,7 +16,7 @@
 # Directions that are all known beforehand can go through a program together. And where a tangent is zero, there is nothing to compute: JAX knows
 # that before any number exists.
 #
-# The plate of fuel from [3 · JVP and linearize](03_jvp_and_linearize.ipynb) again, with a temperature at each of 32 × 32 points. It takes 25 minutes.
+# The plate of fuel from [3 · JVP and linearize](03_jvp_and_linearize.ipynb) again, with a temperature at each of 32 × 32 points. It takes 20 minutes.
 # You should know what `jvp` and `linearize` give.
 
 # %% jupyter={"source_hidden": true}

@@ -16,7 +16,7 @@
 # `jax.grad` runs your function forward, and then backward with the values that it saved. These are the *residuals*, and in a large model they take
 # most of the memory. Which values are they? Not all values, and some that you never wrote.
 #
-# This notebook answers that for one head of attention. It takes 25 minutes. You should be able to read a jaxpr
+# This notebook answers that for one head of attention. It takes 30 minutes. You should be able to read a jaxpr
 # ([1 · reading jaxprs](01_reading_jaxprs.ipynb)).
 
 # %%
@@ -441,8 +441,8 @@ assert sum(r.aval.shape == (4,) for r in of_g) == 2
 # - Linearizing cuts a function in two. The first half does all that depends on the inputs; the second is linear in the tangents.
 # - Residuals are what crosses: the values that derivatives read. Sums need none, products their factors, and other operations what their rules
 #   multiply by, divide by or select with. The same function, written with other operations, saves other values.
-# - Some are values of your function, some are arguments, which take no further memory, and some are computed by a rule. -
-# The arguments that you differentiate matter too.
+# - Some are values of your function, some are arguments, which take no further memory, and some are computed by a rule.
+# - The arguments that you differentiate matter too.
 #
 # Next: how the linear half is transposed to run backward, in [6 · transposition](06_transposition.ipynb). How residuals can be
 # recomputed instead of saved is in [7 · checkpoints](07_checkpoints.ipynb).

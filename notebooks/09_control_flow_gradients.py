@@ -17,7 +17,7 @@
 # is given a bound: at most 512 steps. The solver still takes 8 steps and is as fast as before. Its gradient is not.
 #
 # This notebook follows one such solver through `scan`, `cond` and `while_loop`, finds what makes its gradient expensive, and fixes it.
-# It takes 25 minutes. You should know what a residual is: [5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb).
+# It takes 35 minutes. You should know what a residual is: [5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb).
 #
 # ## The solver
 #

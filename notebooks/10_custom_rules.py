@@ -18,7 +18,7 @@
 # method, in a loop that runs until the error is small enough. And to fit an orbit to observations, you need its gradient.
 #
 # You give JAX a rule for it, in forward mode and in reverse mode, and check that it is right, also in second order.
-# It takes 25 minutes. You should know what a transpose is: [6 · transposition](06_transposition.ipynb).
+# It takes 35 minutes. You should know what a transpose is: [6 · transposition](06_transposition.ipynb).
 
 # %%
 import jax

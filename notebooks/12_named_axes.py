@@ -16,7 +16,7 @@
 # One function runs on eight devices, or for eight shares under `vmap`, and a *collective* computes from what all of them have. A gradient goes through it by
 # its transpose, which depends on whether the eight results are one value or eight copies.
 #
-# The program is a small network fitted to 16 points. It takes 25 minutes. You need `jax.vmap` and `jax.grad`, and should know what transposition is:
+# The program is a small network fitted to 16 points. It takes 20 minutes. You need `jax.vmap` and `jax.grad`, and should know what transposition is:
 # [6 · transposition](06_transposition.ipynb). No accelerator is needed: the first cell makes eight devices of the CPU, before JAX starts.
 
 # %%

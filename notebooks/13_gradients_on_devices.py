@@ -17,7 +17,7 @@
 # an error, but the loss blows up, or converges to the wrong value. The cause is a sum over the devices that is not there, or one that you did not write.
 # At the end you can say of any value over which axis its cotangent was summed, and by what.
 #
-# The program is the network of [12 · named axes](12_named_axes.ipynb). It takes 25 minutes. You need to know the transpose of `psum`.
+# The program is the network of [12 · named axes](12_named_axes.ipynb). It takes 30 minutes. You need to know the transpose of `psum`.
 
 # %%
 import jax

@@ -16,7 +16,7 @@
 # A training step holds parameters, the optimizer's state, gradients, and the residuals between the two passes. Here you find which of these
 # is largest in a small transformer, which tensor in it, and which rule saves it.
 #
-# It takes 20 minutes. You need residuals ([5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb)) and checkpoints
+# It takes 25 minutes. You need residuals ([5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb)) and checkpoints
 # ([7 · checkpoints](07_checkpoints.ipynb)).
 
 # %%
@@ -31,7 +31,7 @@ import numpy as np
 import jaxviz
 from jaxviz import teach
 
-WIDTH, HEADS, WORDS, LAYERS = 32, 4, 64, 2
+WIDTH, HEADS, WORDS, LAYERS = 32, 4, 64, 3
 
 
 def norm(x):
@@ -55,19 +55,21 @@ def mlp(p, x):
 
 
 # %% [markdown]
-# The loss gives each part a scope, so that its residuals can be summed by part.
+# The layers are in a scan. Each part has a scope, so that its residuals can be summed by part.
 
 # %%
 def loss_with(attention):
     """The loss of the transformer, with this attention in it."""
 
+    def layer(x, p):
+        with jax.named_scope("attention"):
+            x = x + attention(p, norm(x))
+        with jax.named_scope("mlp"):
+            x = x + mlp(p, norm(x))
+        return x, None
+
     def loss(params, tokens):
-        x = params["embed"][tokens[:, :-1]]
-        for i, p in enumerate(params["layers"]):
-            with jax.named_scope(f"layer {i}/attention"):
-                x = x + attention(p, norm(x))
-            with jax.named_scope(f"layer {i}/mlp"):
-                x = x + mlp(p, norm(x))
+        x, _ = jax.lax.scan(layer, params["embed"][tokens[:, :-1]], params["layers"])
         with jax.named_scope("head"):
             log_p = jax.nn.log_softmax(norm(x) @ params["embed"].T)
             return -jnp.mean(jnp.take_along_axis(log_p, tokens[:, 1:, None], axis=-1))
@@ -79,10 +81,11 @@ loss = loss_with(attention)
 rng = np.random.default_rng(0)
 normal = lambda *shape: jnp.asarray(0.1 * rng.normal(size=shape), jnp.float32)
 shapes = {"qkv": (WIDTH, 3 * WIDTH), "out": (WIDTH, WIDTH), "up": (WIDTH, 4 * WIDTH), "down": (4 * WIDTH, WIDTH)}
-params = {"embed": normal(WORDS, WIDTH), "layers": [{n: normal(*s) for n, s in shapes.items()} for _ in range(LAYERS)]}
+params = {"embed": normal(WORDS, WIDTH), "layers": {n: normal(LAYERS, *s) for n, s in shapes.items()}}
 tokens = jnp.asarray(rng.integers(0, WORDS, (4, 129)), jnp.int32)
 
-kept = jaxviz.residuals(loss, params, tokens)
+memory = jaxviz.memory(loss, params, tokens)
+kept = memory.derivation.residuals
 kept.plot()
 
 # %% [markdown]
@@ -105,14 +108,17 @@ print("gradients        ", kib(size(params)))
 print("residuals beside ", kib(kept.nbytes_without_arguments))
 for part in kept.by_scope():
     print(f"   {part.name:18}{kib(part.nbytes):>10}")
+print("the compiled gradient, besides its arguments and results: ", kib(memory.xla.temporaries), f"of temporaries by XLA on {jax.default_backend()}")
 
 # %% [markdown]
 # "My model has so many parameters, so it needs that much memory" is off by far here. Residuals grow with the *batch and the sequence*, and
-# parameters do not.
+# parameters do not. XLA's own figure, which also counts what is alive within one layer, is close to what is saved: the layers are in a scan, whose backward loop begins when the
+# forward loop has saved everything.
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 assert kept.nbytes_without_arguments > 10 * 4 * size(params)
+assert abs(memory.xla.temporaries / kept.nbytes_without_arguments - 1) < 0.25
 assert jaxviz.derive(loss, params, tokens).check()
 
 # %% [markdown]
@@ -126,7 +132,7 @@ KINDS = {
     "what goes into the norms and comes out": (4, 128, 32),
     "the hidden layer of the MLP": (4, 128, 128),
 }
-by_kind = {kind: sum(r.nbytes for r in kept if r.aval.shape == shape) for kind, shape in KINDS.items()}
+by_kind = {kind: sum(r.nbytes for r in kept if r.aval.shape in (shape, (LAYERS, *shape))) for kind, shape in KINDS.items()}
 
 eater = teach.predict(
     "Which of these takes most of the residuals?",
@@ -188,7 +194,7 @@ factor
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-factor.solution(3.75)
+factor.solution(3.61)
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
@@ -248,11 +254,11 @@ formula.solution(estimate)
 # %% [markdown]
 # ## Which rules save them
 #
-# In one layer, the values with time × time numbers, and why each is saved:
+# The values with time × time numbers, of all layers, and why each is saved:
 
 # %%
 for r in kept:
-    if r.scope == "layer 0/attention" and r.aval.shape[-2:] == (128, 128):
+    if r.scope == "attention" and r.aval.shape[-2:] == (128, 128):
         why, _, read = r.reason.partition("; ")
         print(f"{r.type}, {kib(r.nbytes)}, made in {r.location.function}")
         print(textwrap.indent(textwrap.fill(why, 110), "    "))
@@ -268,12 +274,12 @@ ROLES = {
     "the exponentials": lambda r: r.producer is not None and r.producer.primitive.name == "exp",
     "the quotients, which are the weights": lambda r: r.producer is not None and r.producer.primitive.name == "div",
 }
-_of_layer = [r for r in kept if r.scope == "layer 0/attention" and r.aval.shape[-2:] == (128, 128)]
+_squared = [r for r in kept if r.scope == "attention" and r.aval.shape[-2:] == (128, 128)]
 
 unread = teach.predict(
     "Which of these is saved, but read by no equation of the backward pass?",
     list(ROLES),
-    truth=lambda: next(name for name, fits in ROLES.items() if any(fits(r) and not r.is_read for r in _of_layer)),
+    truth=lambda: next(name for name, fits in ROLES.items() if any(fits(r) and not r.is_read for r in _squared)),
     because={
         "the mask": "The cotangent goes through `where` by the mask.",
         "the -inf that stands where the mask is false": "`where(causal, scores, -inf)` is a `select_n` of two arrays. Its rule keeps both for a tangent "
@@ -293,8 +299,8 @@ unread
 unread.solution("the -inf that stands where the mask is false")
 
 # %%
-for r in _of_layer:
-    print(f"{r.expression:28} {r.reason.partition('; ')[2]}")
+for r in _squared:
+    print(f"{r.type:22} {r.expression[:60]:62} {r.reason.partition('; ')[2] or 'read by nothing'}")
 
 # %% [markdown]
 # The same in the explorer. Its residuals are filtered by the type; a click on one lights up the line, and in the backward program who reads
@@ -306,13 +312,13 @@ explorer.stage, explorer.beside, explorer.filter = "forward", "backward", "4,4,1
 explorer
 
 # %% [markdown]
-# A tensor can also be made smaller: half the bits are half the bytes.
+# A tensor can also be made smaller: half the bits are half the bytes that JAX saves.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: halved
 def _squares(f):
     found = jaxviz.residuals(f, params, tokens)
-    return sum(r.nbytes for r in found if r.aval.shape == (4, 4, 128, 128) and r.aval.dtype != bool)
+    return sum(r.nbytes for r in found if r.aval.shape[-4:] == (4, 4, 128, 128) and r.aval.dtype != bool)
 
 
 def _not_halved(written):
@@ -351,12 +357,36 @@ halved.answer(my_weigh)
 # Solution
 halved.solution(_in_bfloat16)
 
+# %%
+def memory_in(dtype):
+    """The memory of the gradient whose scores, and what is made of them, are of this type."""
+    return jaxviz.memory(loss_with(lambda p, x: attention(p, x, lambda scores, causal: weigh(scores.astype(dtype), causal))), params, tokens)
+
+
+in_types = {name: memory_in(name) for name in ("float32", "bfloat16", "float16")}
+for name, m in in_types.items():
+    print(f"{name:10}{kib(m.derivation.residuals.nbytes_without_arguments):>12} saved{kib(m.xla.temporaries):>12} of temporaries by XLA on {jax.default_backend()}")
+is_widened = in_types["bfloat16"].xla.temporaries > 0.9 * in_types["float32"].xla.temporaries
+print("Here XLA holds bfloat16 as float32:", "what is saved takes as much memory as before." if is_widened else "no.")
+
+# %% [markdown]
+# JAX saves as many bytes for either type of 16 bits. What XLA holds depends on the device and on its version. A CPU has no arithmetic in bfloat16, so XLA computes in float32 there; some versions also
+# hold in float32 what is saved, and the temporaries hardly change. Look at both figures, on the device that you train on.
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+saved_in = {name: m.derivation.residuals.nbytes_without_arguments for name, m in in_types.items()}
+assert saved_in["bfloat16"] == saved_in["float16"] < 0.75 * saved_in["float32"]
+assert in_types["float16"].xla.temporaries < 0.75 * in_types["float32"].xla.temporaries
+assert is_widened == (in_types["bfloat16"].xla.temporaries > 1.2 * in_types["float16"].xla.temporaries)
+
 # %% [markdown]
 # ## What to remember
 #
 # - The tensor is what softmax makes of the scores: time × time numbers for each head, example and layer, several times over. It grows with
 #   the square of the sequence, and parameters do not.
 # - A rule saves what it may need; JAX does not check whether it is read in the end. Under `jit` XLA does.
+# - Ask XLA for its figure too: with the layers in a scan it is close to what is saved, except for what XLA drops or holds in another type.
 #
 # `jaxviz.residuals(loss, params, batch).by_scope()` gives these figures for your own model.
 #

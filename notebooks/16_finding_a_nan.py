@@ -16,7 +16,7 @@
 # A training run stops learning. No loss was ever NaN, but the parameters are. This notebook finds the operation that produced the
 # first NaN, with the loop iteration and the example, fixes it, and shows the usual ways in which a finite value has a NaN derivative.
 #
-# It takes 25 minutes. You should know that a backward pass computes cotangents from values that the forward pass saved:
+# It takes 35 minutes. You should know that a backward pass computes cotangents from values that the forward pass saved:
 # [5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb).
 #
 # ## The run
@@ -333,6 +333,24 @@ safe.solution(safe_unit)
 # Why is the inner `where` not a problem itself? `where` does not multiply: in the backward pass it *chooses* between the cotangent and 0, so an infinity does
 # not get past it. The outer one gives the value, and the inner one stops the cotangent.
 #
+# A shorter way is to add a small number under the root. Its slope at 0 is finite then, and enormous. Whether that does harm depends on what it is multiplied by. Two functions, with
+# the same small number:
+
+# %%
+def nearly_length(v):
+    return jnp.sqrt(jnp.sum(v**2, axis=-1) + 1e-12)
+
+
+def nearly_unit(v):
+    return v / nearly_length(v)
+
+
+for f in (nearly_length, nearly_unit):
+    print(f"{f.__name__}: the largest derivative at [0, 0, 0] is {np.abs(jax.jit(jax.jacobian(f))(np.zeros(3, np.float32))).max():.3g}")
+
+# %% [markdown]
+# In a length, the slope of the root is multiplied by that of `v**2`, which is 0 at 0: the small number is enough. `unit` also divides `v` by the small root, and nothing there is 0.
+#
 # The failing step, and the whole run, with `safe_unit`:
 
 # %%
@@ -348,6 +366,8 @@ print(f"loss of the last ten batches: {np.mean(mended[-10:]):.3f}; it was {np.me
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
+_at_zero = lambda f: float(np.abs(jax.jit(jax.jacobian(f))(np.zeros(3, np.float32))).max())
+assert _at_zero(nearly_length) == 0 and 1e5 < _at_zero(nearly_unit) < np.inf
 assert found is None
 assert all(np.all(np.isfinite(p)) for p in after.values())
 assert np.mean(mended[-10:]) < 0.1 < np.mean(losses[-10:])
@@ -592,7 +612,8 @@ assert alarm is None
 #
 # - A finite loss says nothing about its gradient. Keep the parameters and the batch of the step before the first NaN, and call `find_nan`.
 # - An infinite slope times a cotangent of 0 is NaN. A `where` after an operation fixes its value; a second one before it fixes its gradient.
-# - Adding 1e-12 under a root, or clipping, gives a finite slope that may be enormous. Look at it.
+# - A small number under a root, or clipping, gives a finite slope that may be enormous. That is enough where it is multiplied by 0, as in a length, and does harm elsewhere, as in a
+#   unit vector. Look at the gradient there.
 #
 # `%nan loss(params, batch)` finds a NaN in your own program.
 #

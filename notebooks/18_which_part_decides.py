@@ -18,7 +18,7 @@
 # one gradient. Here both answer the same question, so that you see where the estimate is wrong.
 #
 # The model is that of [17 · inside a model](17_inside_a_model.ipynb): a small GPT with local attention, which completes sentences such as
-# `Ann and Bob met . Bob gave a ball to`. It takes 25 minutes. You need to know `jaxviz.capture` and cotangents.
+# `Ann and Bob met . Bob gave a ball to`. It takes 35 minutes. You need to know `jaxviz.capture` and cotangents.
 
 # %%
 import jax

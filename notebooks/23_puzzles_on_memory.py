@@ -22,7 +22,7 @@
 #
 # Each form has hints, shown one at a time, and can reveal known answers. Your best answers are stored in `answers/my_puzzles.py`.
 #
-# It takes 25 minutes. You need to know what a residual is ([5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb)), and to beat par,
+# It takes 45 minutes. You need to know what a residual is ([5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb)), and to beat par,
 # how to write a `custom_vjp` ([10 · custom rules](10_custom_rules.ipynb)). This is the score card:
 
 # %%

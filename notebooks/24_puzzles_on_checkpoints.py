@@ -16,7 +16,7 @@
 # Five puzzles with `jax.checkpoint`: around a call, by name, in the bodies of loops. The rules are those of [23 · puzzles on memory](23_puzzles_on_memory.ipynb): an answer must
 # compute the same, then it is measured. Par is the result of the planner; in two of the five puzzles you can beat it by far, without a checkpoint.
 #
-# It takes 25 minutes. You need to know checkpoints and policies: [7 · checkpoints](07_checkpoints.ipynb) and [8 · policies and plans](08_policies_and_plans.ipynb).
+# It takes 50 minutes. You need to know checkpoints and policies: [7 · checkpoints](07_checkpoints.ipynb) and [8 · policies and plans](08_policies_and_plans.ipynb).
 
 # %%
 import jax

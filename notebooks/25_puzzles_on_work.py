@@ -16,7 +16,7 @@
 # Five functions that compute derivatives, or a product, with up to 500 times the work that is needed. The rules are those of [23 · puzzles on memory](23_puzzles_on_memory.ipynb). The
 # measure is the FLOPs of the function, as counted by `jaxviz.cost`; par is a known answer.
 #
-# It takes 25 minutes. You need `jax.jvp`, `jax.vjp` and `jax.grad`: [3 · JVP and linearize](03_jvp_and_linearize.ipynb).
+# It takes 40 minutes. You need `jax.jvp`, `jax.vjp` and `jax.grad`: [3 · JVP and linearize](03_jvp_and_linearize.ipynb).
 
 # %%
 import jax

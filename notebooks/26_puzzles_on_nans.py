@@ -16,7 +16,7 @@
 # Four functions whose value is correct, or nearly, but whose gradient is NaN at some inputs. The rules are those of [23 · puzzles on memory](23_puzzles_on_memory.ipynb); in addition, `jaxviz.find_nan` must find
 # nothing at the hard inputs. The measure is the number of operations of the gradient, so that safety stays cheap.
 #
-# It takes 20 minutes. You need to know how NaNs get into gradients: [16 · finding a NaN](16_finding_a_nan.ipynb).
+# It takes 40 minutes. You need to know how NaNs get into gradients: [16 · finding a NaN](16_finding_a_nan.ipynb).
 
 # %%
 import jax
@@ -119,6 +119,8 @@ softplus.solution(softplus.puzzle.solution)
 assert jnp.isnan(jax.grad(sinc)(0.0)) and sinc(jnp.float32(0.0)) == 1
 assert jnp.isinf(softplus.puzzle.function(jnp.float32(100.0))) and jnp.isnan(jax.grad(softplus.puzzle.function)(100.0))
 assert jax.nn.softmax(jnp.array([0.0, -jnp.inf]))[1] == 0
+assert not jax.grad(lambda a: norm.puzzle.better(a, jnp.ones(3)))(jnp.ones(3)).any()
+assert jnp.abs(jax.jacobian(lambda v: v / norm.puzzle.better(v, jnp.zeros(3)))(jnp.zeros(3))).max() > 1e5
 assert {e.puzzle.measure.name for e in (where, norm, entropy)} == {"operations"}
 
 # %%
@@ -128,7 +130,8 @@ teach.puzzles.card()
 # ## What to remember
 #
 # - A `jnp.where` chooses between two values, but both are computed, and so are their gradients. Choose before the dangerous operation.
-# - A tiny number instead of zero, or a huge number instead of infinity, is often enough.
+# - A small number under a root is enough where its enormous slope is multiplied by 0, as at distance zero. In a unit vector it is not:
+#   [16 · finding a NaN](16_finding_a_nan.ipynb) has both. A huge number instead of infinity is often enough.
 # - If you know the derivative better than the formula does, write it as a custom rule.
 #
 # Next: [27 · puzzles on rules and devices](27_puzzles_on_rules_and_devices.ipynb).

@@ -50,11 +50,14 @@ class OfWord(TypedDict):
 
 
 class Box(TypedDict):
-    """A value that can be marked: whether the gradient saves it, and why or why not."""
+    """A value that can be marked: whether the gradient saves it, and why or why not; and why not in other words, which
+    name no value that is saved, for an answer that misses one."""
 
     isKept: bool
     what: str
     why: str
+    whileMissed: str
+    place: str
 
 
 class OfMarks(TypedDict):

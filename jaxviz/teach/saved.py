@@ -20,7 +20,7 @@ from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.primitives import is_view, plain
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.report.tables import format_bytes, printable, together, type_text
-from jaxviz.teach.exercise import AnswerForm, Exercise, Mark, Point, Verdict
+from jaxviz.teach.exercise import AnswerForm, Exercise, Point, Verdict
 from jaxviz.teach.messages import OfMarks
 from jaxviz.teach.predict import Text
 
@@ -314,34 +314,32 @@ class _Case:
         return f"There are {', '.join(f'`{k}`' for k in known)}."
 
     def verdict(self, marked: set[Value] | None) -> Verdict:
-        """What is right, wrong and missed; the answer if nothing was marked."""
-        points: list[Point] = []
-        for v in self.values:
-            is_kept = v in self.residuals_of
-            if marked is None:
-                if is_kept:
-                    points.append(Point("note", v.short, self._why_kept(v)))
-            elif v in marked or is_kept:
-                mark: Mark = "missed" if v not in marked else "right" if is_kept else "wrong"
-                points.append(Point(mark, v.short, self._why_kept(v) if is_kept else self._why_not(v)))
+        """What is right and wrong, and where values are missed, without naming them; the answer if nothing was
+        marked."""
+        kept = [v for v in self.values if v in self.residuals_of]
         if marked is None:
-            return Verdict(None, self._headline(), tuple(points), self._note())
-        n_right, n_wrong = len(marked & set(self.residuals_of)), len(marked - set(self.residuals_of))
-        n_missed = len(set(self.residuals_of) - marked)
-        if not n_wrong and not n_missed:
-            return Verdict(True, self._headline(), tuple(points), self._note())
-        parts = [f"{n_right} of {len(self.residuals_of)} found"]
-        parts += [f"{n_wrong} marked that {'is' if n_wrong == 1 else 'are'} not saved"] if n_wrong else []
-        points.sort(key=lambda p: ("wrong", "missed", "right").index(p.mark))
-        return Verdict(False, f"{', '.join(parts)}.", tuple(points), self._note())
+            points = tuple(Point("note", v.short, self._why_kept(v)) for v in kept)
+            return Verdict(None, self._headline(), points, self._note())
+        right, missed = [v for v in kept if v in marked], [v for v in kept if v not in marked]
+        wrong = [v for v in self.values if v in marked and v not in self.residuals_of]
+        points = tuple(Point("right", v.short, self._why_kept(v)) for v in right)
+        if not wrong and not missed:
+            return Verdict(True, self._headline(), points, self._note())
+        parts = [f"{len(right)} of {len(kept)} found"]
+        parts += [f"{len(wrong)} marked that {'is' if len(wrong) == 1 else 'are'} not saved"] if wrong else []
+        places = ", ".join(dict.fromkeys(map(_place, missed)))
+        more = f" {len(missed)} more {'is' if len(missed) == 1 else 'are'} saved: {places}." if missed else ""
+        not_saved = (Point("wrong", v.short, self._why_not(v, is_named=not missed)) for v in wrong)
+        return Verdict(False, f"{', '.join(parts)}.{more}", (*not_saved, *points), self._note())
 
     def grading(self) -> OfMarks:
         """For a page without a kernel, whose script does the same as `verdict`."""
         return {
             "kind": "marks", "headline": self._headline(), "note": self._note(),
             "boxes": [
-                {"isKept": v in self.residuals_of, "what": printable(v.short),
-                 "why": printable(self._why_kept(v) if v in self.residuals_of else self._why_not(v))}
+                {"isKept": v in self.residuals_of, "what": printable(v.short), "place": _place(v),
+                 "why": printable(self._why_kept(v) if v in self.residuals_of else self._why_not(v)),
+                 "whileMissed": "" if v in self.residuals_of else printable(self._why_not(v, is_named=False))}
                 for v in self.values
             ],
         }  # fmt: skip
@@ -364,25 +362,29 @@ class _Case:
         what = _listed([self.shown[r] for r in residuals]) + ", " if value.kind == "slope" else ""
         return f"{what}{size}{times}{': ' + because if because else ''}."
 
-    def _why_not(self, value: Value) -> str:
+    def _why_not(self, value: Value, is_named: bool = True) -> str:
+        """Why a value is not saved; `is_named`: with the names of the values that are."""
         if value.kind == "slope":
-            return f"The derivative of `{value.text}` {self._reads(value.equation)}; nothing else is computed for it."
+            read = self._reads(value.equation, is_named)
+            return f"The derivative of `{value.text}` {read}; nothing else is computed for it."
         readers = find_readers(value.program, value.atoms)
         parts: dict[str, None] = {}
         for e in dict.fromkeys(self._of_function(r.equation) for v in value.atoms for r in readers[v]):
             at = location_of(e, value.within)
             who = f"`{_operation(e)}`{f' at line {at.line}' if at is not None and at != value.location else ''}"
-            parts[f"the derivative of {who} {self._reads(e) or 'needs no value'}"] = None
+            parts[f"the derivative of {who} {self._reads(e, is_named) or 'needs no value'}"] = None
         if not parts:
             parts["it is a result, and no derivative reads it" if self._is_result(value) else "nothing reads it"] = None
-        if own := self._reads(value.equation):
+        if own := self._reads(value.equation, is_named):
             parts[f"its own derivative {own}"] = None
         text = "; ".join(parts)
         return f"{text[0].upper()}{text[1:]}."
 
-    def _reads(self, equation: Equation | None) -> str:
+    def _reads(self, equation: Equation | None, is_named: bool) -> str:
         """What the derivative of an equation reads; '' if it reads no value."""
         read = self.read.get(equation, ()) if equation is not None else ()
+        if not is_named and read:
+            return "reads another value" if len(read) == 1 else "reads other values"
         return f"reads {_listed([self.shown[r] for r in read])}" if read else ""
 
     def _is_result(self, value: Value) -> bool:
@@ -430,6 +432,13 @@ def _squeezed(text: str) -> str:
 
 def _listed(texts: Iterable[str]) -> str:
     return together(f"`{t}`" for t in dict.fromkeys(texts))
+
+
+def _place(value: Value) -> str:
+    """Where a value is, without its name."""
+    if value.kind == "input":
+        return "among the arguments"
+    return f"on line {value.location.line}" if value.location is not None else "on a line that is not known"
 
 
 def _heading(location: Location | None) -> str:

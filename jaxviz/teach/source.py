@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import linecache
 import re
@@ -13,9 +14,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from jaxviz.analysis.checkpoints import policy_name
+
 
 def source_of(answer: Any) -> str:
-    """The source of an answer and of everything else that its cell defines; '' if there is none, as for a policy."""
+    """The source of an answer and of everything else that its cell defines, or changes of what it defines; '' if there
+    is none, as for a policy."""
     function = inspect.unwrap(answer)
     code = getattr(function, "__code__", None)
     if code is None or str(function.__module__).startswith("jax."):
@@ -28,8 +32,35 @@ def source_of(answer: Any) -> str:
         statements = ast.parse("".join(lines)).body
     except SyntaxError:  # a magic
         return "".join(lines)
-    parts = [s for s in statements if not isinstance(s, ast.Expr) or list(_extends(s))]
+    defined = {n for s in statements for n in _defines(s)}
+    parts = [s for s in statements if not isinstance(s, ast.Expr) or _called_on(s) in defined]
+    parts = [s for s in parts if not _answered(s)]
     return "\n".join("".join(lines[_first_line(s) - 1 : s.end_lineno]) for s in parts)
+
+
+def program_of(answer: Any) -> str:
+    """A program that assigns an answer to `answer`, from its cell alone; '' if its source was not found."""
+    if str(getattr(answer, "__module__", "")).startswith("jax."):  # a policy
+        return f"answer = jax.checkpoint_policies.{policy_name(answer)}"
+    code = getattr(inspect.unwrap(answer), "__code__", None)
+    if code is None or not (source := _expression(code.co_filename) or getattr(answer, "__name__", "")).strip("<>"):
+        return ""
+    return f"{source_of(answer)}\n\nanswer = {source}\n"
+
+
+def _expression(file: str) -> str:
+    """What a cell answers with: `my_relu` of `mask.answer(my_relu)`; '' for a module, and if that is not clear."""
+    cell = "" if Path(file).exists() and "ipykernel" not in file else "".join(linecache.getlines(file))
+    with contextlib.suppress(SyntaxError):  # a magic
+        given = _answered(ast.parse(cell))
+        return ast.unparse(given[0]) if len(given) == 1 else ""
+    return ""
+
+
+def _answered(tree: ast.AST) -> list[ast.expr]:
+    """What exercises are answered with: the arguments of `….answer(…)`."""
+    calls = [e for e in ast.walk(tree) if isinstance(e, ast.Call) and len(e.args) == 1]
+    return [e.args[0] for e in calls if isinstance(e.func, ast.Attribute) and e.func.attr == "answer"]
 
 
 def code_of(answer: Any, beside: Callable[..., Any]) -> str:
@@ -72,6 +103,14 @@ def defines(source: str, name: str) -> bool:
         return name in [s.name for s in ast.parse(source).body if isinstance(s, ast.FunctionDef)]
     except SyntaxError:
         return False
+
+
+def _called_on(statement: ast.Expr) -> str:
+    """The name on which a call as a statement is made: `RULES` of `RULES.update(…)`; '' for another statement."""
+    part = statement.value
+    while isinstance(part, (ast.Call, ast.Attribute, ast.Subscript)):
+        part = part.func if isinstance(part, ast.Call) else part.value
+    return part.id if isinstance(statement.value, ast.Call) and isinstance(part, ast.Name) else ""
 
 
 def _first_line(statement: ast.stmt) -> int:

@@ -1,5 +1,7 @@
 """Every notebook runs from top to bottom and follows docs/writing_notebooks.md."""
 
+import ast
+import inspect
 import json
 import re
 import subprocess
@@ -11,6 +13,9 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 from short_runs import short
+
+from jaxviz.teach import autodiff, puzzles
+from jaxviz.teach.source import code_of
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 PATHS = sorted(NOTEBOOKS.glob("*.py"))
@@ -44,7 +49,8 @@ _found, _seconds = {}, _time.process_time()
 for _name, _exercise in list(globals().items()):
     if isinstance(_exercise, _teach.Exercise) and not _name.startswith("_"):
         _verdicts = [_exercise.answer(_given) for _given in _exercise.wrong()]
-        _found[_name] = [(str(v.is_right), bool(v.note or any(p.why for p in v.points))) for v in _verdicts]
+        _says_why = lambda v: bool(v.note or any(p.why for p in v.points) or " saved: " in v.headline)
+        _found[_name] = [(str(v.is_right), _says_why(v)) for v in _verdicts]
         assert _exercise.answer(...).is_right is None
         assert _exercise.reveal().headline
         for _ in _exercise.hints:
@@ -106,6 +112,7 @@ def test_a_notebook_runs_and_its_exercises_hold(path, tmp_path, run):
     for text in SHOWN.get(path.stem, ()):
         assert text in shown
     assert "residuals differ" not in shown
+    assert str(NOTEBOOKS.parent) not in "".join(texts), "it shows a path of this machine"
     assert tagged(notebook, "check"), "no cell asserts what the text says"
 
     solved = {name for cell in tagged(notebook, "solution") for name in re.findall(r"(\w+)\.solution\(", cell.source)}
@@ -165,6 +172,13 @@ def test_a_notebook_begins_and_ends_as_the_others_do(path):
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
+def test_an_item_of_a_list_begins_on_a_line_of_its_own(path):
+    for cell in jupytext.read(path).cells:
+        if cell.cell_type == "markdown":
+            assert not re.search(r" [-*]$", cell.source, re.MULTILINE), cell.source
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
 def test_the_text_below_a_question_does_not_answer_it(path):
     cells = jupytext.read(path).cells
     for i, cell in enumerate(cells):
@@ -178,8 +192,66 @@ def test_the_text_below_a_question_does_not_answer_it(path):
             assert not re.search(rf"(?<!\w){re.escape(told[1].strip(chr(34)))}(?!\w)", following), following
 
 
-WORDS_PER_MINUTE, MINUTES_PER_LINE, MINUTES_PER_QUESTION, MINUTES_PER_FUNCTION = 170, 4 / 60, 1.5, 4
-"""The time assumed for prose, for a line of unfolded code, to mark or choose an answer, and to write a function."""
+ON_CHECKPOINTS = [p for p in PATHS if p.stem[:2] in ("07", "08", "14", "15")]
+
+
+@pytest.mark.parametrize("path", ON_CHECKPOINTS, ids=lambda p: p.stem)
+def test_a_notebook_on_checkpoints_begins_with_layers_in_a_scan_and_with_xlas_figure(path):
+    """In a Python loop XLA may undo a checkpoint."""
+    before, exercise, _ = path.read_text("utf-8").partition("# Exercise: ")
+    assert exercise
+    assert "jax.lax.scan(" in before
+    assert ".xla.temporaries" in before
+    assert "for p in params" not in before
+
+
+def test_policies_are_taught_by_name_before_functions_of_equations():
+    text = (NOTEBOOKS / "08_policies_and_plans.py").read_text("utf-8")
+    named, older = text.index("## Names"), text.index("## Older versions")
+    assert named < older < text.index("of_tanh(primitive") < text.index("## Let the planner")
+    assert "(primitive" not in text[:older]
+
+
+WORDS_PER_MINUTE, MINUTES_PER_LINE, MINUTES_PER_QUESTION = 170, 4 / 60, 1.5
+"""The time assumed for prose, for a line of unfolded code, and to mark or choose an answer."""
+MINUTES_PER_FUNCTION, MINUTES_PER_LINE_WRITTEN = 3, 1.5
+"""The time assumed to write a function: to see what is asked, and for each line of the solution."""
+SAID = re.compile(r"(\d+) minutes")
+
+
+def lines_to_write(notebook):
+    """The lines of each solution in code, without those of definitions' first lines and without docstrings."""
+    tree = ast.parse("\n".join(c.source for c in notebook.cells if c.cell_type == "code" and c.source[0] not in "%!"))
+    nodes = list(ast.walk(tree))
+    functions = {n.name: n for n in nodes if isinstance(n, ast.FunctionDef)}
+    exercises = {
+        n.targets[0].id: ast.unparse(n.value)
+        for n in nodes
+        if isinstance(n, ast.Assign) and hasattr(n.targets[0], "id")
+    }
+    asked = {re.search(r"^(\w+)\.answer\(", c.source, re.MULTILINE)[1] for c in tagged(notebook, "answer")}
+    for call in nodes:
+        name, _, method = ast.unparse(call.func).rpartition(".") if isinstance(call, ast.Call) else ("", "", "")
+        if method == "solution" and name in asked:
+            (solution,) = call.args
+            if ".original(" in ast.unparse(solution):
+                text = inspect.getsource(autodiff.engine().original(solution.args[0].value))
+                yield name, body_lines(ast.parse(text).body[0])
+            elif ".puzzle." in ast.unparse(solution):
+                puzzle = puzzles.show(re.search(r"puzzles\.show\('(\w+)'\)", exercises[name])[1]).puzzle
+                text = code_of(puzzle.solution, puzzle.function)
+                yield name, sum(bool(line.strip()) for line in text.splitlines())
+            else:
+                parts = solution.elts if isinstance(solution, ast.Tuple) else [solution]
+                yield name, sum(body_lines(functions.get(ast.unparse(part))) for part in parts)
+
+
+def body_lines(function):
+    """The lines of a function's body; one for a lambda or another expression."""
+    if function is None:
+        return 1
+    body = function.body[ast.get_docstring(function) is not None :]
+    return function.end_lineno - body[0].lineno + 1
 
 
 def minutes_of(notebook):
@@ -190,21 +262,44 @@ def minutes_of(notebook):
     lines = sum(
         bool(line.strip()) and not line.startswith(("import", "from")) for c in code for line in c.source.splitlines()
     )
-    n_write = len(tagged(notebook, "answer"))
-    n_ask = len(tagged(notebook, "exercise")) - n_write
+    written = [n for _, n in lines_to_write(notebook)]
+    assert len(written) == len(tagged(notebook, "answer"))
+    n_ask = len(tagged(notebook, "exercise")) - len(written)
     words = len(re.findall(r"[A-Za-z']{2,}", re.sub(r"\]\([^)]*\)|\$[^$]*\$", "", prose)))
     read = words / WORDS_PER_MINUTE + lines * MINUTES_PER_LINE
-    return read + n_ask * MINUTES_PER_QUESTION + n_write * MINUTES_PER_FUNCTION
+    ask = n_ask * MINUTES_PER_QUESTION
+    return read + ask + len(written) * MINUTES_PER_FUNCTION + sum(written) * MINUTES_PER_LINE_WRITTEN
+
+
+def minutes_said(notebook):
+    return int(SAID.search(next(c.source for c in notebook.cells if c.cell_type == "markdown"))[1])
 
 
 @pytest.mark.parametrize("path", PATHS[1:], ids=lambda p: p.stem)
 def test_a_notebook_takes_about_as_long_as_it_says(path):
     notebook = jupytext.read(path)
-    said = int(
-        re.search(r"(\d+) minutes", next(c.source for c in notebook.cells if c.cell_type == "markdown")).group(1)
-    )
-    assert said <= 25
-    assert minutes_of(notebook) <= 1.1 * said, f"{minutes_of(notebook):.0f} minutes, by its words, lines and exercises"
+    said, needed = minutes_said(notebook), minutes_of(notebook)
+    assert said <= (90 if "_own_" in path.stem else 50 if "puzzles" in path.stem else 35)
+    assert 0.8 * said <= needed <= 1.1 * said, f"{needed:.0f} minutes, by its words, lines and exercises"
+
+
+def test_one_who_builds_an_engine_is_told_of_an_hour_or_more():
+    said = {path.stem: minutes_said(jupytext.read(path)) for path in PATHS if "_own_" in path.stem}
+    assert {name for name, minutes in said.items() if 60 <= minutes <= 90} >= {
+        "19_own_tracer",
+        "20_own_gradients",
+        "22_own_loops",
+    }
+
+
+def test_the_first_notebook_says_how_long_the_others_take():
+    minutes = {"_own_": [], "_puzzles_": [], "": []}
+    for path in PATHS[1:]:
+        minutes[next(kind for kind in minutes if kind in path.stem)].append(minutes_said(jupytext.read(path)))
+    text = " ".join(PATHS[0].read_text("utf-8").replace("\n# ", " ").split())
+    assert f"Most of the following notebooks take {min(minutes[''])} to {max(minutes[''])} minutes" in text
+    assert f"with puzzles take {min(minutes['_puzzles_'])} to {max(minutes['_puzzles_'])} minutes" in text
+    assert f"in which you build an engine take {min(minutes['_own_'])} to {max(minutes['_own_'])} minutes" in text
 
 
 @pytest.mark.parametrize("path", PATHS[1:], ids=lambda p: p.stem)

@@ -92,6 +92,16 @@ def test_docstrings_are_read_without_warnings():
     assert warnings == {}
 
 
+def test_a_page_that_compiles_a_program_many_times_has_a_longer_limit():
+    """Each page with `ablate=True` in its code; the limit of others is in conf.py."""
+    for path in (ROOT / "docs").glob("*/*.md"):
+        text = path.read_text(encoding="utf-8")
+        if "ablate=True" in "".join(re.findall(r"```\{code-cell\}\n(.*?)```", text, re.DOTALL)):
+            found = re.search(r"^mystnb:\n  execution_timeout: (\d+)", text, re.MULTILINE)
+            assert found, path.name
+            assert int(found[1]) >= 600
+
+
 @pytest.fixture(scope="module")
 def unrun(tmp_path_factory):
     """The site without the code's output; a name that the reference lacks, or a warning, makes the build fail."""

@@ -111,6 +111,24 @@ def test_every_residual_is_told_and_every_answer_but_one_is_wrong(name):
         assert kept.answer(given).is_right is False
 
 
+@pytest.mark.parametrize(("f", "args"), [(network, ARGS), (sines, (0.7,)), (rectified, (random(4, 5), random(3, 4)))])
+def test_a_wrong_answer_is_told_how_many_values_it_misses_and_not_which(f, args):
+    exercise = teach.saved(f, *args)
+    case = _Case(jaxviz.derive(f, *args))
+    saved = set(case.residuals_of)
+    none_saved = [ValueNumber(i) for i, v in enumerate(case.values) if v not in saved]
+    for given in (*exercise.wrong(), none_saved):
+        marked = {case.values[i] for i in given}
+        verdict = exercise.answer(given)
+        missed = saved - marked
+        assert {p.mark for p in verdict.points} <= {"right", "wrong"}
+        assert ("more" in verdict.headline) == bool(missed)
+        reasons = " ".join(p.why for p in verdict.points if p.mark == "wrong")
+        others = {case.shown[r] for v in saved for r in case.residuals_of[v]} - {v.text for v in marked}
+        assert not missed or not [text for text in others if f"reads `{text}`" in reasons or f"and `{text}`" in reasons]
+    assert len(exercise.reveal().points) == len(saved)
+
+
 def test_a_form_gives_what_is_ticked_chosen_and_typed():
     import ipywidgets
 

@@ -1,6 +1,8 @@
 """Building one's own autodiff: other correct answers are accepted, wrong ones are not, and correct ones replace the
 engine's functions."""
 
+import linecache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -183,8 +185,6 @@ def test_right_answers_are_kept_for_the_next_notebook(my, tmp_path):
         "    return now, later\n"
     )
     file = tmp_path / "cell.py"  # represents the cell
-    import linecache
-
     linecache.cache["<a cell>"] = (len(source), None, source.splitlines(True), "<a cell>")
     exec(compile(source, "<a cell>", "exec"), namespace)
     assert not file.exists()
@@ -207,14 +207,78 @@ def test_right_answers_are_kept_for_the_next_notebook(my, tmp_path):
     assert broken.jvp is broken.original("jvp")
 
 
-def test_what_another_cell_defines_is_missed(my):
-    source = "def split(equations, unknown):\n    return elsewhere(equations, unknown)\n"
-    import linecache
-
+def run_cell(source, namespace):
     linecache.cache["<cell 2>"] = (len(source), None, source.splitlines(True), "<cell 2>")
-    namespace = {"elsewhere": my.split}
     exec(compile(source, "<cell 2>", "exec"), namespace)
+
+
+def test_what_another_cell_defines_is_missed(my):
+    namespace = {"elsewhere": my.split}
+    run_cell("def split(equations, unknown):\n    return elsewhere(equations, unknown)\n", namespace)
     assert "reads elsewhere from another cell" in autodiff.exercise(my, "split").answer(namespace["split"]).note
+
+
+TABLE_OF_RULES = """
+RULES = {}
+
+
+def rule_for(op):
+    def register(rule):
+        RULES[op] = rule
+        return rule
+
+    return register
+
+
+@rule_for("sin")
+def sine(dx, x):
+    return my.cos(x) * dx
+
+
+@rule_for("mul")
+def product(dx, x, y):
+    return y * dx
+
+
+RULES.update(exp=lambda dx, x: my.exp(x) * dx, log=lambda dx, x: dx / x, step=lambda dx, x: my.zeros(dx))
+RULES.setdefault("recip", lambda dx, x: -1.0 * dx / (x * x))
+
+
+def partial(op, i, dx, inputs, out, params):
+    if op in ("sum", "spread", "swap", "neg"):
+        return my.bind(op, dx, **params)[0]
+    if op == "dot":
+        return my.dot(*[dx if j == i else y for j, y in enumerate(inputs)])
+    return dx if op == "add" else RULES[op](dx, inputs[i], *[y for j, y in enumerate(inputs) if j != i])
+"""
+ANOTHER_CELL = """
+@rule_for("cos")
+def cosine(dx, x):
+    return -1.0 * my.sin(x) * dx
+"""
+
+
+@pytest.mark.slow
+def test_a_table_of_rules_is_kept_with_its_decorators_and_checked_in_a_new_engine(my, tmp_path):
+    namespace = {"my": my, "rules": autodiff.exercise(my, "partial")}
+    run_cell(f"{TABLE_OF_RULES}{ANOTHER_CELL}rules.answer(partial)\n", namespace)
+    assert "yours: partial" in repr(my)
+    later = autodiff.engine(tmp_path / "answers" / "mine.py")
+    assert later.partial is not later.original("partial")
+    assert autodiff.exercise(later, "partial").check(later.partial)
+
+
+@pytest.mark.slow
+def test_an_answer_that_is_right_only_with_another_cell_is_not_kept_for_the_next_notebook(my, tmp_path):
+    namespace = {"my": my}
+    run_cell(TABLE_OF_RULES, namespace)
+    exec(ANOTHER_CELL, namespace)
+    verdict = autodiff.exercise(my, "partial").answer(namespace["partial"])
+    assert verdict
+    assert "Only this notebook can use it: of its cell alone, the check says `cos`: It raises KeyError" in verdict.note
+    assert my.partial is namespace["partial"]
+    later = autodiff.engine(tmp_path / "answers" / "mine.py")
+    assert later.partial is later.original("partial")
 
 
 def scanned(sin, scan):

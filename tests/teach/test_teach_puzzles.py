@@ -14,6 +14,7 @@ from short_runs import short
 
 import jaxviz
 from jaxviz import teach
+from jaxviz.teach import answers
 from jaxviz.teach.puzzles import scores
 from jaxviz.teach.puzzles.game import GROUPS, PUZZLES, check
 from jaxviz.teach.source import code_of
@@ -117,6 +118,7 @@ mask.answer(my_rectified)
 """
 
 
+@pytest.mark.slow
 def test_the_best_answer_is_kept_with_its_cell(tmp_path):
     path = tmp_path / "answers" / "mine.py"
     mask = teach.puzzles.show("mask", path)
@@ -125,20 +127,131 @@ def test_the_best_answer_is_kept_with_its_cell(tmp_path):
     exec(compile(CELL, "<cell of the test>", "exec"), cell)
     (kept,) = scores.read(path).values()
     lines = [line for line in CELL.splitlines() if line]
-    assert [line for line in kept.source.splitlines() if line] == lines[:-1]
+    assert [line for line in kept.source.splitlines() if line] == [*lines[:-1], "answer = my_rectified"]
     assert kept.amount == kept.par == mask.puzzle.par_amount
-    assert "1 of 24 solved" in mask.answer(mask.puzzle.better).note
+    better = f"{code_of(mask.puzzle.better, mask.puzzle.function)}\n\nverdict = mask.answer(in_bits)\n"
+    linecache.cache["<cell of bits>"] = (len(better), None, better.splitlines(True), "<cell of bits>")
+    exec(compile(better, "<cell of bits>", "exec"), bits := {"jax": jax, "jnp": jnp, "mask": mask})
+    assert "1 of 24 stored" in bits["verdict"].note
     assert scores.read(path)["mask"].amount < kept.amount
     assert "is as good" in mask.answer(cell["my_rectified"]).note
     assert scores.read(path)["mask"].amount < kept.amount
     names = teach.puzzles.show("names", path)
     assert names.answer(names.puzzle.solution)
-    assert scores.read(path)["names"].source == ""
+    assert scores.read(path)["names"].source == "answer = jax.checkpoint_policies.save_only_these_names('scores')"
     card = teach.puzzles.card(path)
     assert card.solved == 2
     assert str(card).startswith("2 of 24 puzzles solved: 1 at par, 1 eagle")
     assert "Only the sign" in str(card)
     assert card._repr_html_().count("<span title=") == 24
+
+
+@pytest.mark.parametrize("offset", [0.0, 1_000.0, -30_000.0])
+def test_a_variance_of_one_collective_is_accurate_far_from_zero(offset):
+    puzzle = teach.puzzles.show("collective").puzzle
+    x = (offset + np.random.default_rng(0).normal(size=(8, 50))).astype(np.float32)
+    found = jax.vmap(puzzle.solution, axis_name="devices")(x)
+    np.testing.assert_allclose(found, np.full(8, np.var(x.astype(np.float64))), rtol=1e-3)
+
+
+def test_the_mean_of_squares_less_the_square_of_the_mean_is_no_variance():
+    puzzle = teach.puzzles.show("collective").puzzle
+
+    def of_moments(x):
+        mean, square = jax.lax.pmean(jnp.stack([jnp.mean(x), jnp.mean(x**2)]), "devices")
+        return square - mean**2
+
+    assert puzzle.difference(of_moments) == ""
+    assert "In the value" in puzzle.difference(of_moments, on_points=True)
+    assert check(puzzle, of_moments).is_right is False
+
+
+def test_the_card_is_computed_again_from_the_sources(tmp_path):
+    path = tmp_path / "forged.py"
+    of_order = "answer = lambda a, b, c, v: a @ (b @ (c @ v))"
+    forged = {"order: 1, par 9": of_order, "mode: 0, par 9": "", "row: 1, par 9": "answer = lambda *args: 0"}
+    answers.write(path, "# forged\n", {**forged, "trace: 1, par 9": "answer = elsewhere", "unknown: 1, par 2": "1"})
+    card = teach.puzzles.card(path)
+    assert card.solved == 1
+    assert str(card).startswith("1 of 24 puzzles solved: 1 at par")
+    assert card.best["order"].amount == card.best["order"].par == teach.puzzles.show("order").puzzle.par_amount
+    assert card.problems.keys() == {"mode", "row", "trace"}
+    assert "The stored answer to 'trace' does not count: It raises NameError" in str(card)
+    assert "does not count" in card._repr_html_()
+
+
+def test_a_right_answer_takes_the_place_of_a_forged_one(tmp_path):
+    path = tmp_path / "forged.py"
+    answers.write(path, "# forged\n", {"order: 1, par 9": "answer = lambda *args: 0"})
+    cell = "order.answer(lambda a, b, c, v: a @ (b @ (c @ v)))"
+    linecache.cache["<cell of order>"] = (len(cell), None, [cell], "<cell of order>")
+    exec(compile(cell, "<cell of order>", "exec"), {"order": teach.puzzles.show("order", path)})
+    assert teach.puzzles.card(path).solved == 1
+
+
+def test_an_answer_that_another_cell_is_needed_for_is_not_stored(tmp_path):
+    path = tmp_path / "mine.py"
+    cell = "def mine(a, b, c, v):\n    return product(a, b, c, v)\n"
+    linecache.cache["<cell of mine>"] = (len(cell), None, cell.splitlines(True), "<cell of mine>")
+    exec(compile(cell, "<cell of mine>", "exec"), names := {"product": lambda a, b, c, v: a @ (b @ (c @ v))})
+    verdict = teach.puzzles.show("order", path).answer(names["mine"])
+    assert verdict
+    assert "its cell alone is not right: It raises NameError: name 'product' is not defined." in verdict.note
+    assert not path.exists()
+
+
+def of_while(a, b, c, v):
+    return jax.lax.while_loop(lambda s: s[0] < 1, lambda s: (1, a @ b @ c @ v), (0, jnp.zeros(len(a))))[1]
+
+
+def by_callback(a, b, c, v):
+    return jax.pure_callback(
+        lambda a, b, c, v: a @ (b @ (c @ v)), jax.ShapeDtypeStruct(v.shape[:0] + a.shape[:1], v.dtype), a, b, c, v
+    )
+
+
+def with_gradient(function):
+    """With the gradient of the function as given, since JAX has none of these."""
+    given = teach.puzzles.show("order").puzzle.function
+    own = jax.custom_vjp(function)
+    own.defvjp(lambda *args: (function(*args), args), lambda args, ct: jax.vjp(given, *args)[1](ct))
+    return own
+
+
+CHEATS = {
+    "order": [
+        (lambda a, b, c, v: a @ b @ c @ v if len(a) < 100 else v, "In the value at f32[512,512]"),
+        (with_gradient(of_while), "It has `while`."),
+        (with_gradient(by_callback), "It has `pure_callback`."),
+    ],
+    "softmax": [
+        (
+            lambda w, x, labels: (
+                -jnp.mean(jnp.log(jax.nn.softmax(x @ w))[jnp.arange(len(x)), labels]) if len(x) < 100 else 0 * w[0, 0]
+            ),
+            "In the value at f32[256,8192]",
+        )
+    ],
+    "gather": [
+        (
+            lambda x: jax.nn.logsumexp(jax.lax.all_gather(x, "devices", tiled=True)) if len(x) < 100 else jnp.sum(x),
+            "In the value at f32[8,1000]",
+        )
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "cheat", "why"),
+    [(name, *case) for name, cases in CHEATS.items() for case in cases],
+    ids=lambda x: x if isinstance(x, str) else "by",
+)
+def test_an_answer_that_is_right_only_where_it_is_compared_does_not_count(name, cheat, why):
+    puzzle = teach.puzzles.show(name).puzzle
+    assert puzzle.difference(cheat) == ""
+    verdict = check(puzzle, cheat)
+    assert verdict.is_right is False
+    assert why in verdict.points[-1].why
 
 
 def test_values_are_compared_with_jax_at_random_and_at_hard_points():

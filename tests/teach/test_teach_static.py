@@ -35,6 +35,11 @@ def test_nothing_of_the_answer_can_be_read_in_the_page(name):
     assert not re.search(r"<[^>]* (checked|value|data-\w+)[=> ]", seen)
 
 
+def test_a_form_for_code_does_not_say_where_on_the_page_to_write_it():
+    """A page of the site may have no cell below it."""
+    assert "below" not in teach.static_form(EXERCISES["code"])
+
+
 def test_each_field_of_a_form_has_its_label():
     for name, exercise in EXERCISES.items():
         page = teach.static_form(exercise)

@@ -21,7 +21,8 @@ def exercise(my: Engine, name: str) -> Exercise:
       my: the engine.
       name: one of EXERCISES.
     """
-    return replace(EXERCISES[name](my), store=partial(my.install, name))
+    check = lambda engine, answer: EXERCISES[name](engine).check(answer)
+    return replace(EXERCISES[name](my), store=partial(my.install, name, check=check))
 
 
 EXERCISES: dict[str, Callable[[Engine], Exercise]] = {

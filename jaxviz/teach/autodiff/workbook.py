@@ -6,13 +6,14 @@ import builtins
 import contextlib
 import linecache
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jaxviz.teach import answers
+from jaxviz.teach.exercise import Verdict, raised
 from jaxviz.teach.source import defines, names_missing, source_of
 
 _SOURCE = Path(__file__).with_name("small_engine.py")
@@ -49,9 +50,7 @@ class Engine(types.ModuleType):
         for name, source in answers.read(self._path).items():
             before = getattr(self, name, None)
             try:
-                linecache.cache[f"<your {name}>"] = (len(source), None, source.splitlines(True), f"<your {name}>")
-                exec(compile(source, f"<your {name}>", "exec", dont_inherit=True), self.__dict__)
-                self._own[name] = source
+                self._run(name, source)
             except Exception as error:
                 setattr(self, name, before)
                 notes.append(
@@ -59,15 +58,37 @@ class Engine(types.ModuleType):
                 )
         return notes
 
-    def install(self, name: str, function: Any) -> str:
-        """Replaces the engine's function with a correct answer, and stores it; returns a note if it cannot be
-        stored."""
+    def _run(self, name: str, source: str) -> None:
+        linecache.cache[f"<your {name}>"] = (len(source), None, source.splitlines(True), f"<your {name}>")
+        exec(compile(source, f"<your {name}>", "exec", dont_inherit=True), self.__dict__)
+        self._own[name] = source
+
+    def _fails_later(self, name: str, source: str, check: Callable[[Engine, Any], Verdict]) -> str:
+        """What is wrong with an answer in the next notebook, which has only its source; '' if nothing is."""
+        later = Engine(self._path)
+        try:
+            later._run(name, source)
+        except Exception as error:
+            return raised(error)
+        verdict = check(later, getattr(later, name))
+        return "" if verdict else next((f"{p.what}: {p.why}" for p in verdict.points if p.why), verdict.headline)
+
+    def install(self, name: str, function: Any, check: Callable[[Engine, Any], Verdict]) -> str:
+        """Replaces the engine's function with a correct answer, and stores it if its source alone is correct too, in a
+        new engine; returns a note on that.
+
+        Args:
+          name: of the engine's function.
+          function: the answer.
+          check: the verdict on an answer, in an engine.
+        """
         written, source = getattr(function, "__name__", ""), source_of(function)
         source = source if defines(source, written) else ""
         source += f"\n\n{name} = {written}\n" if source and written != name else ""
         setattr(self, name, function)
         missing = sorted(names_missing(source) - set(self.__dict__) - set(dir(builtins)))
-        self._own[name] = "" if missing else source
+        fails = self._fails_later(name, source, check) if source and not missing else ""
+        self._own[name] = "" if missing or fails else source
         sources = {n: s for n, s in self._own.items() if s}
         if sources:
             answers.write(self._path, _HEAD, sources)
@@ -75,6 +96,11 @@ class Engine(types.ModuleType):
             return (
                 f"It reads {', '.join(missing)} from another cell, so only this notebook can use it: put that into "
                 "the same cell."
+            )
+        if fails:
+            return (
+                f"Only this notebook can use it: of its cell alone, the check says {fails.rstrip('.')}. Put everything "
+                "that it needs into the same cell."
             )
         unknown = "" if source else " But only in this notebook, since its source was not found."
         return f"From here on, `my.{name}` is yours.{unknown}"

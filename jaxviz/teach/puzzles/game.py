@@ -11,9 +11,14 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.ad_checkpoint import checkpoint_name
+
 from jaxviz.report.report import Part, Report, Table
 from jaxviz.report.tables import counted
-from jaxviz.teach.exercise import BLANK, AnswerForm, Exercise, Point, Verdict
+from jaxviz.teach.exercise import BLANK, AnswerForm, Exercise, Point, Verdict, raised
 from jaxviz.teach.puzzles import scores
 from jaxviz.teach.puzzles.checkpoints import CHECKPOINTS
 from jaxviz.teach.puzzles.nans import NANS
@@ -22,7 +27,7 @@ from jaxviz.teach.puzzles.rules import RULES
 from jaxviz.teach.puzzles.saving import SAVING
 from jaxviz.teach.puzzles.work import WORK
 from jaxviz.teach.rule import Check, is_blank, until_wrong
-from jaxviz.teach.source import code_of, source_of
+from jaxviz.teach.source import code_of, program_of
 
 GROUPS: dict[str, tuple[Puzzle, ...]] = {
     "What a gradient saves": SAVING,
@@ -74,7 +79,7 @@ def show(which: int | str, path: str | Path = scores.ANSWERS) -> PuzzleExercise:
     ...
 
     An answer first has to compute what the function computes as it is given, with its gradient, on random inputs. Then
-    an amount is measured: right is what reaches par.
+    an amount is measured: right is what reaches par. Such an answer is also run for the arrays that are measured.
 
     Args:
       which: its number, from 1, or its name.
@@ -139,20 +144,30 @@ def check(puzzle: Puzzle, answer: Any) -> Verdict:
     if not callable(answer):
         why = f"The answer must be a function, or a policy if the puzzle asks for one; got {answer!r}."
         return Verdict(False, "This cannot be an answer.", note=why)
-    checks = [Check("computes the same values and gradients", puzzle.difference), *puzzle.checks]
+    checks = [
+        Check("computes the same values and gradients", puzzle.difference),
+        *puzzle.checks,
+        Check("has no callback, and no `while` loop, whose work cannot be counted", puzzle.uncounted),
+    ]
     if puzzle.points:
         at_points = partial(puzzle.difference, on_points=True)
         checks.append(Check("also has the correct values and gradients at the hard points", at_points))
     function_of = cache(puzzle.function_of)
     points = until_wrong([c.of(function_of) for c in checks], answer)
-    if points[-1].mark == "right":
-        return _scored(puzzle, function_of(answer), points)
-    return Verdict(False, "See what fails." if points[1:] else "It must compute the same values first.", points)
+    if points[-1].mark == "wrong":
+        return Verdict(False, "See what fails." if points[1:] else "It must compute the same values first.", points)
+    amount = puzzle.measured(function_of(answer))
+    score = score_name(amount, puzzle.par_amount)
+    if score != "over par":
+        as_measured = Check("also computes the same for the arrays that are measured", puzzle.difference_as_measured)
+        points += until_wrong([as_measured.of(function_of)], answer)
+        if points[-1].mark == "wrong":
+            return Verdict(False, "See what fails.", points)
+    return _scored(puzzle, function_of(answer), points, amount, score)
 
 
-def _scored(puzzle: Puzzle, function: Any, points: tuple[Point, ...]) -> Verdict:
-    amount, par, written = puzzle.measured(function), puzzle.par_amount, puzzle.measure.written
-    score = score_name(amount, par)
+def _scored(puzzle: Puzzle, function: Any, points: tuple[Point, ...], amount: int, score: str) -> Verdict:
+    par, written = puzzle.par_amount, puzzle.measure.written
     said = puzzle.measure.says.format(written(amount))
     picture = _bars({"as given": puzzle.given_amount, "par": par, "yours": amount}, written)
     if score == "over par":
@@ -190,12 +205,36 @@ def _known(puzzle: Puzzle) -> Verdict:
 
 
 def _kept(puzzle: Puzzle, answer: Any, path: Path) -> str:
-    """Stores an answer, and reports it."""
-    amount = puzzle.measured(puzzle.function_of(answer))
-    is_kept = scores.keep(puzzle.name, scores.Best(amount, puzzle.par_amount, source_of(answer)), path)
-    n_solved = len(scores.read(path))
-    progress = f"{n_solved} of {len(PUZZLES)} solved; `teach.puzzles.card()` is the score card."
-    return progress if is_kept else f"Your best answer to this puzzle is as good. {progress}"
+    """Stores an answer if its source alone is right and better than the stored one, and reports it."""
+    source = program_of(answer)
+    problem, amount = again(puzzle.name, source)
+    if problem:
+        return f"It is not stored, since its cell alone is not right: {problem} Put everything that it needs into it."
+    stored = scores.read(path)
+    is_as_good = puzzle.name in stored and again(puzzle.name, stored[puzzle.name].source) <= ("", amount)
+    if not is_as_good:
+        scores.keep(puzzle.name, scores.Best(amount, puzzle.par_amount, source), path)
+    n = len(stored.keys() | {puzzle.name})
+    progress = f"{n} of {len(PUZZLES)} stored; `teach.puzzles.card()` measures them, and is the score card."
+    return f"Your best answer to this puzzle is as good. {progress}" if is_as_good else progress
+
+
+@cache
+def again(name: str, source: str) -> tuple[str, int]:
+    """What is wrong with a stored answer, '' if nothing is, and its amount: of its source alone, with the function as
+    given."""
+    puzzle = find(name)
+    cell: dict[str, Any] = {"jax": jax, "jnp": jnp, "np": np, "checkpoint_name": checkpoint_name}
+    try:
+        for text in (code_of(puzzle.function, puzzle.function), source):
+            exec(compile(text, f"<your {name}>", "exec", dont_inherit=True), cell)
+        answer = cell.get("answer", ...)
+    except Exception as error:
+        return f"{raised(error)}.", 0
+    verdict = check(puzzle, answer)
+    if not verdict:
+        return f"{next((p.why for p in verdict.points if p.mark == 'wrong'), verdict.headline).rstrip('.')}.", 0
+    return "", puzzle.measured(puzzle.function_of(answer))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -206,10 +245,12 @@ class Card(Report, schema="teach.puzzles.card"):
     7
 
     Args:
-      best: the best answers, by the names of the puzzles.
+      best: the best answers that are right, by the names of the puzzles, as measured now.
+      problems: what is wrong with the other stored answers.
     """
 
     best: dict[str, scores.Best]
+    problems: dict[str, str] = field(default_factory=dict)
 
     _data = ("solved", "best")
 
@@ -237,13 +278,14 @@ class Card(Report, schema="teach.puzzles.card"):
             best, written = self.best.get(puzzle.name), puzzle.measure.written
             amounts = (written(best.par), written(best.amount)) if best is not None else ("", "")
             rows.append((str(number), puzzle.title, puzzle.measure.name, *amounts, self.score_of(puzzle)))
+        for name, problem in self.problems.items():
+            yield f"The stored answer to '{name}' does not count: {problem}"
         yield Table(("", "puzzle", "measured", "par", "yours", "score"), rows, "><<>><", shown=None)
 
     def _html_parts(self) -> Iterator[Part]:
         """In a notebook, the boxes show all puzzles, and the table lists the solved ones."""
-        for table in self._parts():
-            assert isinstance(table, Table)
-            yield replace(table, rows=[row for row in table.rows if row[-1]])
+        for part in self._parts():
+            yield replace(part, rows=[row for row in part.rows if row[-1]]) if isinstance(part, Table) else part
 
     def _picture(self) -> str:
         numbers = itertools.count()
@@ -276,7 +318,8 @@ _BOXES = {
 
 
 def card(path: str | Path = scores.ANSWERS) -> Card:
-    """The score card: the best answers so far.
+    """The score card: the best answers so far. Each is run from its stored source, checked and measured, which takes
+    seconds for the first time.
 
     >>> teach.puzzles.card()
     7 of 24 puzzles solved: 4 at par, 1 birdie, 2 eagles
@@ -285,4 +328,11 @@ def card(path: str | Path = scores.ANSWERS) -> Card:
     Args:
       path: the file that stores the best answers.
     """
-    return Card(scores.read(path))
+    stored = {p.name: b for p in PUZZLES if (b := scores.read(path).get(p.name)) is not None}
+    measured = {name: again(name, b.source) for name, b in stored.items()}
+    best = {
+        name: scores.Best(amount, find(name).par_amount, stored[name].source)
+        for name, (problem, amount) in measured.items()
+        if not problem
+    }
+    return Card(best, {name: problem for name, (problem, _) in measured.items() if problem})

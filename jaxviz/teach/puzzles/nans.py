@@ -112,7 +112,8 @@ NORM = Puzzle(
         "The derivative of a square root at 0 is infinite. What is it multiplied by?",
         "`jnp.where(squares > 0, squares, 1.0)` before the root, and another `jnp.where` after it.",
         "To beat par: the argument of the root need not be exactly 0. Adding 1e-30 changes no other value in float32, "
-        "and the root of 1e-30 has a finite derivative.",
+        "and the root of 1e-30 has a finite derivative. It is enormous, and here it is multiplied by that of the "
+        "squares, which is 0.",
     ),
     _safe_distances,
     lambda: predict(

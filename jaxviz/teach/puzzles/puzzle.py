@@ -20,12 +20,16 @@ from jaxviz.features.remat.forms import Form
 from jaxviz.features.remat.planning import plan_remat
 from jaxviz.features.remat.search import Search
 from jaxviz.features.residuals.residual_set import residuals
+from jaxviz.ir.trace import trace
 from jaxviz.teach.exercise import Exercise
 from jaxviz.teach.puzzles.measures import Function, Measure
 from jaxviz.teach.rule import Check, difference, shown_inputs
 
 SEEDS = (0, 1, 2)
 """The seeds of the random arguments on which an answer is compared."""
+
+UNCOUNTED = frozenset({"while", "pure_callback", "io_callback", "ffi_call"})
+"""The operations whose work is not known: how often a loop runs, and what a callback does."""
 
 _NEAR = 0.01
 """The tolerance for par, as a share of par."""
@@ -97,6 +101,14 @@ class Puzzle:
     def measured(self, function: Function) -> int:
         return self.measure.of(function, self.types, self.argnums)
 
+    def uncounted(self, function: Function) -> str:
+        """A sentence on what of a function no measure counts; '' if there is nothing."""
+        run = self.run(function)
+        derived = derive(run, *self._measured_input, argnums=self.argnums)
+        programs = (trace(run)(*self._measured_input), derived.forward, derived.backward)
+        names = {e.primitive.name for program in programs for _, e in program.walk()} & UNCOUNTED
+        return f"It has `{min(names)}`." if names else ""
+
     def most_of(self, function: Function) -> str:
         """A sentence on the largest contribution to the measure."""
         return self.measure.most(self.measure.report(function, *self.types, argnums=self.argnums))
@@ -111,6 +123,28 @@ class Puzzle:
         run = _value_and_gradient(self.run(self.right or self.function), self.argnums)
         return [run(*args) for args in self._inputs]
 
+    @cached_property
+    def _measured_input(self) -> tuple[Any, ...]:
+        """Arguments of the measured types, of numbers like those of the random ones."""
+        rng = np.random.default_rng(len(SEEDS))
+
+        def of_type(small: Any, measured: Any) -> jax.Array:
+            shares = np.shape(small)[: np.ndim(small) - len(measured.shape)]  # of several devices
+            return jnp.asarray(rng.choice(np.ravel(small), (*shares, *measured.shape)), measured.dtype)
+
+        found: tuple[Any, ...] = tree_map(of_type, self.tried(rng), self.types)
+        return found
+
+    @cached_property
+    def _measured_result(self) -> Any:
+        """By the known answer, since the function as given may take too much."""
+        run = _value_and_gradient(self.run(self.function_of(self.solution)), self.argnums)
+        return run(*self._measured_input)
+
+    def difference_as_measured(self, function: Function) -> str:
+        """A sentence on where a function is wrong for arguments of the measured types; '' if it is right."""
+        return self._difference(function, [self._measured_input], [self._measured_result])
+
     def difference(self, function: Function, on_points: bool = False) -> str:
         """A sentence on where a function's values or gradients are wrong; '' if they are correct.
 
@@ -118,11 +152,14 @@ class Puzzle:
           function: that was made from an answer.
           on_points: whether to compare on the further arguments; else on the random ones.
         """
-        run = _value_and_gradient(self.run(function), self.argnums)
         chosen = slice(len(SEEDS), None) if on_points else slice(len(SEEDS))
+        return self._difference(function, self._inputs[chosen], self._expected[chosen])
+
+    def _difference(self, function: Function, inputs: list[Any], expected: list[Any]) -> str:
+        run = _value_and_gradient(self.run(function), self.argnums)
         names = list(inspect.signature(self.right or self.function).parameters)
         of_gradient = [f"gradient in `{names[i]}`" for i in _places(self.argnums)]
-        for args, (value, gradient) in zip(self._inputs[chosen], self._expected[chosen], strict=True):
+        for args, (value, gradient) in zip(inputs, expected, strict=True):
             our_value, our_gradient = run(*args)
             pairs = [("value", our_value, value), *zip(of_gradient, our_gradient, gradient, strict=True)]
             for what, ours, theirs in pairs:

@@ -218,20 +218,31 @@ def _of_moments(x):
     return mean_square - mean**2
 
 
+def _of_shares(x):
+    own = jnp.stack([jnp.mean(x), jnp.var(x)])
+    means, variances = jax.lax.all_gather(own, "devices", axis=1)
+    return jnp.mean(variances) + jnp.var(means)
+
+
 _SHARE = (typed(1_000),)
+
+_FAR_FROM_ZERO = 1_000 + normal(np.random.default_rng(3), DEVICES, 5)
+"""Where the mean of the squares is a million times the variance: their difference has no digit left in float32."""
 
 COLLECTIVE = Puzzle(
     "collective", "One collective",
     "Each of eight devices has a share of the numbers, and needs the variance of all. It uses two sums over the "
-    "devices, and the second waits for the first: use only one.",
+    "devices, and the second waits for the first: use only one collective, which is accurate also far from 0.",
     variance, COLLECTIVES, _SHARE, lambda rng: (normal(rng, DEVICES, 5),),
-    amount_of(_of_moments), "the fewest possible",
+    amount_of(_of_shares), "the fewest possible",
     (
-        "The second sum waits for the mean. Is there a formula for the variance that does not?",
-        "The variance is the mean of the squares minus the square of the mean.",
-        "A `psum` of two numbers in one array, made by `jnp.stack`, is one collective.",
+        "The second sum waits for the mean of all. Which mean does a device have before it hears from the others?",
+        "The mean of the squares minus the square of the mean is not accurate: far from 0 both are large, and their "
+        "difference has no digit left. Each device can compute the mean and the variance of its own share.",
+        "The variance of all is the mean of the shares' variances plus the variance of their means, as Chan, Golub and "
+        "LeVeque combine them. An `all_gather` of two numbers in one array, made by `jnp.stack`, is one collective.",
     ),
-    _of_moments,
+    _of_shares,
     lambda: predict(
         "How many collectives does JAX trace for `jax.lax.psum((a, b), axis)` of a pair?",
         ["one", "two"],
@@ -242,8 +253,10 @@ COLLECTIVE = Puzzle(
                    "on that.",
         },
     ),
-    wrong=(variance, lambda x: _of_pair(x)[1] / (DEVICES * x.size) - (_of_pair(x)[0] / (DEVICES * x.size)) ** 2,
+    wrong=(variance, _of_moments,
+           lambda x: _of_pair(x)[1] / (DEVICES * x.size) - (_of_pair(x)[0] / (DEVICES * x.size)) ** 2,
            lambda x: jax.lax.pmean(jnp.var(x), AXIS)),
+    points=((_FAR_FROM_ZERO,),),
     run=_mapped,
     tol=1e-3,
 )  # fmt: skip

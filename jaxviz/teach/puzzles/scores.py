@@ -10,7 +10,7 @@ from jaxviz.teach import answers
 
 ANSWERS = "answers/my_puzzles.py"
 
-_HEAD = "# Your best answers to the puzzles. `teach.puzzles.card()` reads the lines that begin with `# ---`.\n"
+_HEAD = "# Your best answers to the puzzles. `teach.puzzles.card()` runs each of them, and measures it again.\n"
 _LINE = re.compile(r"(\w+): (\d+), par (\d+)")
 
 
@@ -21,7 +21,7 @@ class Best:
     Args:
       amount: its measure.
       par: par at that time.
-      source: the source of the answer; '' if it was not found.
+      source: a program that assigns the answer to `answer`.
     """
 
     amount: int
@@ -35,11 +35,7 @@ def read(path: str | Path = ANSWERS) -> dict[str, Best]:
     return {line[1]: Best(int(line[2]), int(line[3]), source.strip()) for line, source in matches if line}
 
 
-def keep(name: str, best: Best, path: str | Path = ANSWERS) -> bool:
-    """Stores an answer unless the stored one is as good; returns whether it was stored."""
-    scores = read(path)
-    if name in scores and scores[name].amount <= best.amount:
-        return False
-    scores[name] = best
+def keep(name: str, best: Best, path: str | Path = ANSWERS) -> None:
+    """Stores an answer in the place of an earlier one."""
+    scores = {**read(path), name: best}
     answers.write(path, _HEAD, {f"{n}: {b.amount}, par {b.par}": b.source for n, b in scores.items()})
-    return True

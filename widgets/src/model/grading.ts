@@ -21,7 +21,6 @@ const UNITS: Record<string, number> = {
   gib: 2 ** 30,
   tib: 2 ** 40,
 };
-const WORST_FIRST = ["wrong", "missed", "right"];
 
 export function graded(grading: Grading, given: Given): Said {
   if (grading.kind === "choice") return grading.verdicts[given as number]!;
@@ -63,15 +62,23 @@ function ofWord({ right, note }: OfWord, given: string): Said {
 }
 
 function ofMarks({ boxes, headline, note }: OfMarks, marked: ReadonlySet<number>): Said {
-  const points = boxes.flatMap(({ isKept, what, why }, i): SaidPoint[] => {
-    const mark = marked.has(i) ? (isKept ? "right" : "wrong") : "missed";
-    return marked.has(i) || isKept ? [{ mark, what, why }] : [];
-  });
-  const count = (mark: string) => points.filter((p) => p.mark === mark).length;
-  const [right, wrong, missed] = ["right", "wrong", "missed"].map(count) as [number, number, number];
-  if (!wrong && !missed) return { isRight: true, headline, points, note };
-  const parts = [`${right} of ${right + missed} found`];
-  if (wrong) parts.push(`${wrong} marked that ${wrong === 1 ? "is" : "are"} not saved`);
-  points.sort((p, q) => WORST_FIRST.indexOf(p.mark) - WORST_FIRST.indexOf(q.mark));
-  return notYet(`${parts.join(", ")}.`, note, points);
+  const missed = boxes.filter(({ isKept }, i) => isKept && !marked.has(i));
+  const right = boxes.filter(({ isKept }, i) => isKept && marked.has(i));
+  const wrong = boxes.filter(({ isKept }, i) => !isKept && marked.has(i));
+  const points = right.map(({ what, why }): SaidPoint => ({ mark: "right", what, why }));
+  if (!wrong.length && !missed.length) return { isRight: true, headline, points, note };
+  const parts = [`${right.length} of ${right.length + missed.length} found`];
+  if (wrong.length) parts.push(`${wrong.length} marked that ${wrong.length === 1 ? "is" : "are"} not saved`);
+  const places = [...new Set(missed.map(({ place }) => place))].join(", ");
+  const more = missed.length
+    ? ` ${missed.length} more ${missed.length === 1 ? "is" : "are"} saved: ${places}.`
+    : "";
+  const notSaved = wrong.map(
+    ({ what, why, whileMissed }): SaidPoint => ({
+      mark: "wrong",
+      what,
+      why: missed.length ? whileMissed : why,
+    }),
+  );
+  return notYet(`${parts.join(", ")}.${more}`, note, [...notSaved, ...points]);
 }

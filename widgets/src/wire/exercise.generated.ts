@@ -38,11 +38,13 @@ export interface OfWord {
   note: string;
 }
 
-/** A value that can be marked: whether the gradient saves it, and why or why not. */
+/** A value that can be marked: whether the gradient saves it, and why or why not; and why not in other words, which name no value that is saved, for an answer that misses one. */
 export interface Box {
   isKept: boolean;
   what: string;
   why: string;
+  whileMissed: string;
+  place: string;
 }
 
 /** The values that can be marked, in order, and the notes for the right answer and for any answer. */
