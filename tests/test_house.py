@@ -168,7 +168,7 @@ BUDGETS = {
     "features/draw": 1_520,
     "features/explorer": 4_505,
     "features/flow": 1_725,
-    "features/lint": 2_290,
+    "features/lint": 2_405,
     "features/memory": 1_220,
     "features/nans": 2_840,
     "features/probes": 1_240,

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from jaxviz.analysis.grouping import grouped
+from jaxviz.features.lint.report import MAY_BE_WRONG
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.origin import Location
 from jaxviz.report.charts import Lanes
@@ -390,7 +391,7 @@ def _of_program(program: RunProgram) -> Iterator[RunFinding]:
         if unused and a.rule == _IDLE and a.text.startswith(f"`{program.function}`"):
             continue  # lint does not know what XLA has made of it
         size = format_bytes(a.nbytes) if a.nbytes else ""
-        of = 1.0 if a.rule == "dead-gradient" else share(a.nbytes)
+        of = 1.0 if a.rule in MAY_BE_WRONG else share(a.nbytes)
         yield RunFinding(a.rule, a.text, a.fix, a.location, of, size, program.function, program.number)
     nbytes = sum(program.could_donate.values())
     if share(nbytes) > _LONG:

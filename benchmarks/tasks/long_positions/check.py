@@ -1,7 +1,7 @@
 """In bfloat16, positions above 256 are rounded to even numbers and more, so neighbours have the same one.
 
-Not shown yet: `jaxviz divergence model.py:in_16_bits --args "init(jax.random.key(0)), document()" --against float64`
-takes it for what rounding may change.
+Shown by `jaxviz lint model.py:in_16_bits --args "init(jax.random.key(0)), document()" --agent`. To `jaxviz divergence`
+it is what rounding may change.
 After transformers#29285, gpt-neox#1003 and candle#3520.
 """
 

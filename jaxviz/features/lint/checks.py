@@ -20,6 +20,7 @@ from jaxviz.derivation import Derivation
 from jaxviz.features.flow.find import report_of
 from jaxviz.features.lint.advice import Advice
 from jaxviz.features.lint.microbatches import accumulations, nbytes_beside, static_slice
+from jaxviz.features.lint.narrow_integers import find_narrow_integers
 from jaxviz.features.lint.narrow_sums import find_narrow_sums
 from jaxviz.features.lint.recompute import Candidate, SavedValues, candidates, spots_of
 from jaxviz.features.lint.widened import find_widened
@@ -487,6 +488,7 @@ FIND: dict[str, Callable[[LintSubject], Iterator[Advice]]] = {
     ),
     "type-widened": lambda subject: find_widened(subject.flat),
     "narrow-sum": lambda subject: find_narrow_sums(subject.flat),
+    "narrow-integers": lambda subject: find_narrow_integers(subject.flat),
     "one-hot-kept": _of_findings(
         lambda subject: find_one_hots(subject.residuals.items),
         "Saved as one-hot rows, where the integers would do: {}.",

@@ -158,13 +158,15 @@ def lint(f: Any, *args: Any, argnums: Argnums = 0, min_nbytes: int | None = None
     of_constants = CAPTURED_NBYTES if min_nbytes is None else max(least, 1)
     threshold = lambda rule: of_constants if rule == "captured-constant" else max(least, 1)
     shown = [a for a in every if a.rule in _OF_NO_BYTES or a.nbytes >= threshold(a.rule)]
-    shown.sort(key=lambda a: -a.nbytes)
+    shown.sort(key=lambda a: (a.rule not in MAY_BE_WRONG, -a.nbytes))
     few = sum(0 < a.nbytes < least for a in every if a.rule not in (*_OF_NO_BYTES, "captured-constant"))
     notes = (*subject.residuals.on_gradient, *unopened_note(derivation.unopened))
     return LintReport(derivation.primal.name, derivation.about, tuple(shown), saved, least, few, notes)
 
 
+MAY_BE_WRONG = ("dead-gradient", "narrow-integers")
+"""The rules on what may make results wrong, whose advice comes first."""
 _OF_NO_BYTES = (
     "dead-gradient", "checkpoint-without-effect", "unknown-name", "unused-name", "policy-without-effect",
-    "type-widened", "narrow-sum",
+    "type-widened", "narrow-sum", "narrow-integers",
 )  # fmt: skip

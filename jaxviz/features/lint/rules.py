@@ -230,6 +230,18 @@ _RULES = (
         """,
     ),
     LintRule(
+        "narrow-integers",
+        "positions in bfloat16 or float16, in which neighbours are the same number",
+        """
+        A bfloat16 has 8 binary digits, so above 256 it has every second integer, above 512 every fourth: the positions
+        1,000 and 1,003 are the same. In float16 this begins at 2,048. A model in 16 bits often converts the positions
+        of its tokens, or time steps, together with everything else, and is wrong for long inputs only.
+
+        How large the integers become is known of what counts along a dimension, as jnp.arange and jnp.cumsum do, and
+        of what is computed from that. Compute angles and other functions of positions in float32, and convert these.
+        """,
+    ),
+    LintRule(
         "one-hot-kept",
         "one-hot rows are saved where their integers would do",
         """

@@ -377,6 +377,9 @@ CASES = [
     Case("narrow-sum", "bias", lambda b, x: jnp.sum(jnp.sin(x + b)),
          lambda b, x: jnp.sum(jnp.sin((x + b.astype(jnp.float32)).astype(x.dtype))),
          (H[0], jnp.zeros((256, 64), jnp.bfloat16)), exact=False, words=("256 terms in bfloat16",)),
+    Case("narrow-integers", "positions", lambda x: jnp.sum(jnp.sin(x * (jnp.arange(300).astype(x.dtype) * 0.1))),
+         lambda x: jnp.sum(jnp.sin(x * (jnp.arange(300) * 0.1).astype(x.dtype))), (jnp.ones(300, jnp.bfloat16),),
+         exact=False, words=("up to 299 in bfloat16", "up to 256 only")),
     Case("one-hot-kept", "embedding", partial(embed, rows_by_product), partial(embed, lambda ids, w: w[ids]), (W,),
          words=("`jax.nn.one_hot(ids, 64)`",)),
     Case("one-hot-kept", "label", partial(of_label, compared), partial(of_label, indexed), (X,),
@@ -474,6 +477,7 @@ NONE = {
     ],
     "type-widened": [("converted_back", lambda w, s, x: jnp.sum((x * s).astype(x.dtype) @ w), (H, X, H))],
     "narrow-sum": [("few", lambda b, x: jnp.sum(jnp.sin(x + b)), (H[0], H))],
+    "narrow-integers": [("few", lambda x: jnp.sum(x * jnp.arange(64).astype(x.dtype)), (H,))],
     "one-hot-kept": [
         ("identity", lambda x: jnp.sum((jnp.arange(64)[:, None] == jnp.arange(64)).astype(x.dtype) * jnp.sin(x)), (X,)),
         ("mask", lambda x: jnp.sum(jnp.where(IDS[:, None] == jnp.arange(64), jnp.sin(x), 0.0)), (X,)),

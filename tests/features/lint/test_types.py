@@ -314,3 +314,41 @@ def test_a_sum_that_loses_nothing(name):
 def test_models_of_mixed_precision_keep_their_types(name):
     case = SMALL[name]()
     assert not advice("type-widened", case.plain, *case.args)
+
+
+COUNTED = {
+    "from one": lambda n: jnp.arange(1, n + 1),
+    "by twos": lambda n: jnp.arange(n) * 2,
+    "backwards": lambda n: jnp.flip(n - jnp.arange(n)),
+    "of a mask": lambda n: jnp.cumsum(jnp.arange(n) >= 0) - 1,
+    "in two dimensions": lambda n: jnp.arange(n)[None, :] + jnp.zeros((3, 1), jnp.int32),
+    "some of them": lambda n: jnp.where(jnp.arange(n) > 5, jnp.arange(n), 0)[::2],
+    "in blocks": lambda n: jnp.arange(n // 4 * 4).reshape(-1, 4) + 7,
+}
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("name", COUNTED)
+def test_positions_are_advised_on_where_neighbours_become_equal(name, dtype):
+    count, limit = COUNTED[name], 2 ** (jnp.finfo(dtype).nmant + 1)
+    for n in (20, limit // 2 - 8, 2 * limit + 100):
+        f = lambda x, n=n: jnp.sum(x * jnp.sin(count(n).astype(dtype)))
+        integers = np.asarray(count(n))
+        is_lost = bool((integers.astype(dtype).astype(np.int64) != integers).any())
+        assert bool(advice("narrow-integers", f, jnp.ones((), dtype))) == is_lost
+    (found,) = advice("narrow-integers", f, jnp.ones((), dtype))
+    assert f"up to {integers.max():,} " in found.text or name in ("backwards", "of a mask", "some of them")
+
+
+def test_a_count_of_positions_in_a_narrow_type_is_found_without_a_conversion():
+    assert advice("narrow-integers", lambda x: jnp.sum(x * jnp.arange(300, dtype=x.dtype)), jnp.ones((), jnp.bfloat16))
+
+
+@pytest.mark.parametrize("f", [
+    lambda x: x * jnp.sum(jnp.arange(4096) >= 0).astype(x.dtype),  # one number, off by a digit
+    lambda x: x * jnp.arange(4096)[4001].astype(x.dtype),
+    lambda x: jnp.sum(x * jnp.sin(jnp.arange(4096) * 0.01).astype(x.dtype)),
+    lambda x: jnp.sum(x * (jnp.arange(4096) % 7 == 0).astype(x.dtype)),
+])  # fmt: skip
+def test_other_integers_in_a_narrow_type_are_fine(f):
+    assert not advice("narrow-integers", f, jnp.ones((), jnp.bfloat16))
