@@ -53,10 +53,10 @@ def write_page(folder: Path) -> Path:
 
 def page_of(run: RunReport, folder: Path) -> str:
     """The page as HTML."""
-    explorers = dict(_explorers(run, folder))
+    explorers, memories = dict(_explorers(run, folder)), dict(_memories(run, folder))
     title = printable(f"{run.first.process.script} · jaxviz", 200)
     parts = {name: packed(name) for name in part_names() if name not in (STEPPER, GRAPHVIZ)} if explorers else {}
-    body = "\n".join(_body(run, folder, explorers))
+    body = "\n".join(_body(run, explorers, memories))
     widgets = {_element(number): widget for number, widget in explorers.items()}
     return document(title, _STYLE, body, widgets, script(MAIN) if explorers else "", parts)
 
@@ -74,7 +74,17 @@ def _element(program: int) -> str:
     return f"-{program}"
 
 
-def _body(run: RunReport, folder: Path, explorers: Mapping[int, SavedWidget]) -> Iterator[str]:
+def _memories(run: RunReport, folder: Path) -> Iterator[tuple[int, CompiledMemory]]:
+    """The memory of the compiled programs of the same functions, by the numbers of their programs."""
+    for f in run.functions[:MOST]:
+        path = folder / run.first.folder / PROGRAMS / f"{f.program}{MEMORY}"
+        if f.program is not None and path.exists():
+            yield f.program, CompiledMemory.load(path)
+
+
+def _body(
+    run: RunReport, explorers: Mapping[int, SavedWidget], memories: Mapping[int, CompiledMemory]
+) -> Iterator[str]:
     yield f"<h1>{code_html(run.summary[:1].upper() + run.summary[1:])}</h1>"
     yield f'<div class="wide">{run.table_of_functions.to_html()}</div>'
     if run.out_of_memory is not None:
@@ -82,9 +92,10 @@ def _body(run: RunReport, folder: Path, explorers: Mapping[int, SavedWidget]) ->
     if run.findings:
         yield "<h2>What to do, the most at stake first</h2><ol>"
         for found in run.findings:
-            n = found.program
-            link = f' <a href="#jaxviz{_element(n)}">Explore it</a>' if n is not None and n in explorers else ""
-            yield f"<li>{code_html(sentence(found))}{link}</li>"
+            n = found.program or 0
+            explore = f' <a href="#jaxviz{_element(n)}">Explore it</a>' if n in explorers else ""
+            compiled = f' <a href="#compiled{_element(n)}">Its memory as compiled</a>' if n in memories else ""
+            yield f"<li>{code_html(sentence(found))}{explore}{compiled}</li>"
         yield "</ol>"
     if explorers:
         yield "<h2>Explorers</h2>"
@@ -94,19 +105,13 @@ def _body(run: RunReport, folder: Path, explorers: Mapping[int, SavedWidget]) ->
             yield f"<details><summary><code>{escape(f.name)}</code> <span>{code_html(about)}</span></summary>"
             yield f"{place_of(_element(f.program))}</details>"
     yield f'<div class="wide">{run.table_of_exchanges.to_html()}</div>'
-    yield from _compiled(run, folder)
+    if memories:
+        yield "<h2>In memory as compiled</h2>"
+    for f in run.functions:
+        if (n := f.program or 0) in memories:
+            peak = f"<code>{escape(f.name)}</code> <span>{code_html(memories[n].peak_text)}</span>"
+            inside = f'<div class="inside wide" id="compiled{_element(n)}">{memories[n]._repr_html_()}</div>'
+            yield f"<details><summary>{peak}</summary>{inside}</details>"
     yield f'<div class="wide chart">{run.picture()}</div>'
     notes = "".join(f"<p>{code_html(note)}</p>" for note in run.notes)
     yield f'<div class="notes">{notes}</div>'
-
-
-def _compiled(run: RunReport, folder: Path) -> Iterator[str]:
-    """What the compiled programs of the functions that use most memory hold at their peak."""
-    found = [(f, folder / run.first.folder / PROGRAMS / f"{f.program}{MEMORY}") for f in run.functions[:MOST]]
-    found = [(f, path) for f, path in found if path.exists()]
-    if found:
-        yield "<h2>In memory as compiled</h2>"
-    for f, path in found:
-        memory = CompiledMemory.load(path)
-        peak = f"<code>{escape(f.name)}</code> <span>{code_html(memory.peak_text)}</span>"
-        yield f'<details><summary>{peak}</summary><div class="inside wide">{memory._repr_html_()}</div></details>'

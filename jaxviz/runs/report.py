@@ -30,7 +30,8 @@ _IDLE = "donation-without-effect"
 _ROWS = 8
 """How many of the values that a gradient saves are listed where memory ran out."""
 _LONG = 0.02
-"""The share of a run's time from which recompilations, and operations outside of jit, are worth a finding."""
+"""The share of a run's time from which recompilations, and operations outside of jit, are worth a finding; and of a
+peak or of the largest value, from which others are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +179,7 @@ class RunReport(Report, schema="show"):
         if program is None or program.facts is None:
             return explained(read, compiled.function)
         saved = sorted(program.facts.saved if program.gradients else (), key=lambda r: -r.nbytes)[:_ROWS]
+        saved = [r for r in saved if r.nbytes > _LONG * saved[0].nbytes]
         rows = (OomRow(r.label, "forward", r.type, r.count, r.nbytes, 0, r.location, r.why) for r in saved)
         return explained(read, compiled.function, tuple(rows))
 
@@ -201,7 +203,7 @@ class RunReport(Report, schema="show"):
         p, error = self.first, self.out_of_memory
         if error is not None:
             program, text = self._ran_out[1], f"the run ended {error.summary}"
-            tried = "jaxviz.oom, given this function and the types of its arguments, tries checkpoints and donation"
+            tried = "Given this function and the types of its arguments, jaxviz.oom tries checkpoints and donation"
             advice = " ".join(map(_whole, (*error.advice, *([tried] if error.function else []))))
             number = None if program is None else program.number
             yield RunFinding("out-of-memory", text, advice, error.raised, 1.0, "", error.function, number)
