@@ -12,7 +12,7 @@ import numpy as np
 from jaxviz.analysis.modules import module_of
 from jaxviz.analysis.naming import Naming, OwnName
 from jaxviz.analysis.returned import WrittenValue, returned_values, variable_of
-from jaxviz.analysis.walk import library_location_of, location_of, own_location_of
+from jaxviz.analysis.walk import library_location_of, location_of, own_location_of, running
 from jaxviz.higher_order import is_loop, is_scan, scan_length
 from jaxviz.higher_order.observing import Path, Place, walk_observed
 from jaxviz.ir import compat
@@ -113,7 +113,7 @@ def _values(program: Program, naming: Naming) -> Iterator[AddressedValue]:
 
 def takes_gradient(program: Program) -> bool:
     """Whether a function differentiates something itself, of which nothing has an address."""
-    return any(compat.is_differentiated(e.source) for _, e in program.walk())
+    return any(compat.is_differentiated(e.source) for e in running(program))
 
 
 def gradient_left_out(function: str) -> str:

@@ -29,7 +29,7 @@ from jaxviz.analysis.passes import (
     with_passes_together,
 )
 from jaxviz.analysis.vjp_objects import derivation_of_vjp
-from jaxviz.analysis.walk import with_holders
+from jaxviz.analysis.walk import running, with_holders
 from jaxviz.arguments import Argnums, flat_arguments, placed_at, positions
 from jaxviz.derivation import Derivation, DerivedCall, derive
 from jaxviz.functions import transformations
@@ -268,7 +268,7 @@ def stores_gradient(program: Program) -> bool:
 
 def takes_gradient(program: Program) -> bool:
     """Whether a function has a backward pass in it."""
-    return any(is_backward(e) for _, e in program.walk())
+    return any(map(is_backward, running(program)))
 
 
 def is_backward(e: Equation) -> bool:

@@ -318,6 +318,15 @@ def way(holders: Sequence[Equation]) -> tuple[Equation, ...]:
     return tuple(e for e in sources if not higher_order.of(e).is_checkpoint)
 
 
+def running(program: Program) -> Iterator[Equation]:
+    """The equations that a run of the program may reach: without those of programs that are there for derivatives, such
+    as the transposed product of `custom_linear_solve`."""
+    for e in program.equations:
+        yield e
+        for inner in [b.program for b in bodies(e)] or [p for _, p in e.programs]:
+            yield from running(inner)
+
+
 def with_holders(
     program: Program, within: tuple[Equation, ...] = ()
 ) -> Iterator[tuple[Equation, tuple[Equation, ...]]]:

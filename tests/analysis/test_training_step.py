@@ -13,7 +13,8 @@ from jax.sharding import PartitionSpec as P
 from short_runs import short
 
 import jaxviz
-from jaxviz.analysis.training_step import step_function, trace_training_step
+from jaxviz.analysis.training_step import step_function, takes_gradient, trace_training_step
+from jaxviz.derivation import derive
 from jaxviz.features.remat.graph import derive_like
 from jaxviz.ir import compat
 from jaxviz.ir.emit import as_function
@@ -536,3 +537,19 @@ def test_a_gradient_in_a_backward_rule_is_not_one_of_the_step():
         assert not [e for _, e in program.walk() if e.primitive.name == "gradient_pass"]
     assert not jaxviz.record(step, w).note
     np.testing.assert_allclose(jaxviz.grad(lambda w: jnp.sum(squared(w)))(w), 2 * w)
+
+
+@pytest.mark.parametrize(
+    ("f", "takes"),
+    [
+        (jnp.linalg.inv, False),  # it holds a transposed product, for its own derivative
+        (lambda x: jax.scipy.sparse.linalg.cg(x, jnp.ones(3))[0], False),
+        (lambda x: jax.lax.scan(lambda c, _: (jnp.linalg.solve(c, x), None), x, length=3)[0], False),
+        (lambda x: jax.jvp(jnp.sin, (x,), (x,))[1], False),
+        (lambda x: jax.grad(lambda y: jnp.sum(jnp.linalg.inv(y)))(x), True),
+        (lambda x: jax.lax.cond(x[0, 0] > 0, jax.grad(lambda y: jnp.sum(y**2)), jnp.sin, x), True),
+        (lambda x: jax.linear_transpose(jax.linearize(jnp.sin, x)[1], x)(x)[0], True),
+    ],
+)
+def test_a_solve_is_no_gradient_though_it_holds_a_transposed_product(f, takes):
+    assert takes_gradient(derive(f, jnp.eye(3), argnums=()).primal) is takes
