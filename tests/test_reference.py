@@ -17,6 +17,7 @@ import pytest
 import jaxviz
 from docs.public_names import public_names
 from jaxviz import teach
+from jaxviz.runs.watch import recorded
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = sorted((ROOT / "docs" / "reference").glob("*.md"))
@@ -101,6 +102,7 @@ def names():
         "params": params, "x": x, "grads": params, "state": params, "batch": x, "w": params["w"], "batches": [x],
         "train_step": train_step, "update": train_step, "step": jaxviz.jit(train_step, donate_argnums=0),
         "train": jax.jit(train_step), "Path": Path,
+        "error": "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.",
         "explorer": None, "kept": teach.saved(loss, params, x), "size": teach.predict("How many?", truth=lambda: 12),
     }  # fmt: skip
 
@@ -125,6 +127,9 @@ NOT_RUN = {
 def test_examples_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given = names()
+    if "jaxviz-run" in str([e.source for e in examples_of(name)]):
+        with recorded("jaxviz-run"):
+            jax.jit(jax.grad(loss))(given["params"], given["x"])
     with contextlib.redirect_stdout(io.StringIO()):
         for example in examples_of(name):
             code = compile(example.source, name, "single")
