@@ -87,6 +87,7 @@ class RunWatch:
         self._earlier: dict[Any, list[Compilation]] = {}
         self._seen = set[Any]()
         self._functions: dict[int, int] = {}
+        self._numbers: dict[Compilation | None, int] = {}
         self._sizes: dict[int, int | None] = {}
         self._left: list[_Left] = []
         self._ahead: dict[int, AbstractCall] = {}
@@ -179,8 +180,10 @@ class RunWatch:
         if c.owner == "program":
             earlier.append(c)
         call, number = self._call(c, frame), None
+        if call is not None and changes and self.process.n_devices == 1 and all(x.kind == "place" for x in changes):
+            call, number = None, self._numbers.get(since)  # the same program, of arrays that are committed or not
         if call is not None:
-            number = self.n_programs = self.n_programs + 1
+            number = self._numbers[c] = self.n_programs = self.n_programs + 1
         trace, lower, compiling = (c.seconds.get(p) for p in ("trace", "lower", "compile"))
         ended, executable = time.time() - self.process.began, compat.executable_of(frame)
         append(self.folder / COMPILATIONS, CompiledOnce(

@@ -222,6 +222,26 @@ def test_the_program_that_an_error_names_is_the_one(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_program_that_is_compiled_again_for_a_committed_array_is_analysed_once(tmp_path):
+    source = """
+import jax, jax.numpy as jnp
+
+@jax.jit
+def step(w):
+    return w - jax.grad(lambda w: jnp.sum(jnp.sin(w)))(w)
+
+for n in (3, 4):
+    step(jnp.ones(n))
+    step(jax.device_put(jnp.ones(n), jax.devices()[0]))
+"""
+    _, found = recorded(tmp_path, source, XLA_FLAGS="")
+    compiled = [c for c in found.first.compilations if c.function == "step"]
+    assert [[x.kind for x in c.changes] for c in compiled] == [[], ["place"], ["shape"], ["place"]]
+    assert [c.program for c in compiled] == [1, 1, 2, 2]
+    assert found.functions[0].count == 4
+
+
+@pytest.mark.slow
 def test_methods_and_objects_are_functions_too(tmp_path):
     source = """
 import functools, jax, jax.numpy as jnp
