@@ -7,6 +7,7 @@ from benchmarks import (
     capture,
     compile_cost,
     compiled_memory,
+    contracts,
     crossings,
     derivation,
     explorer,
@@ -40,3 +41,4 @@ microbatches.main(quick=quick)
 addresses.main(quick=quick)
 capture.main(quick=quick)
 records.main(quick=quick)
+contracts.main(quick=quick)
