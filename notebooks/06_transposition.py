@@ -17,7 +17,7 @@
 # you minimise the misfit between the photo and the program's result for a guess, and for that you need a gradient. The gradient of
 # a linear program `A` uses its *transpose*, `Aᵀ`. Nobody has to derive it: JAX transposes the program of `A`.
 #
-# This notebook shows how, and ends with a sharp picture. It takes 25 minutes. You should know what a linear program is:
+# This notebook shows how, and ends with a sharp picture. It takes 30 minutes. You should know what a linear program is:
 # [3 · JVP and linearize](03_jvp_and_linearize.ipynb).
 #
 # ## The program

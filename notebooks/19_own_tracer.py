@@ -16,7 +16,7 @@
 # In four notebooks you write an autodiff engine: tracing and tangents here, then gradients, `vmap`, and loops. Each correct function of yours becomes
 # part of the engine, in the later notebooks too; where you have none, theirs is used. So your own code differentiates the models.
 #
-# It takes 90 minutes. You should have read a jaxpr, and know what `jax.jvp` computes: [3 · JVP and linearize](03_jvp_and_linearize.ipynb).
+# It takes 80 minutes. You should have read a jaxpr, and know what `jax.jvp` computes: [3 · JVP and linearize](03_jvp_and_linearize.ipynb).
 
 # %%
 from pathlib import Path

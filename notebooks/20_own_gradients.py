@@ -16,7 +16,7 @@
 # Split a program in two, run the second half backwards, and a thousand derivatives cost as much as one. You write the split and the backward walk, and train
 # a small model with them.
 #
-# It takes 90 minutes. You need to know the operations and the walks of [19 · your own tracer](19_own_tracer.ipynb), even if you did not write them all,
+# It takes 85 minutes. You need to know the operations and the walks of [19 · your own tracer](19_own_tracer.ipynb), even if you did not write them all,
 # and what a transpose is: [6 · transposition](06_transposition.ipynb).
 
 # %%

@@ -16,7 +16,7 @@
 # The gradient of a mean hides the contribution of each example. `vmap` of a gradient gives one gradient per example, in one program. You write it: a rule for each operation,
 # and a walk.
 #
-# It takes 40 minutes. You need to know the operations of [19 · your own tracer](19_own_tracer.ipynb), and gradients: [20 · your own gradients](20_own_gradients.ipynb).
+# It takes 35 minutes. You need to know the operations of [19 · your own tracer](19_own_tracer.ipynb), and gradients: [20 · your own gradients](20_own_gradients.ipynb).
 
 # %%
 import jax

@@ -16,7 +16,7 @@
 # An unrolled loop of a hundred steps has a hundred times as many equations. As one equation that contains a program, it needs its own rules: what
 # the gradient saves for each step, and in which direction it runs. A checkpoint is the same kind of equation. You write the rules of both.
 #
-# It takes 60 minutes. You need to know the walks of [20 · your own gradients](20_own_gradients.ipynb), and should have seen a checkpoint:
+# It takes 65 minutes. You need to know the walks of [20 · your own gradients](20_own_gradients.ipynb), and should have seen a checkpoint:
 # [7 · checkpoints](07_checkpoints.ipynb).
 
 # %%
