@@ -175,9 +175,9 @@ assert jaxviz.grad(absolute_or_square)(-3.0) == jax.grad(absolute_or_square)(-3.
 #   [6 · transposition](06_transposition.ipynb).
 # - *Less memory.* For a gradient that runs out of it: [5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb), [7 · checkpoints](07_checkpoints.ipynb),
 #   [8 · policies and plans](08_policies_and_plans.ipynb), [9 · gradients of control flow](09_control_flow_gradients.ipynb),
-#   [14 · the memory of a transformer](14_memory_of_a_transformer.ipynb), [15 · three ways to less memory](15_three_ways_to_less_memory.ipynb).
+#   [14 · the memory of a transformer](14_memory_of_a_transformer.ipynb).
 # - *When it is wrong.* An error under `jit`, or a gradient that is NaN, zero or too large: [2 · sharp bits](02_sharp_bits.ipynb),
-#   [4 · zeros and directions](04_zeros_and_directions.ipynb), [13 · gradients on devices](13_gradients_on_devices.ipynb), [16 · finding a NaN](16_finding_a_nan.ipynb).
+#   [13 · gradients on devices](13_gradients_on_devices.ipynb), [16 · finding a NaN](16_finding_a_nan.ipynb).
 # - *Build your own.* Your functions become an autodiff engine: [19 · your own tracer](19_own_tracer.ipynb), [20 · your own gradients](20_own_gradients.ipynb),
 #   [21 · your own vmap](21_own_vmap.ipynb), [22 · your own loops and checkpoints](22_own_loops.ipynb).
 #
