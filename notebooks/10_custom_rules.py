@@ -13,16 +13,19 @@
 # %% [markdown]
 # # 10 · How do I differentiate a solver?
 #
-# Where a planet stands after a time is an equation without a formula for its solution. Kepler's equation `E - e sin E = M` takes the
-# eccentricity `e` of the orbit and the mean anomaly `M`, which is the time as an angle, and wants the angle `E`. You solve it by Newton's
+# Where a planet stands after a time is an equation without a formula for its solution: Kepler's equation `E - e sin E = M`. Given the
+# eccentricity `e` of the orbit and the mean anomaly `M`, which is the time as an angle, you solve it for the angle `E` by Newton's
 # method, in a loop that runs until the error is small enough. And to fit an orbit to observations, you need its gradient.
 #
-# You give JAX a rule for it, in forward mode and in reverse mode, and check that it is right, also in second order.
+# You give JAX a rule for it, check that it is right, also in second order, and then write a rule for a solver of any equation.
 # It takes 35 minutes. You should know what a transpose is: [6 · transposition](06_transposition.ipynb).
 
 # %%
+from functools import partial
+
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 
 import jaxviz
 from jaxviz import teach
@@ -44,7 +47,6 @@ print(solve(0.3, M)[:5])
 
 # %% [markdown]
 # ## What does JAX do with it?
-
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: modes
@@ -98,7 +100,6 @@ except Exception as error:
 #
 # A `custom_jvp` replaces the derivative of the function with this.
 
-
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: kepler
 def _of(rule):
@@ -148,7 +149,6 @@ def kepler_rule(primals, tangents):
 
 kepler.answer(kepler_rule)
 
-
 # %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
 def kepler_rule(primals, tangents):
@@ -162,40 +162,35 @@ kepler.solution(kepler_rule)
 
 # %%
 @jax.custom_jvp
-def anomaly(e, M):
+def once(e, M):
     return solve(e, M)
 
 
-anomaly.defjvp(kepler_rule)
+once.defjvp(kepler_rule)
 
 
-def misfit(e):
-    return jnp.mean((jnp.cos(anomaly(e, M)) - jnp.cos(solve(0.4, M))) ** 2)
+def misfit_with(anomaly):
+    return lambda e: jnp.mean((jnp.cos(anomaly(e, M)) - jnp.cos(solve(0.4, M))) ** 2)
 
 
-print(jax.grad(misfit)(0.3))
+print(jax.grad(misfit_with(once))(0.3))
 
 # %% [markdown]
 # The rule was written for tangents, and reverse mode came with it: JAX linearizes the rule, and transposes what is linear in it. That is why a JVP rule has to
-# be linear in the tangents. Look at `forward` and `linear`: the loop runs forward, and the rule's division is in the linear program.
+# be linear in the tangents. In this picture of a gradient, the loop is the box `jit solve` in the forward program; the backward program
+# has the division of the rule, and no loop.
 
 # %%
-explorer = jaxviz.explore(misfit, 0.3)
-explorer.stage = "linear"
-explorer
+def total(e):
+    return jnp.sum(once(e, M))
+
+
+jaxviz.draw(total, 0.3, stage="forward+backward", depth=0)
 
 # %% [markdown]
 # ## Is the rule right?
 #
-# A wrong rule raises no error, and a fit with a gradient that is half right still moves. So compare it with numerical differences:
-
-# %%
-checked = jaxviz.check_rule(anomaly, 0.3, M[:4])
-print(checked)
-
-# %% [markdown]
-# Here is the most common mistake, a forgotten term:
-
+# A wrong rule raises no error, and a fit with a gradient that is half right still moves. So compare it with numerical differences. Here is the most common mistake, a forgotten term:
 
 # %%
 @jax.custom_jvp
@@ -213,53 +208,29 @@ def _(primals, tangents):
 found = jaxviz.check_rule(forgetful, 0.3, M[:4])
 print(found)
 
-# %% tags=["check"] jupyter={"source_hidden": true}
-# What the text says, asserted
-assert checked and not found
-assert [x.verdict for x in found.leaves if x.path == "M"] == ["right"]
-assert [x.verdict for x in found.leaves if x.path == "e"] == ["wrong"]
-stages = jaxviz.derive(misfit, 0.3)
-assert any(e.primitive.name == "while" for _, e in stages.forward.walk())
-assert not any(e.primitive.name == "while" for _, e in stages.linear.walk())
-assert any(e.primitive.name == "div" for _, e in stages.linear.walk())
-
 # %% [markdown]
-# ## The second derivative
-#
-# To find the orbit that fits, Newton's method also needs the derivative of the gradient. The rule from before is right, and `check_rule` agrees:
-
-
-# %%
-@jax.custom_jvp
-def once(e, M):
-    return solve(e, M)
-
-
-@once.defjvp
-def _(primals, tangents):
-    (e, M), (de, dM) = primals, tangents
-    E = solve(e, M)
-    return E, (dM + jnp.sin(E) * de) / (1 - e * jnp.cos(E))
-
-
-def misfit_with(anomaly):
-    return lambda e: jnp.mean((jnp.cos(anomaly(e, M)) - jnp.cos(solve(0.4, M))) ** 2)
-
-
-print(jax.grad(misfit_with(once))(0.3))
-try:
-    jax.grad(jax.grad(misfit_with(once)))(0.3)
-except Exception as error:
-    print(type(error).__name__, error)
-
-# %% [markdown]
-# A rule is a function like any other, and a second derivative differentiates it. So everything that a rule calls has to be differentiable itself.
-# The last line of the report says it:
+# And the rule from above:
 
 # %%
 not_twice = jaxviz.check_rule(once, 0.3, M[:4])
 print(not_twice)
 
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+assert not found
+assert not_twice and "Reverse-mode" in not_twice.no_second
+assert [x.verdict for x in found.leaves if x.path == "M"] == ["right"]
+assert [x.verdict for x in found.leaves if x.path == "e"] == ["wrong"]
+stages = jaxviz.derive(total, 0.3)
+assert any(e.primitive.name == "while" for _, e in stages.forward.walk())
+assert not any(e.primitive.name == "while" for _, e in stages.backward.walk())
+assert any(e.primitive.name == "div" for _, e in stages.backward.walk())
+
+# %% [markdown]
+# ## The second derivative
+#
+# The last line of that report says what is still missing. To find the orbit that fits, Newton's method also needs the derivative of the gradient. A rule is a function like any other, and a second derivative
+# differentiates it. So everything that a rule calls has to be differentiable itself.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: twice
@@ -309,7 +280,6 @@ def _(primals, tangents):
 
 twice.answer(my_anomaly)
 
-
 # %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
 @jax.custom_jvp
@@ -327,11 +297,10 @@ def _(primals, tangents):
 twice.solution(anomaly)
 
 # %% [markdown]
-# Here is Newton's method with both derivatives. The planet was seen at equal intervals of time, on an orbit with `e = 0.4`; the fit begins at 0.1.
+# Here is Newton's method with both derivatives. The planet was seen at equal intervals of time, on an orbit with `e = 0.4`; the fit begins at 0.1. A step is the slope divided by the *magnitude* of the curvature, so that it goes
+# downhill even where the misfit curves downward.
 
 # %%
-import matplotlib.pyplot as plt
-
 slope = jax.jit(jax.grad(misfit_with(anomaly)))
 curvature = jax.jit(jax.grad(jax.grad(misfit_with(anomaly))))
 
@@ -353,7 +322,6 @@ plt.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5)
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
-assert not_twice and "Reverse-mode" in not_twice.no_second
 assert abs(fitted[-1] - 0.4) < 1e-3
 assert jnp.allclose(curvature(0.3), jax.hessian(misfit_with(anomaly))(0.3), rtol=1e-4)
 assert twice.answer(_anomaly_by(lambda anomaly: lambda e, M: anomaly(e, M)))
@@ -361,15 +329,8 @@ assert twice.answer(_anomaly_by(lambda anomaly: lambda e, M: anomaly(e, M)))
 # %% [markdown]
 # ## What the gradient saves
 #
-# The rule decides that too: the gradient saves what the linear part of the rule reads.
-
-# %%
-print(jaxviz.residuals(anomaly, 0.3, M, argnums=(0, 1)))
-
-# %% [markdown]
-# Two arrays of 1 KiB, and both come from `E` and `e`. To decide yourself what is saved, write the two halves: `fwd` returns the result and
+# The rule decides that too. To choose yourself what is saved, write the two halves: `fwd` returns the result and
 # the residuals, `bwd` takes the residuals and the cotangent. You write the transpose yourself, so JAX has no forward mode for it.
-
 
 # %%
 @jax.custom_vjp
@@ -389,112 +350,176 @@ def bwd(kept, ct):
 
 
 anomaly2.defvjp(fwd, bwd)
-print(jaxviz.residuals(anomaly2, 0.3, M, argnums=(0, 1)).summary)
+print(jaxviz.residuals(anomaly2, 0.3, M, argnums=(0, 1)))
 
 # %% [markdown]
-# Two arrays again. It can be done with one.
-
-
-# %% tags=["exercise"] jupyter={"source_hidden": true}
-# Exercise: lean
-def _with(rule):
-    @jax.custom_vjp
-    def anomaly(e, M):
-        return solve(e, M)
-
-    anomaly.defvjp(*rule)
-    return anomaly
-
-
-def _keeps_too_much(f):
-    kept = jaxviz.residuals(f, 0.3, M, argnums=(0, 1))
-    return (
-        ""
-        if kept.nbytes <= M.nbytes + 4
-        else f"It keeps {len(kept)} values, {kept.nbytes:,} B: " + ", ".join(f"{r.aval.str_short()}" for r in kept)
-    )
-
-
-def _lean_fwd(e, M):
-    E = solve(e, M)
-    return E, (e, E)
-
-
-def _lean_bwd(kept, ct):
-    e, E = kept
-    part = ct / (1 - e * jnp.cos(E))
-    return jnp.sum(part * jnp.sin(E)), part
-
-
-lean = teach.rule(
-    f"Write `(fwd, bwd)` that keep at most {M.nbytes + 4:,} B: one array, and one number.",
-    teach.Check("it keeps one array and one number at most", _keeps_too_much).of(_with),
-    teach.has_right_rule((0.3, M[:4])).of(_with),
-    hints=["Which of `e`, `M` and `E` does `bwd` read?"],
-    example="fwd keeps (e, E); bwd is as it was, without M",
-    wrong=[(fwd, bwd), (_lean_fwd, lambda kept, ct: (jnp.sum(ct), ct))],
-)
-lean
-
-
-# %% tags=["answer"]
-def lean_fwd(e, M): ...
-
-
-def lean_bwd(kept, ct): ...
-
-
-lean.answer((lean_fwd, lean_bwd))
-
-
-# %% tags=["solution"] jupyter={"source_hidden": true}
-# Solution
-def lean_fwd(e, M):
-    E = solve(e, M)
-    return E, (e, E)
-
-
-def lean_bwd(kept, ct):
-    e, E = kept
-    part = ct / (1 - e * jnp.cos(E))
-    return jnp.sum(part * jnp.sin(E)), part
-
-
-lean.solution((lean_fwd, lean_bwd))
-
-# %% [markdown]
-# The last line of the table says what is saved without need:
-
-# %%
-print(str(jaxviz.residuals(anomaly2, 0.3, M, argnums=(0, 1))).splitlines()[-1])
+# The last line of the table names what is saved without need. With `(e, E)` as residuals it would be one array and one number.
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
-kept = jaxviz.residuals(anomaly, 0.3, M, argnums=(0, 1))
-assert [r.nbytes for r in kept if r.nbytes > 4] == [1024, 1024]
+assert not _works(lambda: jax.jvp(anomaly2, (0.3, M), (1.0, M)))
 assert "never reads: `M`" in str(jaxviz.residuals(anomaly2, 0.3, M, argnums=(0, 1)))
 
 # %% [markdown]
-# `custom_gradient` is the same in one function, which returns its result and its `bwd`; the values that `bwd` closes over are saved. That is short, and
-# easily saves more than you meant:
-
+# ## A solver for any function
+#
+# Newton's method for one equation is a special case. Here is a solver that takes a `step`, and applies it until nothing changes any more. The
+# step is a function of yours, and closes over `e` and `M`.
 
 # %%
-@jaxviz.custom_gradient
+def iterate(step, x):
+    def again(state):
+        x, _ = state
+        return step(x), x
+
+    return jax.lax.while_loop(lambda state: jnp.max(jnp.abs(state[0] - state[1])) > 1e-6, again, (step(x), x))[0]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def fixed_point(step, x):
+    return iterate(step, x)
+
+
+fixed_point.defvjp(lambda step, x: (iterate(step, x), x), lambda step, x, ct: (jnp.zeros_like(x),))
+
+
 def anomaly3(e, M):
-    E = solve(e, M)
-    slope = 1 - e * jnp.cos(E)
-    return E, lambda ct: (jnp.sum(ct / slope * jnp.sin(E)), ct / slope)
+    return fixed_point(lambda E: M + e * jnp.sin(E), M)
 
 
-print(jaxviz.residuals(anomaly3, 0.3, M, argnums=(0, 1)))
+try:
+    jaxviz.grad(lambda e: jnp.sum(anomaly3(e, M)))(0.3)
+except Exception as error:
+    print(type(error).__name__, error)
+
+# %% [markdown]
+# The rule has no argument for `e`, so it can give no cotangent for it. `closure_convert` takes values out of a function that closes over them,
+# and gives the function with arguments for them, and the values: those that are being differentiated, here `e` and not `M`.
+
+# %%
+def taken_out(e):
+    step, held = jax.closure_convert(lambda E: M + e * jnp.sin(E), M)
+    return jnp.sum(step(M, *held)), held
+
+
+print("held:", jax.grad(taken_out, has_aux=True)(0.3)[1])
+
+# %% [markdown]
+# Now the rule can return a cotangent for them. The solution obeys `y = step(y, held)`. With `J` for the derivative of `step` in `y`, a
+# cotangent `ct` of `y` has to be carried through `(1 - J)⁻¹` transposed: `w = ct + Jᵀ w`, which is a fixed point too.
+
+# %%
+def solver_with(backward):
+    """A solver for any step, whose cotangents are `backward(step, y, held, ct)`, a tuple like `held`."""
+
+    @partial(jax.custom_vjp, nondiff_argnums=(0,))
+    def solve_for(step, x, held):
+        return iterate(lambda y: step(y, *held), x)
+
+    def forward(step, x, held):
+        y = iterate(lambda y: step(y, *held), x)
+        return y, (y, held)
+
+    solve_for.defvjp(forward, lambda step, kept, ct: (jnp.zeros_like(ct), backward(step, *kept, ct)))
+
+    def any_fixed_point(step, x):
+        step, held = jax.closure_convert(step, x)
+        return solve_for(step, x, tuple(held))
+
+    return any_fixed_point
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: adjoint
+def _kepler_with(backward):
+    return jax.jit(lambda e, M: solver_with(backward)(lambda E: M + e * jnp.sin(E), M))
+
+
+def _cotangents(step, y, held, ct):
+    _, through_y = jax.vjp(lambda y: step(y, *held), y)
+    w = iterate(lambda w: ct + through_y(w)[0], ct)
+    return jax.vjp(lambda *held: step(y, *held), *held)[1](w)
+
+
+def _direct(step, y, held, ct):
+    return jax.vjp(lambda *held: step(y, *held), *held)[1](ct)
+
+
+adjoint = teach.rule(
+    "Write `backward(step, y, held, ct)`: the cotangents of `held`, a tuple, from the cotangent `ct` of the solution `y`.",
+    teach.gradient_of(lambda e: jnp.sum(anomaly(e, M[:4])), (0.3,)).of(lambda b: lambda e: jnp.sum(_kepler_with(b)(e, M[:4]))).saying(
+        "has the gradient of Kepler's equation in e"
+    ),
+    teach.Check("its rule agrees with numerical differences", lambda b: "" if (found := jaxviz.check_rule(_kepler_with(b), 0.3, M[:4])) else found.summary),
+    hints=(
+        "`_, through_y = jax.vjp(lambda y: step(y, *held), y)` gives `Jᵀ`: `through_y(w)[0]` is `Jᵀ w`.",
+        "`w` is a fixed point: `iterate(lambda w: ct + …, ct)`.",
+        "Then `w` goes through the step once more, to `held`: `jax.vjp(lambda *held: step(y, *held), *held)[1](w)` is the tuple.",
+    ),
+    example=_cotangents,
+    wrong=(_direct, lambda step, y, held, ct: tuple(jnp.zeros_like(h) for h in held)),
+)
+adjoint
+
+
+# %% tags=["answer"]
+def backward(step, y, held, ct):
+    _, through_y = jax.vjp(lambda y: step(y, *held), y)
+    w = iterate(lambda w: ..., ct)
+    return ...
+
+
+adjoint.answer(backward)
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+adjoint.solution(_cotangents)
+
+# %% [markdown]
+# A fixed point of more than one number: the equilibrium of a chain of springs. Gradient descent through the solver finds its stiffness.
+
+# %%
+pulls = jnp.array([0.0, 0.0, 1.0, 0.0, 0.0, -0.6, 0.0, 0.0])
+
+
+any_fixed_point = solver_with(_cotangents)
+
+
+def rest(stiffness):
+    def settle(x):
+        wide = jnp.pad(x, 1)
+        return 0.5 * (wide[:-2] + wide[2:]) + 0.2 * jnp.tanh(pulls / stiffness) - 0.05 * x**3
+
+    return any_fixed_point(settle, jnp.zeros(8))
+
+
+seen = rest(0.5)
+slope_of_fit = jax.jit(jax.value_and_grad(lambda k: jnp.sum((rest(k) - seen) ** 2)))
+stiffness, tried = 1.5, []
+for _ in range(60):
+    off, g = slope_of_fit(stiffness)
+    tried.append(float(stiffness))
+    stiffness = stiffness - 0.3 * g
+figure, axes = plt.subplots(1, 2, figsize=(8, 2.4), layout="constrained")
+axes[0].plot(tried)
+axes[0].set(xlabel="step", ylabel="stiffness")
+axes[1].plot(seen, "o", label="as seen")
+axes[1].plot(rest(1.5), lw=1, label="at 1.5")
+axes[1].plot(rest(stiffness), label="fitted")
+axes[1].legend(frameon=False)
+plt.show()
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+assert len(jax.grad(taken_out, has_aux=True)(0.3)[1]) == 1
+assert jaxviz.check_rule(jax.jit(lambda e, M: any_fixed_point(lambda E: M + e * jnp.sin(E), M)), 0.3, M[:4])
+assert abs(float(stiffness) - 0.5) < 0.05
 
 # %% [markdown]
 # ## What to remember
 #
 # - Differentiate a solver with a rule that comes from the equation, not from the solver.
-# - A rule is differentiated in turn: the functions that it calls need derivatives too.
-# - The rule decides what is saved: a value that `fwd` returns is saved even if `bwd` never reads it.
+# - A `custom_jvp` has both modes, and Hessians: it is differentiated in turn, so the functions that it calls need derivatives too. A `custom_vjp` decides what is saved.
 # - A wrong rule raises no error. Check it before you trust it: `jaxviz.check_rule(f, *args)`.
+# - A rule gives no cotangent for values that a function closes over; `closure_convert` turns them into arguments. The cotangent of a fixed point is a fixed point, of the transposed step.
 #
-# Next: a rule for a solver of any equation, in [11 · implicit differentiation](11_implicit_differentiation.ipynb).
+# Next: one function on many devices, in [12 · named axes](12_named_axes.ipynb).
