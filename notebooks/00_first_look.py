@@ -171,17 +171,17 @@ assert jaxviz.grad(absolute_or_square)(-3.0) == jax.grad(absolute_or_square)(-3.
 #
 # Each of the other notebooks is about one program and one question, and has exercises. Four paths lead through them:
 #
-# - *See it in an hour.* What a gradient saves, and how it comes from a derivative: [5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb),
-#   [6 · transposition](06_transposition.ipynb).
-# - *Less memory.* For a gradient that runs out of it: [5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb), [7 · checkpoints](07_checkpoints.ipynb),
-#   [8 · policies and plans](08_policies_and_plans.ipynb), [9 · gradients of control flow](09_control_flow_gradients.ipynb),
-#   [14 · the memory of a transformer](14_memory_of_a_transformer.ipynb).
+# - *See it in an hour.* What a gradient saves, and how it comes from a derivative: [4 · partial evaluation and residuals](04_partial_evaluation_and_residuals.ipynb),
+#   [5 · transposition](05_transposition.ipynb).
+# - *Less memory.* For a gradient that runs out of it: [4 · partial evaluation and residuals](04_partial_evaluation_and_residuals.ipynb), [6 · checkpoints](06_checkpoints.ipynb),
+#   [7 · policies and plans](07_policies_and_plans.ipynb), [8 · gradients of control flow](08_control_flow_gradients.ipynb),
+#   [12 · the memory of a transformer](12_memory_of_a_transformer.ipynb).
 # - *When it is wrong.* An error under `jit`, or a gradient that is NaN, zero or too large: [2 · sharp bits](02_sharp_bits.ipynb),
-#   [13 · gradients on devices](13_gradients_on_devices.ipynb), [16 · finding a NaN](16_finding_a_nan.ipynb).
-# - *Build your own.* Your functions become an autodiff engine: [19 · your own tracer](19_own_tracer.ipynb), [20 · your own gradients](20_own_gradients.ipynb),
-#   [21 · your own vmap](21_own_vmap.ipynb), [22 · your own loops and checkpoints](22_own_loops.ipynb).
+#   [11 · gradients on devices](11_gradients_on_devices.ipynb), [13 · finding a NaN](13_finding_a_nan.ipynb).
+# - *Build your own.* Your functions become an autodiff engine: [16 · your own tracer](16_own_tracer.ipynb), [17 · your own gradients](17_own_gradients.ipynb),
+#   [18 · your own vmap](18_own_vmap.ipynb), [19 · your own loops and checkpoints](19_own_loops.ipynb).
 #
-# The notebooks of the first three paths take 20 to 35 minutes each; those with puzzles, from [23 · puzzles on memory](23_puzzles_on_memory.ipynb) on, take 40 to 50 minutes, and those
+# The notebooks of the first three paths take 20 to 35 minutes each; those with puzzles, from [20 · puzzles on memory](20_puzzles_on_memory.ipynb) on, take 40 to 50 minutes, and those
 # in which you build an engine take 35 to 85 minutes. The page *Tutorials* of the site lists all of them.
 # If you have a program of your own and a question about it, the how-tos of the site are shorter.
 #

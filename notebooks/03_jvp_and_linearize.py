@@ -476,4 +476,4 @@ assert jax.jvp(hot_points, (u,), (v,))[1].dtype == jax.dtypes.float0
 # - A derivative that goes through an integer or a boolean is lost, without a warning.
 #
 # Next: who decides what goes into the forward program and what must be saved, in
-# [5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb).
+# [4 · partial evaluation and residuals](04_partial_evaluation_and_residuals.ipynb).

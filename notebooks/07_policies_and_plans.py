@@ -11,12 +11,12 @@
 # ---
 
 # %% [markdown]
-# # 8 · Which values should a checkpoint save, and who decides?
+# # 7 · Which values should a checkpoint save, and who decides?
 #
 # A *policy* decides for each value in a checkpoint whether it is saved. Give names to values, and save those with some names; look at the older kinds of
 # policies; then let a planner choose. What XLA takes stands beside what is saved.
 #
-# The network is that of [7 · checkpoints](07_checkpoints.ipynb): four residual blocks in a scan, which take noise off signals. It takes 25 minutes. You need to know what a
+# The network is that of [6 · checkpoints](06_checkpoints.ipynb): four residual blocks in a scan, which take noise off signals. It takes 25 minutes. You need to know what a
 # checkpoint keeps.
 
 # %%
@@ -430,5 +430,5 @@ for form in written:
 #
 # `jaxviz.policies(loss, *args)` shows the decision for each value in your own checkpoints.
 #
-# Next: loops and branches, in [9 · gradients of control flow](09_control_flow_gradients.ipynb). The same for a transformer is in
-# [14 · the memory of a transformer](14_memory_of_a_transformer.ipynb).
+# Next: loops and branches, in [8 · gradients of control flow](08_control_flow_gradients.ipynb). The same for a transformer is in
+# [12 · the memory of a transformer](12_memory_of_a_transformer.ipynb).

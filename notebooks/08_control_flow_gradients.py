@@ -11,13 +11,13 @@
 # ---
 
 # %% [markdown]
-# # 9 · My solver takes 8 steps; why does its gradient cost 512?
+# # 8 · My solver takes 8 steps; why does its gradient cost 512?
 #
 # An adaptive solver stops when it is done. JAX can differentiate a loop backward only if it knows how long the loop can get, so the loop
 # is given a bound: at most 512 steps. The solver still takes 8 steps and is as fast as before. Its gradient is not.
 #
 # This notebook follows one such solver through `scan`, `cond` and `while_loop`, finds what makes its gradient expensive, and fixes it.
-# It takes 35 minutes. You should know what a residual is: [5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb).
+# It takes 35 minutes. You should know what a residual is: [4 · partial evaluation and residuals](04_partial_evaluation_and_residuals.ipynb).
 #
 # ## The solver
 #
@@ -604,4 +604,4 @@ assert not [r for r in recomputing.residuals if "dummy" in r.reason]
 #
 # `jaxviz.lint(loss, params, x)` finds such conds in your own program, with their bytes.
 #
-# Next: a loop that needs no gradient of its own, because you know a better one, in [10 · custom rules](10_custom_rules.ipynb).
+# Next: a loop that needs no gradient of its own, because you know a better one, in [9 · custom rules](09_custom_rules.ipynb).

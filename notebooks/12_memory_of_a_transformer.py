@@ -11,13 +11,13 @@
 # ---
 
 # %% [markdown]
-# # 14 · What takes a transformer's memory, and what helps?
+# # 12 · What takes a transformer's memory, and what helps?
 #
 # A training step holds parameters, the optimizer's state, gradients, and the residuals between the two passes. Here you find the largest tensor of a small transformer, the
 # rule that saves it, and three ways to be rid of it, each with its price. What counts is what XLA takes for the compiled gradient.
 #
-# It takes 35 minutes. You need residuals ([5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb)), checkpoints
-# ([7 · checkpoints](07_checkpoints.ipynb)) and custom rules ([10 · custom rules](10_custom_rules.ipynb)). The layers are in a scan, and each part has a scope, so that its residuals can be summed by part.
+# It takes 35 minutes. You need residuals ([4 · partial evaluation and residuals](04_partial_evaluation_and_residuals.ipynb)), checkpoints
+# ([6 · checkpoints](06_checkpoints.ipynb)) and custom rules ([9 · custom rules](09_custom_rules.ipynb)). The layers are in a scan, and each part has a scope, so that its residuals can be summed by part.
 
 # %%
 import functools
@@ -438,7 +438,7 @@ none_kept = teach.rule(
     "Write `my_attention(p, x)`: `attention`, but its gradient saves no value of time × time numbers.",
     teach.Check("the gradient saves nothing of time × time", _square_kept),
     teach.Check("its result and its gradient are those of `attention`", _attention_differs),
-    hints=("One line of notebook 7 does it.", "`jax.checkpoint` around `attention`; which policy would undo it?"),
+    hints=("One line of *6 · checkpoints* does it.", "`jax.checkpoint` around `attention`; which policy would undo it?"),
     wrong=(
         attention,
         jax.checkpoint(attention, policy=jax.checkpoint_policies.dots_saveable),
@@ -504,7 +504,7 @@ assert plan.flops < 0.1 * plain_flops
 # %% [markdown]
 # ## What each costs
 #
-# All of them side by side, and with them a checkpoint around each whole layer, as in [7 · checkpoints](07_checkpoints.ipynb).
+# All of them side by side, and with them a checkpoint around each whole layer, as in [6 · checkpoints](06_checkpoints.ipynb).
 
 # %%
 ways = {
@@ -664,4 +664,4 @@ assert donated().spared >= size(params)
 #
 # `jaxviz.residuals(loss, params, batch).by_scope()` gives these figures for your own model.
 #
-# Next: the other thing that can go wrong in a training step, in [16 · finding a NaN](16_finding_a_nan.ipynb).
+# Next: the other thing that can go wrong in a training step, in [13 · finding a NaN](13_finding_a_nan.ipynb).

@@ -11,13 +11,13 @@
 # ---
 
 # %% [markdown]
-# # 13 · My gradient on eight devices is eight times too large, or not summed at all. Why?
+# # 11 · My gradient on eight devices is eight times too large, or not summed at all. Why?
 #
 # A training step that is right on one device is distributed over eight: each has the parameters and a share of the examples. It runs without
 # an error, but the loss blows up, or converges to the wrong value. The cause is a sum over the devices that is not there, or one that you did not write.
 # At the end you can say of any value over which axis its cotangent was summed, and by what.
 #
-# The program is the network of [12 · named axes](12_named_axes.ipynb). It takes 30 minutes. You need to know the transpose of `psum`.
+# The program is the network of [10 · named axes](10_named_axes.ipynb). It takes 30 minutes. You need to know the transpose of `psum`.
 
 # %%
 import jax
@@ -570,4 +570,4 @@ for name, gradient in {"grad(pmean(loss))": gradient_of_mean, "summed once": sum
 # - Compare it with one device. Another on each device: it is not summed. Eight times too large: it is a sum already, whatever mean you take of it.
 #   Wrong, and by no clean factor: look for a mean of means.
 #
-# Next: [14 · the memory of a transformer](14_memory_of_a_transformer.ipynb).
+# Next: [12 · the memory of a transformer](12_memory_of_a_transformer.ipynb).

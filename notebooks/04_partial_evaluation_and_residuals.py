@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # 5 · What must a gradient remember?
+# # 4 · What must a gradient remember?
 #
 # `jax.grad` runs your function forward, and then backward with the values that it saved. These are the *residuals*, and in a large model they take
 # most of the memory. Which values are they? Not all values, and some that you never wrote.
@@ -433,7 +433,7 @@ of_g = jaxviz.residuals(g, jnp.ones(4))
 assert sum(r.aval.shape == (4,) for r in of_g) == 2
 
 # %% [markdown]
-# To make JAX use your own halves, give it a *custom rule*: [10 · custom rules](10_custom_rules.ipynb).
+# To make JAX use your own halves, give it a *custom rule*: [9 · custom rules](09_custom_rules.ipynb).
 
 # %% [markdown]
 # ## What to remember
@@ -444,5 +444,5 @@ assert sum(r.aval.shape == (4,) for r in of_g) == 2
 # - Some are values of your function, some are arguments, which take no further memory, and some are computed by a rule.
 # - The arguments that you differentiate matter too.
 #
-# Next: how the linear half is transposed to run backward, in [6 · transposition](06_transposition.ipynb). How residuals can be
-# recomputed instead of saved is in [7 · checkpoints](07_checkpoints.ipynb).
+# Next: how the linear half is transposed to run backward, in [5 · transposition](05_transposition.ipynb). How residuals can be
+# recomputed instead of saved is in [6 · checkpoints](06_checkpoints.ipynb).

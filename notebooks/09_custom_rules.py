@@ -11,14 +11,14 @@
 # ---
 
 # %% [markdown]
-# # 10 · How do I differentiate a solver?
+# # 9 · How do I differentiate a solver?
 #
 # Where a planet stands after a time is an equation without a formula for its solution: Kepler's equation `E - e sin E = M`. Given the
 # eccentricity `e` of the orbit and the mean anomaly `M`, which is the time as an angle, you solve it for the angle `E` by Newton's
 # method, in a loop that runs until the error is small enough. And to fit an orbit to observations, you need its gradient.
 #
 # You give JAX a rule for it, check that it is right, also in second order, and then write a rule for a solver of any equation.
-# It takes 35 minutes. You should know what a transpose is: [6 · transposition](06_transposition.ipynb).
+# It takes 35 minutes. You should know what a transpose is: [5 · transposition](05_transposition.ipynb).
 
 # %%
 from functools import partial
@@ -522,4 +522,4 @@ assert abs(float(stiffness) - 0.5) < 0.05
 # - A wrong rule raises no error. Check it before you trust it: `jaxviz.check_rule(f, *args)`.
 # - A rule gives no cotangent for values that a function closes over; `closure_convert` turns them into arguments. The cotangent of a fixed point is a fixed point, of the transposed step.
 #
-# Next: one function on many devices, in [12 · named axes](12_named_axes.ipynb).
+# Next: one function on many devices, in [10 · named axes](10_named_axes.ipynb).

@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # 6 · How do I get the gradient of a blur without deriving it?
+# # 5 · How do I get the gradient of a blur without deriving it?
 #
 # A camera moved while its shutter was open. The photo is the result of a known program: the mean of shifted scenes. To find the scene,
 # you minimise the misfit between the photo and the program's result for a guess, and for that you need a gradient. The gradient of
@@ -508,4 +508,4 @@ assert all(r.kind in ("constant", "literal") for r in jaxviz.residuals(camera, s
 # - The transpose is not the inverse. `⟨A x, y⟩ = ⟨x, Aᵀ y⟩` is the check, and `linear_transpose` makes none of its own.
 # - `jax.grad` is two transformations: linearize, and transpose what is linear.
 #
-# Next: [7 · checkpoints](07_checkpoints.ipynb), for what is not linear and does not fit in memory.
+# Next: [6 · checkpoints](06_checkpoints.ipynb), for what is not linear and does not fit in memory.

@@ -11,13 +11,13 @@
 # ---
 
 # %% [markdown]
-# # 12 · What happens to a sum over devices when I take a gradient?
+# # 10 · What happens to a sum over devices when I take a gradient?
 #
 # One function runs on eight devices, or for eight shares under `vmap`, and a *collective* computes from what all of them have. A gradient goes through it by
 # its transpose, which depends on whether the eight results are one value or eight copies.
 #
 # The program is a small network fitted to 16 points. It takes 20 minutes. You need `jax.vmap` and `jax.grad`, and should know what transposition is:
-# [6 · transposition](06_transposition.ipynb). No accelerator is needed: the first cell makes eight devices of the CPU, before JAX starts.
+# [5 · transposition](05_transposition.ipynb). No accelerator is needed: the first cell makes eight devices of the CPU, before JAX starts.
 
 # %%
 import jax
@@ -339,4 +339,4 @@ plt.show()
 # - The transpose of `psum` is `pvary` where the sum is one value, and `psum` where each device has a copy. The transpose of `pvary` is a sum.
 # - The transpose sends back what was sent.
 #
-# Next: a gradient that is eight times too large, in [13 · gradients on devices](13_gradients_on_devices.ipynb).
+# Next: a gradient that is eight times too large, in [11 · gradients on devices](11_gradients_on_devices.ipynb).
