@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # 2 · My training step works. Why does it stop working under `jax.jit`?
+# # 2 · Why does my training step stop working under `jax.jit`?
 #
 # Five mistakes that everybody makes once: branching on a tracer, leaking a tracer, an effect that happens only once, an argument that should be static, and
 # a key that is used twice. Here you make each of them in a small training step, read what JAX says, and fix it.

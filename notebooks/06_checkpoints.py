@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # 6 · My gradient runs out of memory: where do I put the checkpoint?
+# # 6 · Out of memory: where do I put the checkpoint?
 #
 # `jax.checkpoint` trades time for memory: values are not saved for the backward pass but recomputed there. Its place decides how
 # much is saved, how much is recomputed, and whether the compiled gradient takes less memory at all.

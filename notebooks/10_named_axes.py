@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # 10 · What happens to a sum over devices when I take a gradient?
+# # 10 · What is the gradient of a sum over devices?
 #
 # One function runs on eight devices, or for eight shares under `vmap`, and a *collective* computes from what all of them have. A gradient goes through it by
 # its transpose, which depends on whether the eight results are one value or eight copies.

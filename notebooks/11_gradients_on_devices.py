@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # 11 · My gradient on eight devices is eight times too large, or not summed at all. Why?
+# # 11 · Why is my gradient wrong on eight devices?
 #
 # A training step that is right on one device is distributed over eight: each has the parameters and a share of the examples. It runs without
 # an error, but the loss blows up, or converges to the wrong value. The cause is a sum over the devices that is not there, or one that you did not write.

@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # 13 · The loss is fine, the gradient is NaN: where was it born?
+# # 13 · The loss is fine. Where does the NaN come from?
 #
 # A training run stops learning. No loss was ever NaN, but the parameters are. This notebook finds the operation that produced the
 # first NaN, with the loop iteration and the example, fixes it, and shows the usual ways in which a finite value has a NaN derivative.

@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # 17 · How do tangents become gradients, in an engine of my own?
+# # 17 · How do tangents become gradients, in my own engine?
 #
 # Split a program in two, run the second half backwards, and a thousand derivatives cost as much as one. You write the split and the backward walk, and train
 # a small model with them.

@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # 18 · Which of my examples pull hardest, without a loop over them?
+# # 18 · Which examples pull hardest, without a loop over them?
 #
 # The gradient of a mean hides the contribution of each example. `vmap` of a gradient gives one gradient per example, in one program. You write it: a rule for each operation,
 # and a walk.

@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # 19 · How does a gradient go through a loop that is one equation?
+# # 19 · How does a gradient go through a loop?
 #
 # An unrolled loop of a hundred steps has a hundred times as many equations. As one equation that contains a program, it needs its own rules: what
 # the gradient saves for each step, and in which direction it runs. A checkpoint is the same kind of equation. You write the rules of both.

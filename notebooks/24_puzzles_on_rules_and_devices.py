@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # 24 · Can I change the gradient, shorten the program, and send less?
+# # 24 · Can I change a gradient, shorten a program, send less?
 #
 # The last five puzzles: a gradient that differs from the function's own, a gradient that does not need the loop, a loop that is traced once, and two functions that run on eight devices. The rules are those of
 # [20 · puzzles on memory](20_puzzles_on_memory.ipynb).

@@ -160,6 +160,7 @@ def test_a_notebook_begins_and_ends_as_the_others_do(path):
     title, _, rest = text[0].partition("\n")
     assert title.startswith(f"# {int(path.stem[:2])} · ")
     assert "?" in title
+    assert len(title.removeprefix("# ")) <= 60
     assert SAID.search(rest)
     assert re.search(r"You (need|should)", rest)
     if path != PATHS[0]:
