@@ -71,10 +71,10 @@ modes = teach.predict(
     ["forward", "reverse", "both", "neither"],
     truth=_modes,
     because={
-        "forward": "A tangent goes round the loop with its value. The reverse mode would go round backwards, and would need what each iteration kept; nobody knows "
-        "before it runs how many there will be, and XLA wants the sizes of arrays beforehand.",
+        "forward": "In forward mode each iteration computes a tangent with its value. Reverse mode goes from the last iteration to the first, and needs what each of them saved. How many iterations "
+        "there are is not known before the loop runs, and XLA needs the shapes of arrays when it compiles.",
         "both": "In reverse mode, how much memory would have to be set aside for what the iterations keep?",
-        "reverse": "The reverse mode is the harder one: it needs what every iteration kept.",
+        "reverse": "Reverse mode is the harder one: it needs what every iteration saved.",
         "neither": "In forward mode, what does an iteration need that it doesn't have?",
     },
     hints=["Think of what each mode has to keep from one iteration to the next."],
@@ -190,7 +190,7 @@ jaxviz.draw(total, 0.3, stage="forward+backward", depth=0)
 # %% [markdown]
 # ## Is the rule right?
 #
-# A wrong rule raises no error, and a fit with a gradient that is half right still moves. So compare it with numerical differences. Here is the most common mistake, a forgotten term:
+# A wrong rule raises no error, and a fit with a gradient that is half right still makes progress. So compare it with numerical differences. Here is the most common mistake, a forgotten term:
 
 # %%
 @jax.custom_jvp

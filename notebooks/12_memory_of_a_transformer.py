@@ -14,7 +14,7 @@
 # # 12 · What takes a transformer's memory, and what helps?
 #
 # A training step holds parameters, the optimizer's state, gradients, and the residuals between the two passes. Here you find the largest tensor of a small transformer, the
-# rule that saves it, and three ways to be rid of it, each with its price. What counts is what XLA takes for the compiled gradient.
+# rule that saves it, and three ways to get rid of it, each with its price. What counts is XLA's memory for the compiled gradient.
 #
 # It takes 35 minutes. You need residuals ([4 · partial evaluation and residuals](04_partial_evaluation_and_residuals.ipynb)), checkpoints
 # ([6 · checkpoints](06_checkpoints.ipynb)) and custom rules ([9 · custom rules](09_custom_rules.ipynb)). The layers are in a scan, and each part has a scope, so that its residuals can be summed by part.
@@ -130,7 +130,7 @@ saved = lambda f: memory_of(f).derivation.residuals.nbytes_without_arguments
 print("parameters       ", kib(size(params)))
 print("Adam's moments   ", kib(2 * size(params)))
 print("gradients        ", kib(size(params)))
-print("residuals beside ", kib(kept.nbytes_without_arguments))
+print("residuals        ", kib(kept.nbytes_without_arguments))
 for part in kept.by_scope():
     print(f"   {part.name:18}{kib(part.nbytes):>10}")
 print(f"temporaries of the compiled gradient, by XLA on {jax.default_backend()}:", kib(memory.xla.temporaries))
@@ -164,7 +164,7 @@ eater = teach.predict(
     list(KINDS),
     truth=lambda: max(by_kind, key=by_kind.get),
     because=lambda: "; ".join(f"{kind}: {kib(n)}" for kind, n in sorted(by_kind.items(), key=lambda item: -item[1])) + ".",
-    hints=("How many numbers has one of each?", "4 × 4 × 128 × 128, beside 4 × 128 × 128 and 4 × 128 × 32."),
+    hints=("How many numbers does one of each have?", "4 × 4 × 128 × 128, beside 4 × 128 × 128 and 4 × 128 × 32."),
 )
 eater
 

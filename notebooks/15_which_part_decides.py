@@ -100,8 +100,7 @@ clean, corrupted, yes, no = first
 print(f"clean {score(params, clean, yes, no):+.1f}, corrupted {score(params, corrupted, yes, no):+.1f}")
 
 # %% [markdown]
-# `stream` is what enters a layer. `jaxviz.replace` makes a function with another value there, and `iterations` are the layers in which it is another
-# one. The corrupted sentence, with the clean stream at all positions of layer 2:
+# `stream` is what enters a layer. `jaxviz.replace` makes a function that uses another value there, in the layers given as `iterations`. The corrupted sentence, with the clean stream at all positions of layer 2:
 
 # %%
 seen = jax.jit(jaxviz.capture(model, "stream"))(params, clean)[1]
@@ -137,7 +136,7 @@ whole.solution("that of the clean sentence")
 # %% [markdown]
 # ## One layer, one position
 #
-# That patch was too large to tell anything. A replacement may be a function of the value, or of the value and a place: `at.iteration` is the layer, as a traced
+# That patch was too large to say which part of the stream matters. A replacement may be a function of the value, or of the value and a place: `at.iteration` is the layer, as a traced
 # number, and `at.pick(captured)` the part of a captured array that belongs there.
 
 # %%
