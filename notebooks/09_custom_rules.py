@@ -357,6 +357,10 @@ print(jaxviz.residuals(anomaly2, 0.3, M, argnums=(0, 1)))
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
+anomaly_lean = jax.custom_vjp(solve)
+anomaly_lean.defvjp(lambda e, M: ((E := solve(e, M)), (e, E)), lambda kept, ct: bwd((kept[0], None, kept[1]), ct))
+assert jaxviz.residuals(anomaly_lean, 0.3, M, argnums=(0, 1)).nbytes == M.nbytes + 4
+assert jaxviz.check_rule(anomaly_lean, 0.3, M[:4])
 assert not _works(lambda: jax.jvp(anomaly2, (0.3, M), (1.0, M)))
 assert "never reads: `M`" in str(jaxviz.residuals(anomaly2, 0.3, M, argnums=(0, 1)))
 
@@ -394,7 +398,7 @@ except Exception as error:
 
 # %% [markdown]
 # The rule has no argument for `e`, so it can give no cotangent for it. `closure_convert` takes values out of a function that closes over them,
-# and gives the function with arguments for them, and the values: those that are being differentiated, here `e` and not `M`.
+# and gives the function with arguments for them, and the values:
 
 # %%
 def taken_out(e):
@@ -402,6 +406,21 @@ def taken_out(e):
     return jnp.sum(step(M, *held)), held
 
 
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: moved
+moved = teach.predict(
+    "The lambda closes over `e` and `M`. How many values does `held` have in `jax.grad(taken_out, has_aux=True)(0.3)`?",
+    truth=lambda: len(jax.grad(taken_out, has_aux=True)(0.3)[1]),
+    because="Only what is being differentiated is taken out: `e`. `M` does not move here, so it stays inside as a constant.",
+    hints=("For which values does a rule have to give a cotangent?", "`jax.grad(taken_out)` differentiates in `e` alone."),
+)
+moved
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+moved.solution(1)
+
+# %%
 print("held:", jax.grad(taken_out, has_aux=True)(0.3)[1])
 
 # %% [markdown]
