@@ -91,7 +91,7 @@ def _growth():
 
 
 larger = teach.predict(
-    "Above, the batch has 8 examples. With 16, what does the gradient keep?",
+    "Above, the batch has 8 examples. How much does the gradient save with 16?",
     ["as much", "more, but less than twice as much", "twice as much or more"],
     truth=_growth,
     because=_why,

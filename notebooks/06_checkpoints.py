@@ -104,7 +104,7 @@ each_block = in_layers(jax.checkpoint(block))
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: carried
 carried = teach.predict(
-    "How many bytes does the gradient of `each_block` keep beside its arguments? A batch of signals, `f32[256,32]`, is 32 KiB.",
+    "How many bytes does the gradient of `each_block` save besides its arguments? A batch of signals, `f32[256,32]`, is 32 KiB.",
     truth=lambda: jaxviz.residuals(each_block, *args).nbytes_without_arguments,
     tolerance=0.02,
     because=lambda: "They are "

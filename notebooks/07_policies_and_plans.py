@@ -422,7 +422,7 @@ for form in written:
 # %% [markdown]
 # ## What to remember
 #
-# - Save what is expensive to recompute: a product, by a name before the nonlinearity and not behind it. A name
+# - Save what is expensive to recompute: a product, by a name before the nonlinearity, and not after it. A name
 #   that is misspelt saves nothing, and raises no error.
 # - A policy that is a function of equations is an older version: with `jax_remat3` JAX asks it about little. A name means the same in both.
 # - A checkpoint goes around the body of a scan, by hand or by the planner, and a name in it holds in all iterations or in none.

@@ -164,7 +164,7 @@ eater = teach.predict(
     list(KINDS),
     truth=lambda: max(by_kind, key=by_kind.get),
     because=lambda: "; ".join(f"{kind}: {kib(n)}" for kind, n in sorted(by_kind.items(), key=lambda item: -item[1])) + ".",
-    hints=("How many numbers does one of each have?", "4 × 4 × 128 × 128, beside 4 × 128 × 128 and 4 × 128 × 32."),
+    hints=("How many numbers does one array of each kind have?", "4 × 4 × 128 × 128, beside 4 × 128 × 128 and 4 × 128 × 32."),
 )
 eater
 
