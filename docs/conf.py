@@ -20,6 +20,7 @@ sys.path[:0] = [str(ROOT), str(HERE)]  # for autodoc, and through PYTHONPATH for
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
 
 import docstrings  # noqa: E402
+import minutes  # noqa: E402
 import outputs  # noqa: E402
 from jupyter_cache import get_cache  # noqa: E402
 from public_names import public_names  # noqa: E402
@@ -41,6 +42,7 @@ exclude_patterns = [
     "docstrings.py",
     "index_page.py",
     "kernel_startup.py",
+    "minutes.py",
     "outputs.py",
     "pictured.py",
     "public_names.py",
@@ -167,6 +169,16 @@ def _signature(app, what, name, obj, options, signature, returns):
     return (re.sub(r"= <[^<>]*>", "= ...", signature), returns) if signature else None
 
 
+def _minutes_said(app, docname, source):
+    """Computes how long each tutorial takes, on the page that lists them."""
+    if docname == "tutorials/index":
+        source[0] = minutes.with_minutes(source[0], ROOT / "notebooks")
+
+
+def _depends_on_notebooks(app, env, added, changed, removed):
+    return ["tutorials/index"] if any(name.startswith("tutorials/") for name in {*added, *changed, *removed}) else []
+
+
 def _explorers_found(app, pagename, templatename, context, doctree):
     """Copies the explorers of a page into the site, and fixes their URLs in the page."""
     for name in set(re.findall(r"explorers:/([\w-]+\.html)", context.get("body", ""))):
@@ -189,6 +201,8 @@ def _mathml(translator, node):
 
 def setup(app):
     app.add_html_math_renderer("mathml", (_mathml, None), (_mathml, None))
+    app.connect("source-read", _minutes_said)
+    app.connect("env-get-outdated", _depends_on_notebooks)
     app.connect("html-page-context", _explorers_found)
     app.connect("env-check-consistency", _all_in_the_reference)
     app.connect("autodoc-process-signature", _signature)

@@ -14,7 +14,7 @@
 # # 0 · A first look: what does my gradient save, and why?
 #
 # `jax.grad` runs your function forward, saves some of the values that it computes, and reads them in the backward
-# pass. These saved values are the *residuals*. Here they are for a small network. This takes five minutes. You need to have seen `jax.grad` once.
+# pass. These saved values are the *residuals*. Here is the gradient of a small network, with everything in it. This takes 10 minutes. You need to have seen `jax.grad` once.
 
 # %%
 import jax
@@ -41,6 +41,20 @@ sizes = [(4, 16), (16, 16), (16, 2)]
 params = [(jax.random.normal(k, s) * 0.3, jnp.zeros(s[1])) for k, s in zip(keys, sizes)]
 x, y = jnp.ones((8, 4)), jnp.zeros((8, 2))
 
+explorer = jaxviz.explore(loss, params, x, y)
+explorer
+
+# %% [markdown]
+# The explorer opens on the whole gradient over time, forward then backward: what runs, which values are saved and for how long, and the memory. Point at
+# anything to highlight it in the source; the number beside a line is the bytes that the gradient saves for it.
+#
+# Click to see the equations, forward beside backward: every pane highlights what an equation was derived from, and what was derived
+# from it. Each button at the top is a question, and arranges the panes for the answer; the stages below them go from your
+# function to its compiled gradient.
+#
+# ## The same as a table
+
+# %%
 print(jaxviz.residuals(loss, params, x, y))
 
 # %% [markdown]
@@ -48,7 +62,7 @@ print(jaxviz.residuals(loss, params, x, y))
 # JAX saves exactly the same values, and you can check it:
 
 # %%
-derivation = jaxviz.derive(loss, params, x, y)
+derivation = explorer.derivation
 derivation.check()
 
 # %% tags=["check"] jupyter={"source_hidden": true}
@@ -77,7 +91,7 @@ def _growth():
 
 
 larger = teach.predict(
-    "Above, the batch has 8 examples. With 16, what does the gradient keep?",
+    "Above, the batch has 8 examples. How much does the gradient save with 16?",
     ["as much", "more, but less than twice as much", "twice as much or more"],
     truth=_growth,
     because=_why,
@@ -101,21 +115,7 @@ in_motion.motion = True
 in_motion
 
 # %% [markdown]
-# ## The explorer
-#
-# It opens on the whole gradient over time, forward then backward: what runs, which values are saved and for how long, and the memory. Point at
-# anything to highlight it in the source; the number beside a line is the bytes that the gradient saves for it.
-#
-# Click to see the equations, forward beside backward: every pane highlights what an equation was derived from, and what was derived
-# from it. Each button at the top is a question, and arranges the panes for the answer; the stages below them go from your
-# function to its compiled gradient.
-
-# %%
-explorer = jaxviz.explore(derivation)
-explorer
-
-# %% [markdown]
-# ## The same as text
+# ## The programs
 #
 # The magics take a call, and show the programs that JAX derives from it. `%jaxpr` shows the traced program.
 
@@ -169,35 +169,20 @@ assert jaxviz.grad(absolute_or_square)(-3.0) == jax.grad(absolute_or_square)(-3.
 # %% [markdown]
 # ## Go on
 #
-# Each of the others is about one program and one question, and has exercises. Most of the following notebooks take 20 to 35 minutes; those with puzzles take 40 to 50 minutes, and those
-# in which you build an engine take 40 to 90 minutes. They build on each other; if you can read a jaxpr already, begin with 2 or 5.
+# Each of the other notebooks is about one program and one question, and has exercises. Four paths lead through them:
 #
-# - [1 · reading jaxprs](01_reading_jaxprs.ipynb): what does JAX see of my function? A classifier.
-# - [2 · sharp bits](02_sharp_bits.ipynb): my training step works, so why does it stop working under `jax.jit`? Five mistakes and their fixes.
-# - [3 · JVP and linearize](03_jvp_and_linearize.ipynb): one derivative in fifty directions, at the cost of how many? A steady state by Newton's method.
-# - [4 · zeros and directions](04_zeros_and_directions.ipynb): what does a zero derivative cost, and what do fifty derivatives at once? The same plate.
-# - [5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb): what must a gradient remember? A head of attention.
-# - [6 · transposition](06_transposition.ipynb): how do I get the gradient of a blur without deriving it? A photo, made sharp.
-# - [7 · checkpoints](07_checkpoints.ipynb): my gradient runs out of memory, so where do I put the checkpoint? A residual network.
-# - [8 · policies and plans](08_policies_and_plans.ipynb): which values should a checkpoint save, and who decides? The same network.
-# - [9 · gradients of control flow](09_control_flow_gradients.ipynb): my solver takes 8 steps, so why does its gradient cost 512? An adaptive solver.
-# - [10 · custom rules](10_custom_rules.ipynb): how do I differentiate a solver? The orbit of a planet.
-# - [11 · implicit differentiation](11_implicit_differentiation.ipynb): my solver takes any function, so what is its derivative with respect to the values that this closes over?
-# - [12 · named axes](12_named_axes.ipynb): what happens to a sum over devices when I take a gradient? Eight shares.
-# - [13 · gradients on devices](13_gradients_on_devices.ipynb): why is my gradient on eight devices eight times too large? A training step.
-# - [14 · the memory of a transformer](14_memory_of_a_transformer.ipynb): which tensor takes the memory?
-# - [15 · three ways to less memory](15_three_ways_to_less_memory.ipynb): what does it cost to get rid of that tensor?
-# - [16 · finding a NaN](16_finding_a_nan.ipynb): the loss is fine and the gradient is NaN, so where was it born? A recurrent network.
-# - [17 · inside a model](17_inside_a_model.ipynb): how do I see a value that nothing returns? A small GPT, and its attention, cotangents and logit lens.
-# - [18 · which part decides](18_which_part_decides.ipynb): which layer, at which word, makes the answer? The same GPT, patched.
-# - [19 · your own tracer](19_own_tracer.ipynb): can I write `jax.jvp` myself? The first of four notebooks, in which your functions become the engine.
-# - [20 · your own gradients](20_own_gradients.ipynb): how do tangents become gradients? Two moons.
-# - [21 · your own vmap](21_own_vmap.ipynb): which of my examples pull hardest, without a loop over them? A line with outliers.
-# - [22 · your own loops and checkpoints](22_own_loops.ipynb): how does a gradient go through a loop that is one equation? A pendulum.
-# - [23 · puzzles on memory](23_puzzles_on_memory.ipynb): which residuals does my gradient not need? The first five of 24 puzzles, with a score.
-# - [24 · puzzles on checkpoints](24_puzzles_on_checkpoints.ipynb): where does the checkpoint go, and what does it save?
-# - [25 · puzzles on work](25_puzzles_on_work.ipynb): how much work does a derivative take?
-# - [26 · puzzles on NaNs](26_puzzles_on_nans.ipynb): how do I write a function whose gradient is never NaN?
-# - [27 · puzzles on rules and devices](27_puzzles_on_rules_and_devices.ipynb): can I change the gradient, shorten the program, and send less?
+# - *See it in an hour.* What a gradient saves, and how it comes from a derivative: [4 · partial evaluation and residuals](04_partial_evaluation_and_residuals.ipynb),
+#   [5 · transposition](05_transposition.ipynb).
+# - *Less memory.* For a gradient that runs out of it: [4 · partial evaluation and residuals](04_partial_evaluation_and_residuals.ipynb), [6 · checkpoints](06_checkpoints.ipynb),
+#   [7 · policies and plans](07_policies_and_plans.ipynb), [8 · gradients of control flow](08_control_flow_gradients.ipynb),
+#   [12 · the memory of a transformer](12_memory_of_a_transformer.ipynb).
+# - *When it is wrong.* An error under `jit`, or a gradient that is NaN, zero or too large: [2 · sharp bits](02_sharp_bits.ipynb),
+#   [11 · gradients on devices](11_gradients_on_devices.ipynb), [13 · finding a NaN](13_finding_a_nan.ipynb).
+# - *Build your own.* Your functions become an autodiff engine: [16 · your own tracer](16_own_tracer.ipynb), [17 · your own gradients](17_own_gradients.ipynb),
+#   [18 · your own vmap](18_own_vmap.ipynb), [19 · your own loops and checkpoints](19_own_loops.ipynb).
 #
-# Next: [1 · reading jaxprs](01_reading_jaxprs.ipynb).
+# The notebooks of the first three paths take 20 to 35 minutes each; those with puzzles, from [20 · puzzles on memory](20_puzzles_on_memory.ipynb) on, take 40 to 50 minutes, and those
+# in which you build an engine take 35 to 85 minutes. The page *Tutorials* of the site lists all of them.
+# If you have a program of your own and a question about it, the how-tos of the site are shorter.
+#
+# Next: [1 · reading jaxprs](01_reading_jaxprs.ipynb), if you cannot read one yet.

@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # 2 · My training step works. Why does it stop working under `jax.jit`?
+# # 2 · Why does my training step stop working under `jax.jit`?
 #
 # Five mistakes that everybody makes once: branching on a tracer, leaking a tracer, an effect that happens only once, an argument that should be static, and
 # a key that is used twice. Here you make each of them in a small training step, read what JAX says, and fix it.
@@ -74,7 +74,7 @@ _gradients = (jnp.array([3.0, 0.0, 4.0]), jnp.array([0.3, 0.1, -0.2]), jnp.zeros
 
 
 decided = teach.rule(
-    "Write `my_clipped(g)`, which `jax.jit` can compile: as `clipped`, for long and for short gradients.",
+    "Write `my_clipped(g)`, which gives what `clipped` gives, for long and for short gradients, and which `jax.jit` can compile.",
     teach.computes(clipped, *((g,) for g in _gradients)).of(jax.jit).saying("under jit it gives what clipped gives"),
     hints=(
         "Compute both outcomes, and choose element by element.",
@@ -152,7 +152,7 @@ told = teach.rule(
     "Write `my_step(w)`: it gives the next `w`, and the length of the gradient.",
     teach.Check("nothing leaks out of it", _leaks),
     teach.computes(_as_wanted, (w,), (w + 0.5,)).of(jax.jit).saying("under jit it gives both"),
-    hints=("A function may give back a tuple.",),
+    hints=("A function may return a tuple.",),
     wrong=(step.__wrapped__, lambda w: (step.__wrapped__(w), 0.0)),
 )
 told
@@ -199,9 +199,9 @@ def _calls():
 
 
 effects = teach.predict(
-    "`counted` is called ten times, each time with what it gave before; then with 64-bit zeros of NumPy's, then with 16-bit zeros. What is `calls` in the end?",
+    "`counted` is called ten times, each time with its last result; then with NumPy's zeros of 64 bits, then with zeros of 16 bits. What is `calls` in the end?",
     truth=_calls,
-    because="Once for each new type of the argument. JAX takes the 64 bits for 32, which it has seen; 16 bits are new.",
+    because="Once for each new type of the argument. JAX turns the 64 bits into 32, a type that it has seen; 16 bits are new.",
     hints=("When does the body run as Python?", "Which of the twelve calls has a type that has not been seen? By default JAX has no 64 bits."),
 )
 effects
@@ -211,7 +211,7 @@ effects
 effects.solution(2)
 
 # %% [markdown]
-# To print in each call, ask JAX to: `jax.debug.print` is an equation of the program. To record values of each call, `jaxviz.probe` is one too.
+# To print in each call, use `jax.debug.print`, which is an equation of the program. To record values of each call, `jaxviz.probe` is one too.
 
 # %%
 @jax.jit
@@ -245,7 +245,7 @@ try:
 except Exception as error:
     print(first_line(error))
 
-jaxviz.watch_compilations()  # to be asked below
+jaxviz.watch_compilations()  # records compilations, for the cell below
 compiled = jax.jit(steps, static_argnames="n")
 print(compiled(w, n=3))
 
@@ -381,8 +381,8 @@ assert bool((dropped(key, ones) == dropped(key, ones)[0]).all())
 # ## What to remember
 #
 # - A tracer has a type and no value. Decide with `where` or `cond`, loop with `fori_loop` or `scan`, and make static only what takes few values.
-# - Return what a function computes. `jax.checking_leaks()` finds other ways out.
+# - Return what a function computes. `jax.checking_leaks()` finds tracers that left it in another way.
 # - Python runs once for each type; an effect in each call has to be an equation.
 # - A key is used once. Split it, or draw everything at once.
 #
-# Next: two ways to the same derivative, in [3 · JVP and linearize](03_jvp_and_linearize.ipynb).
+# Next: three ways to the same derivative, in [3 · JVP and linearize](03_jvp_and_linearize.ipynb).

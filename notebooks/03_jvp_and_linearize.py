@@ -11,11 +11,11 @@
 # ---
 
 # %% [markdown]
-# # 3 · Fifty directions: `jvp` fifty times, or `linearize` once?
+# # 3 · Fifty directions: `jvp`, `linearize` or `vmap`?
 #
-# Newton's method for a large system needs the derivative of one function, at one point, in some fifty directions, one after the other.
-# `jax.jvp` gives the derivative in a direction. `jax.linearize` gives a function that does. Which one is better, and what does it save: a
-# factor of fifty, of two, nothing?
+# Newton's method for a large system needs the derivative of one function, at one point, in some fifty directions.
+# `jax.jvp` gives the derivative in one direction. `jax.linearize` gives a function that does. And `jax.vmap` sends many directions through at once. Which one is
+# better, and by how much: a factor of fifty, of two, none? And what if a derivative is zero?
 #
 # This notebook measures it, on a program that needs it. It takes 30 minutes. You should be able to read a jaxpr:
 # [1 · reading jaxprs](01_reading_jaxprs.ipynb).
@@ -48,7 +48,6 @@ def reaction(u, fuel):
 def imbalance(u, fuel, is_pipe):
     return jax.lax.select(is_pipe, u, conduction(u) - reaction(u, fuel))
 
-
 # %%
 row, column = np.mgrid[:N, :N]
 is_pipe = jnp.asarray((row % 12 == 6) & (column % 12 == 6))
@@ -62,8 +61,7 @@ print(jaxviz.trace(imbalance)(u, fuel, is_pipe))
 # ## JVP: two numbers where there was one
 #
 # `jax.jvp` takes a point and a direction, and gives the value and the derivative in that direction: the Jacobian times the vector `v`.
-# The Jacobian is never formed.
-
+# The Jacobian is never formed. The derivative, a *tangent*, has the shape of the value.
 
 # %%
 def at_plate(u):
@@ -77,29 +75,13 @@ difference = (at_plate(u + eps * v) - at_plate(u - eps * v)) / (2 * eps)
 print("jvp and a central difference differ by at most", float(jnp.abs(tangent - difference).max()))
 
 # %% [markdown]
-# Its type is `(a, T a) → (b, T b)`: in go a value of type `a` and a *tangent* of it, out come a value and a tangent of type `b`. A tangent
-# has the shape and, for floats, the dtype of its value. Here is the type of `imbalance`, and that of its JVP,
-# derived in `u`.
+# In its program, work on values (*primal*, P) and work on tangents (T) take turns: each equation is followed at once by its
+# derivative, which may be several equations, or none.
 
 # %%
 derivation = jaxviz.derive(imbalance, u, fuel, is_pipe)
 
 
-def signature(program):
-    types = [[a.str_short(short_dtypes=True) for a in side] for side in (program.in_avals, program.out_avals)]
-    return " → ".join(f"({', '.join(t)})" for t in types)
-
-
-print("imbalance:", signature(derivation.primal))
-print("its JVP:  ", signature(derivation.jvp))
-
-# %% [markdown]
-# The last input is the tangent of `u`, the last output that of the result. `fuel` and `is_pipe` have none, since only `u` moves.
-# Inside, work on values (*primal*, P) and work on tangents (T) take turns: each equation is followed at once by its
-# derivative, which may be several equations, or none.
-
-
-# %%
 def pattern(program):
     return "".join(e.origin.role[0].upper() for e in program.equations)
 
@@ -114,92 +96,26 @@ print(pattern(derivation.jvp))
 # What the text says, asserted
 assert jnp.allclose(tangent, difference, atol=2e-3)
 assert tangent.shape == value.shape
-assert [a.str_short() for a in derivation.jvp.in_avals] == ["float32[32,32]"] * 2 + ["bool[32,32]", "float32[32,32]"]
 assert pattern(derivation.jvp).count("P") == len(derivation.primal.equations)
 assert pattern(derivation.jvp).startswith("PTPTPTPT")
 
 # %% [markdown]
-# The rule of one operation is short. That of `reaction` follows from them; write it, and nothing else than it needs.
-
-# %% tags=["exercise"] jupyter={"source_hidden": true}
-# Exercise: byhand
-def _reaction_jvp(u, fuel, v):
-    return jax.jvp(lambda u: reaction(u, fuel), (u,), (v,))
-
-
-def _exps(written):
-    n = sum(e.primitive.name == "exp" for _, e in jaxviz.trace(written)(u, fuel, v).walk())
-    return "" if n <= 1 else f"It computes {n} exponentials; the derivative of exp is its result, which is there already."
-
-
-byhand = teach.rule(
-    "Write `my_reaction_jvp(u, fuel, v)`: the value of `reaction`, and its tangent where `u` moves by `v` and `fuel` stays.",
-    teach.computes(_reaction_jvp, (u, fuel, v), (2 * u, fuel, u)),
-    teach.Check("one exponential is computed", _exps),
-    hints=(
-        "With w = 1 + u / 10 the exponent is u / w, and its slope 1 / w².",
-        "The tangent is the value times the slope of the exponent times v.",
-    ),
-    wrong=(
-        lambda u, fuel, v: (reaction(u, fuel), reaction(u, fuel) * v),
-        lambda u, fuel, v: (reaction(u, fuel), reaction(u, fuel) / (1 + 0.1 * u) ** 2 * v),
-        lambda u, fuel, v: reaction(u, fuel) / (1 + 0.1 * u) ** 2 * v,
-    ),
-)
-byhand
-
-
-# %% tags=["answer"]
-def my_reaction_jvp(u, fuel, v):
-    value = fuel * jnp.exp(u / (1.0 + 0.1 * u))
-    return value, ...
-
-
-byhand.answer(my_reaction_jvp)
-
-
-# %% tags=["solution"] jupyter={"source_hidden": true}
-# Solution
-def reaction_jvp(u, fuel, v):
-    wide = 1.0 + 0.1 * u
-    value = fuel * jnp.exp(u / wide)
-    return value, value / wide**2 * v
-
-
-byhand.solution(reaction_jvp)
-
-# %% [markdown]
 # ## Linearize: all of the P, then all of the T
 #
-# `jax.linearize` takes a point alone. It gives the value, and a function from tangents to tangents that holds for this point. Its type is
-# `a → (b, T a ⊸ T b)`. The arrow `⊸` says that the function is *linear*.
+# `jax.linearize` takes a point alone. It gives the value, and a *linear* function from tangents to tangents that holds for this point. It makes two programs: the *forward* program
+# does all the work on values, the *linear* program all the work on tangents.
 
 # %%
 value, push = jax.linearize(at_plate, u)
 
 print("the same derivative:", bool(jnp.allclose(push(v), tangent, atol=1e-6)))
-print("linear:", bool(jnp.allclose(push(2 * v - 3 * u), 2 * push(v) - 3 * push(u), atol=1e-4)))
-
-# %% [markdown]
-# It consists of two programs. The *forward* program does all the work on values; the *linear* program all the work on tangents.
-
-# %%
 print("JVP:    ", pattern(derivation.jvp))
 print("forward:", pattern(derivation.forward))
 print("linear: ", pattern(derivation.linear))
 
 # %% [markdown]
-# The P and T equations are separate now, and the values of the forward program that the linear program reads have to be saved: the *residuals*. An equation goes into the linear
-# program if it reads a tangent, and only then. What a derivative rule computes from values alone is done once, in the forward program (R):
-
-# %%
-for e in derivation.forward.equations:
-    if e.origin.role == "residual":
-        print(f"`{e.primitive.name}` of the derivative rule of `{e.origin.equation.primitive.name}` reads no tangent")
-
-# %% [markdown]
-# Which values are saved? The gradient saves the same ones: its backward program is the transpose of this linear program. A derivative that
-# depends on no value, such as that of `4.0 * u`, saves no array.
+# An equation goes into the linear program if it reads a tangent, and only then. What a derivative rule computes from values alone is done once, in the forward program (R). The values of
+# the forward program that the linear program reads have to be saved: these are the *residuals*. A derivative that depends on no value, such as that of `4.0 * u`, saves no array.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: kept
@@ -226,37 +142,7 @@ explorer.selected = "jvp:" + str([e.primitive.name for e in derivation.jvp.equat
 explorer
 
 # %% [markdown]
-# A misconception: *`linearize` computes the Jacobian, and multiplies by it.* The Jacobian of `imbalance` has a row for each result and a
-# column for each temperature: 1,024 of each, and on a plate of twice the length four times as many of each.
-
-# %% tags=["exercise"] jupyter={"source_hidden": true}
-# Exercise: held
-def _held_by_push(n):
-    plate = [jax.ShapeDtypeStruct((n, n), x.dtype) for x in (u, fuel, is_pipe)]
-    return jaxviz.residuals(imbalance, *plate).nbytes
-
-
-_growth = {"as much": 1, "4 times as much": 4, "16 times as much": 16}
-held = teach.predict(
-    "The Jacobian of 64 × 64 points takes 16 times the memory of that of 32 × 32. And what `push` holds?",
-    list(_growth),
-    truth=lambda: min(_growth, key=lambda c: abs(_growth[c] - _held_by_push(64) / _held_by_push(32))),
-    because={
-        "as much": "The linear program has as many equations as before. But the arrays that it reads are those of a larger plate.",
-        "4 times as much": lambda: (
-            "It holds a few arrays of the size of `u`: "
-            + ", ".join(r.expression for r in derivation.residuals if r.nbytes > 4)
-            + ". The Jacobian is what the linear program does, not what it holds."
-        ),
-        "16 times as much": "No row and no column of the Jacobian is computed. `push` is a program, and holds what that reads.",
-    },
-    hints=("What goes from the forward program into the linear one, and what shape has it?",),
-)
-held
-
-# %% tags=["solution"] jupyter={"source_hidden": true}
-# Solution
-held.solution("4 times as much")
+# `push` is not the Jacobian, which has a row for each result and a column for each temperature. It is a program, and holds what that reads:
 
 # %%
 print(f"the Jacobian {4 * u.size**2 / 1024:,.0f} KiB, push {sum(x.nbytes for x in jax.tree.leaves(push)) / 1024:,.0f} KiB")
@@ -269,14 +155,14 @@ _apart = pattern(derivation.forward) + pattern(derivation.linear)
 assert sorted(_apart.replace("R", "T")) == sorted(pattern(derivation.jvp))
 assert {r.kind for r in jaxviz.residuals(lambda u: 4.0 * u, u)} <= {"literal"}
 assert abs(sum(x.nbytes for x in jax.tree.leaves(push)) - derivation.residuals.nbytes) < 64
+assert sum(x.nbytes for x in jax.tree.leaves(push)) < 4 * u.size**2 / 50
 assert derivation.check()
 
 # %% [markdown]
 # ## Counting
 #
-# Now the question. `jaxviz.cost_of` counts the FLOPs of an equation as XLA does: a sum or a product of two elements is one, and `exp` is
+# `jaxviz.cost_of` counts the FLOPs of an equation as XLA does: a sum or a product of two elements is one, and `exp` is
 # counted apart, as a *transcendental*, which takes many instructions.
-
 
 # %%
 def cost(program):
@@ -288,7 +174,7 @@ for name in ("primal", "jvp", "forward", "linear"):
     print(f"{name:8} {c.flops:7,} FLOPs {c.transcendentals:6,} exp")
 
 # %% [markdown]
-# `jvp` costs what `forward` and `linear` cost together: it is the same work in another order. So for *one* direction there is nothing to win.
+# `jvp` costs what `forward` and `linear` cost together: it is the same work in another order. So for *one* direction there is nothing to gain.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: limit
@@ -314,18 +200,16 @@ limit.solution(cost(derivation.jvp).flops / cost(derivation.linear).flops)
 # %%
 each, first, then = (cost(getattr(derivation, name)) for name in ("jvp", "forward", "linear"))
 print("directions     jvp each time            linearize once          FLOPs, times")
-for n in (1, 2, 5, 50, 1000):
+for n in (1, 5, 50, 1000):
     a, b = each * n, first + then * n
     print(
         f"{n:10} {a.flops:11,} + {a.transcendentals:9,} exp {b.flops:11,} + {b.transcendentals:5,} exp {a.flops / b.flops:11.2f}"
     )
 
 # %% [markdown]
-# The other misconception: *fifty directions, fifty times cheaper.* A direction costs the tangent work in either case. What `linearize` saves
+# Fifty directions are far from fifty times cheaper. A direction costs the tangent work in either case. What `linearize` saves
 # is the primal work: the `exp`, the `div`, the powers. The more of a function is nonlinear, the more that is.
-#
-# These are the programs as JAX writes them. XLA drops what nobody reads: if you use the tangent alone, that is the part of the primal work
-# that no derivative needs, such as the conduction of `u` itself. Its own count of what it compiled:
+# No compiler can share it between two calls of `jvp`, because the second call begins when the first is over. XLA's own count of the compiled functions:
 
 # %%
 tangent_by_jvp = jax.jit(lambda u, v: jax.jvp(at_plate, (u,), (v,))[1])
@@ -334,10 +218,6 @@ tangent_by_push = jax.jit(lambda push, v: push(v))
 for name, f, args in [("jvp ", tangent_by_jvp, (u, v)), ("push", tangent_by_push, (push, v))]:
     counted = f.lower(*args).compile().cost_analysis()
     print(f"{name} {counted['flops']:8,.0f} FLOPs {counted.get('transcendentals', 0.0):7,.0f} exp")
-
-# %% [markdown]
-# The tangent work and the nonlinear part of the primal work stay. No compiler can share that between two calls, because the second call
-# begins when the first is over.
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
@@ -350,11 +230,10 @@ assert _compiled[0]["transcendentals"] == N * N
 assert not _compiled[1].get("transcendentals")
 
 # %% [markdown]
-# ## Directions one after the other: the steady state
+# ## One direction after the other: the steady state
 #
 # Newton's step solves `J d = -imbalance(u)` for `d`. Conjugate gradients solves it with products `J p` alone, and chooses each direction `p` by
-# what the products before gave. So all the directions of a step share a point, and none is known before the last has been answered.
-
+# what the products before gave. So all the directions of a step share a point, and none is known before the last has been answered. Let `linearize` go through that point once.
 
 # %%
 def solve(product, r):
@@ -367,17 +246,6 @@ def solve(product, r):
         before, rr = rr, jnp.vdot(r, r)
         p, n = r + rr / before * p, n + 1
     return x, n
-
-
-# %%
-linearize_at = jax.jit(lambda u: jax.linearize(at_plate, u))
-steady, steps = jnp.zeros((N, N)), []
-for _ in range(3):
-    value, push = linearize_at(steady)
-    step, n = solve(lambda p: tangent_by_push(push, p), -value)
-    print(f"imbalance {jnp.abs(value).max():.1e}, then {n} directions from one linearization")
-    steady, steps = steady + step, [*steps, n]
-print(f"imbalance {jnp.abs(at_plate(steady)).max():.1e} at the end")
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: newton
@@ -425,7 +293,6 @@ def newton_step(u):
 
 newton.answer(newton_step)
 
-
 # %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
 def newton_once(u):
@@ -435,12 +302,17 @@ def newton_once(u):
 
 newton.solution(newton_once)
 
-# %% [markdown]
-# A detail that is worth having: `push` is a pytree whose leaves are the residuals. So it goes in and out of jitted functions, and
-# `tangent_by_push` was compiled once, for all steps.
-
 # %%
 import matplotlib.pyplot as plt
+
+linearize_at = jax.jit(lambda u: jax.linearize(at_plate, u))
+steady, steps = jnp.zeros((N, N)), []
+for _ in range(3):
+    value, push = linearize_at(steady)
+    step, n = solve(lambda p: tangent_by_push(push, p), -value)
+    print(f"imbalance {jnp.abs(value).max():.1e}, then {n} directions from one linearization")
+    steady, steps = steady + step, [*steps, n]
+print(f"imbalance {jnp.abs(at_plate(steady)).max():.1e} at the end")
 
 figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
 for ax, picture, title in zip(axes, (fuel, steady), ("fuel", "temperature, steady")):
@@ -449,26 +321,159 @@ for ax, picture, title in zip(axes, (fuel, steady), ("fuel", "temperature, stead
     ax.set(title=title, xticks=[], yticks=[])
 plt.show()
 
+# %% [markdown]
+# `push` is a pytree whose leaves are the residuals, so it goes in and out of jitted functions, and `tangent_by_push` was compiled once for all steps.
+#
+# ## All directions at once: `vmap` of `jvp`
+#
+# Where the directions are known beforehand, there is a third way: one JVP, mapped over them. `jax.jacfwd` is this, with a direction for each input.
+
 # %%
-n = sum(steps)
-a, b = each * n, first * len(steps) + then * n
-print(f"{len(steps)} steps, {n} directions")
-print(f"jvp each time:  {a.flops:10,} FLOPs {a.transcendentals:8,} exp")
-print(f"linearize once: {b.flops:10,} FLOPs {b.transcendentals:8,} exp")
+directions = jax.random.normal(jax.random.key(1), (50, N, N))
+
+
+def in_all(u, directions):
+    return jax.vmap(lambda v: jax.jvp(at_plate, (u,), (v,))[1])(directions)
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: mapped
+mapped = teach.predict(
+    "`u` has 1,024 points, and there are 50 directions. How many numbers does the program of `in_all` take the `exp` of?",
+    truth=lambda: cost(jaxviz.trace(in_all)(u, directions)).transcendentals,
+    because="`vmap` maps what depends on the mapped argument, and `exp` reads `u`, which is the same for all directions. The primal work stands "
+    "in the program once.",
+    hints=("Does `exp` read a tangent?", "`vmap` gives an axis to what depends on `directions`, and to nothing else."),
+)
+mapped
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+mapped.solution(1024)
+
+# %%
+together = cost(jaxviz.trace(in_all)(u, directions))
+in_turn = first + then * 50
+for name, c in [("jvp, 50 times", each * 50), ("linearize once", in_turn), ("vmap of jvp", together)]:
+    print(f"{name:15} {c.flops:11,} FLOPs {c.transcendentals:7,} exp")
+
+# %% [markdown]
+# It shares the primal work as `linearize` does, and saves no residuals, since primal and tangent work still take turns. But it holds fifty
+# tangents at each moment, where one after the other needs one.
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 assert all(30 < n < 90 for n in steps)
 assert jnp.abs(at_plate(steady)).max() <= 1e-5
 assert tangent_by_push._cache_size() == 1
+assert together.transcendentals == N * N
+assert abs(together.flops / in_turn.flops - 1) < 0.05
+assert jnp.allclose(in_all(u, directions)[7], jax.jvp(at_plate, (u,), (directions[7],))[1], atol=1e-5)
+
+# %% [markdown]
+# ## A tangent that is zero is not computed
+#
+# `fuel` does not move here. Its tangent is a *symbolic zero*: JAX knows that it is zero before any number exists, and the derivative rules
+# leave out what only passes zeros on. In `reaction`, one of the two terms of the product rule is missing from the
+# program. What if you pass the zero yourself?
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: zeros
+def _equations(f, *args):
+    return len(jax.make_jaxpr(f)(*args).eqns)
+
+
+def _more():
+    held = _equations(lambda u, v: jax.jvp(at_plate, (u,), (v,)), u, v)
+    both = lambda u, fuel: imbalance(u, fuel, is_pipe)
+    return _equations(lambda u, fuel, v, z: jax.jvp(both, (u, fuel), (v, z)), u, fuel, v, jnp.zeros_like(fuel)) - held
+
+
+zeros = teach.predict(
+    "Take `jax.jvp` in `u` and `fuel`, with `jnp.zeros_like(fuel)` as the tangent of `fuel`. How many more equations does its program have "
+    "than that of `jax.jvp` in `u` alone?",
+    truth=_more,
+    because="The other term of the product rule, which multiplies by your zeros, and the sum of both terms. Nobody looks into an array of zeros, and "
+    "while `jit` traces there is nothing in it to look at. To hold an argument fixed, do not differentiate in it: close over it, or leave it "
+    "out of `argnums`.",
+    hints=(
+        "While `jit` traces, can anybody see what is in the array?",
+        "Write down the tangent of `fuel * exp(…)` where both factors move, and where one does.",
+    ),
+)
+zeros
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+zeros.solution(2)
+
+# %% [markdown]
+# ## A tangent that cannot be anything else
+#
+# An integer or a boolean has no small steps. Its tangent has a dtype of its own, `float0`, and is always zero. So a derivative that goes through one is lost, without a warning:
+
+# %%
+def hot_points(u):
+    return jnp.sum(u > 0.4)
+
+
+def hot_share(u):
+    return hot_points(u) / u.size
+
+
+print("tangent of the number of hot points is float0:", jax.jvp(hot_points, (u,), (v,))[1].dtype == jax.dtypes.float0)
+print("tangent of their share:", jax.jvp(hot_share, (u,), (v,))[1])
+
+# %% [markdown]
+# To have a derivative, count smoothly: a point is hot by a degree between 0 and 1.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: smooth
+def _no_slope(written):
+    slope = jax.grad(lambda u: jnp.sum(written(u)))(u)
+    return "" if float(jnp.abs(slope).max()) > 0 else "Its gradient is zero everywhere: somewhere a boolean or an integer is in the way."
+
+
+def _off(written):
+    cold, hot = written(jnp.zeros((4, 4))), written(jnp.ones((4, 4)))
+    return "" if cold < 0.05 and hot > 0.95 else f"Where all is at 0 it gives {float(cold):.3g}, where all is at 1 {float(hot):.3g}; the share is 0 and 1 there, within 0.05."
+
+
+smooth = teach.rule(
+    "Write `my_share(u)`: about the share of points above 0.4, with a gradient.",
+    teach.Check("is about the share", _off),
+    teach.Check("has a gradient", _no_slope),
+    hints=("A sigmoid goes from 0 to 1.", "`jax.nn.sigmoid((u - 0.4) / width)`: how narrow must it be?"),
+    wrong=(hot_share, lambda u: jnp.mean(jnp.where(u > 0.4, 1.0, 0.0)), lambda u: jnp.mean(u) + 0.1),
+)
+smooth
+
+
+# %% tags=["answer"]
+def my_share(u):
+    return jnp.mean(...)
+
+
+smooth.answer(my_share)
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+smooth.solution(lambda u: jnp.mean(jax.nn.sigmoid((u - 0.4) / 0.1)))
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+_in_u = sum(e.primitive.name == "mul" for e in jaxviz.derive(reaction, u, fuel, argnums=0).linear.equations)
+_in_both = sum(e.primitive.name == "mul" for e in jaxviz.derive(reaction, u, fuel, argnums=(0, 1)).linear.equations)
+assert _in_both == _in_u + 1
+assert not jax.jvp(hot_share, (u,), (v,))[1]
+assert jax.jvp(hot_points, (u,), (v,))[1].dtype == jax.dtypes.float0
 
 # %% [markdown]
 # ## What to remember
 #
-# - Directions one after the other, at one point, as an iterative solver asks for them: `linearize` once. It saves the primal work of all directions but one, at
-#   the cost of the residuals, and never more than the ratio of `jvp` to `linear`, which you can count.
-# - One direction: `jvp`. `linearize` would do the same work, and save residuals without need.
+# - Directions one after the other, at one point: `linearize` once. It saves the primal work of all directions but one, at the cost of the residuals.
+# - One direction: `jvp`. Many that are known beforehand: `vmap` of `jvp`, which saves nothing, but holds all tangents at once.
+# - An argument that does not move is left out of the differentiation, and its tangent is no work. Zeros that you pass are computed with.
+# - A derivative that goes through an integer or a boolean is lost, without a warning.
 #
-# `jaxviz.derive(f, x)` has the programs of your own function, which you can count in the same way.
-#
-# Next: directions that are all known at once, and derivatives that are zero, in [4 · zeros and directions](04_zeros_and_directions.ipynb).
+# Next: who decides what goes into the forward program and what must be saved, in
+# [4 · partial evaluation and residuals](04_partial_evaluation_and_residuals.ipynb).

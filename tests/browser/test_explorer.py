@@ -39,7 +39,7 @@ def notebook(in_lab):
 
 
 def explorer_of(page):
-    found = page.get_by_test_id("explorer").last  # the first notebook has an animation above it
+    found = page.get_by_test_id("explorer").first  # the first notebook has an animation below it
     found.scroll_into_view_if_needed()
     return found
 

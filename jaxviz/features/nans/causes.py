@@ -55,7 +55,8 @@ class Operand:
         parts = [f"{_number(self.low)} to {_number(self.high)}"] if self.low is not None else []
         counts = ((self.n_nan, "NaN"), (self.n_inf, "infinite"), (self.n_zero, "zero"))
         parts += [f"{n:,} of {self.size:,} {kind}" for n, kind in counts if n]
-        parts += [f"there {_number(self.value)}"] if self.value is not None else []
+        if self.value is not None and self.size not in (self.n_nan, self.n_zero):  # else the count says it
+            parts += [f"{_number(self.value)} at that index"]
         return f"{what} ({', '.join(parts)})" if parts else what
 
 

@@ -11,12 +11,12 @@
 # ---
 
 # %% [markdown]
-# # 21 · Which of my examples pull hardest, without a loop over them?
+# # 18 · Which examples pull hardest, without a loop over them?
 #
 # The gradient of a mean hides the contribution of each example. `vmap` of a gradient gives one gradient per example, in one program. You write it: a rule for each operation,
 # and a walk.
 #
-# It takes 40 minutes. You need to know the operations of [19 · your own tracer](19_own_tracer.ipynb), and gradients: [20 · your own gradients](20_own_gradients.ipynb).
+# It takes 35 minutes. You need to know the operations of [16 · your own tracer](16_own_tracer.ipynb), and gradients: [17 · your own gradients](17_own_gradients.ipynb).
 
 # %%
 import jax
@@ -216,4 +216,4 @@ columns.solution(hessian)
 # - The rules are about axes, and almost all of them are the same.
 # - Transforms compose because each returns a function made of operations: `vmap` of `grad`, `vmap` of a linearized `grad`.
 #
-# Next: programs inside equations, in [22 · your own loops and checkpoints](22_own_loops.ipynb).
+# Next: programs inside equations, in [19 · your own loops and checkpoints](19_own_loops.ipynb).

@@ -11,13 +11,13 @@
 # ---
 
 # %% [markdown]
-# # 16 · The loss is fine, the gradient is NaN: where was it born?
+# # 13 · The loss is fine. Where does the NaN come from?
 #
 # A training run stops learning. No loss was ever NaN, but the parameters are. This notebook finds the operation that produced the
 # first NaN, with the loop iteration and the example, fixes it, and shows the usual ways in which a finite value has a NaN derivative.
 #
 # It takes 35 minutes. You should know that a backward pass computes cotangents from values that the forward pass saved:
-# [5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb).
+# [4 · partial evaluation and residuals](04_partial_evaluation_and_residuals.ipynb).
 #
 # ## The run
 #
@@ -617,4 +617,4 @@ assert alarm is None
 #
 # `%nan loss(params, batch)` finds a NaN in your own program.
 #
-# Next: look at any value, finite or not, in [17 · inside a model](17_inside_a_model.ipynb).
+# Next: look at any value, finite or not, in [14 · inside a model](14_inside_a_model.ipynb).

@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # 23 · Which residuals does my gradient not need?
+# # 20 · Which residuals does my gradient not need?
 #
 # Five puzzles. Each is a function of at most five lines that works, but takes too much memory. Rewrite it.
 #
@@ -22,8 +22,8 @@
 #
 # Each form has hints, shown one at a time, and can reveal known answers. Your best answers are stored in `answers/my_puzzles.py`.
 #
-# It takes 45 minutes. You need to know what a residual is ([5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb)), and to beat par,
-# how to write a `custom_vjp` ([10 · custom rules](10_custom_rules.ipynb)). This is the score card:
+# It takes 45 minutes. You need to know what a residual is ([4 · partial evaluation and residuals](04_partial_evaluation_and_residuals.ipynb)), and to beat par,
+# how to write a `custom_vjp` ([9 · custom rules](09_custom_rules.ipynb)). This is the score card:
 
 # %%
 import jax
@@ -180,4 +180,4 @@ teach.puzzles.card()
 # - The dtype of a residual is a choice, too: float32, bfloat16, a byte, a bit.
 # - A large broadcast array can become a loop over its rows.
 #
-# Next: [24 · puzzles on checkpoints](24_puzzles_on_checkpoints.ipynb).
+# Next: [21 · puzzles on checkpoints](21_puzzles_on_checkpoints.ipynb).

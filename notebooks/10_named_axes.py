@@ -11,13 +11,13 @@
 # ---
 
 # %% [markdown]
-# # 12 · What happens to a sum over devices when I take a gradient?
+# # 10 · What is the gradient of a sum over devices?
 #
-# One function runs on eight devices, or for eight shares under `vmap`, and a *collective* computes from what all of them have. A gradient goes through it by
+# One function runs on eight devices, or for eight shares of a batch under `vmap`, and a *collective* combines the values of all of them. A gradient goes through it by
 # its transpose, which depends on whether the eight results are one value or eight copies.
 #
 # The program is a small network fitted to 16 points. It takes 20 minutes. You need `jax.vmap` and `jax.grad`, and should know what transposition is:
-# [6 · transposition](06_transposition.ipynb). No accelerator is needed: the first cell makes eight devices of the CPU, before JAX starts.
+# [5 · transposition](05_transposition.ipynb). No accelerator is needed: the first cell makes eight devices of the CPU, before JAX starts.
 
 # %%
 import jax
@@ -69,21 +69,21 @@ batched = jaxviz.trace(jaxviz.vmap(loss, over_shares))(params, xs, ys)
 print(batched)
 
 # %% [markdown]
-# An equation with a mapped operand gets a dimension of 8. One without stays as it was: the bias is still `f32[4]` when it is broadcast, and
-# `w1` has no copies. So `vmap` knows of each value whether it differs along the axis.
+# An equation with a mapped operand gets a dimension of 8. One without is unchanged: the bias is still `f32[4]` when it is broadcast, and
+# `w1` has no copies. So `vmap` knows for each value whether it differs along the axis.
 #
 # Now take the gradient first, and map it then.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: shape
 shape = teach.predict(
-    "`jax.vmap(jax.grad(loss), (None, 0, 0))(params, xs, ys)`: which shape has the gradient in `w1`, of shape (3, 4)?",
+    "`jax.vmap(jax.grad(loss), (None, 0, 0))(params, xs, ys)`: `w1` has the shape (3, 4). What is the shape of its gradient?",
     ["(3, 4)", "(8, 3, 4)", "(16, 3, 4)", "(8, 2, 3, 4)"],
     truth=lambda: str(jax.vmap(jax.grad(loss), over_shares)(params, xs, ys)["w1"].shape),
     because={
-        "(3, 4)": "`w1` is not mapped, and its gradient is all the same: it is computed from `x`, which is. Nothing here says that the eight "
+        "(3, 4)": "`w1` is not mapped, but its gradient is: it is computed from `x`, which is mapped. Nothing here says that the eight "
         "should be added.",
-        "(8, 3, 4)": "One gradient for each share. The parameters do not differ, but their cotangents do.",
+        "(8, 3, 4)": "One gradient for each share. The parameters are the same for all shares, but their cotangents differ.",
         "(16, 3, 4)": "There are 16 examples; how many calls of the gradient are mapped?",
         "(8, 2, 3, 4)": "Within a share, the mean adds up its two examples.",
     },
@@ -191,7 +191,7 @@ normed.solution(norm_of_all)
 # %% [markdown]
 # ## The transpose of `psum`
 #
-# `psum` is linear, so a gradient goes through it by its transpose. Which is that? Try it by hand first, on numbers $x_1 \ldots x_8$, one on each device.
+# `psum` is linear, so a gradient goes through it by its transpose. What is that transpose? Try it by hand first, on numbers $x_1 \ldots x_8$, one on each device.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: through
@@ -201,7 +201,7 @@ through = teach.predict(
     because="Each device has a copy of the sum, and each `grad` begins with a cotangent of 1 for its own copy. `x` of one device is in all eight "
     "copies, so it gets a cotangent from each: it is the derivative of the sum of what all devices return.",
     hints=(
-        "`grad` runs on each device. On how many is a result differentiated?",
+        "`grad` runs on each device. On how many devices is a result differentiated?",
         "1 would be the derivative of one total. Here eight devices each have a total of their own.",
     ),
 )
@@ -252,12 +252,12 @@ for check_vma, spec in ((True, P()), (False, P("data"))):
     show_collectives(derivation.backward)
 
 # %% [markdown]
-# - **With types**, `psum` takes what varies and gives what does not (`psum_invariant`). Its transpose takes the one cotangent to every device: `pvary`,
+# - **With types**, `psum` takes what varies and gives what does not (`psum_invariant`). Its transpose gives the one cotangent to every device: `pvary`,
 #   which computes nothing and only changes the type. So `x` of a device gets 1 here.
 # - **Without** (`check_vma=False`, and `pmap`), all values have one type. The sum is eight copies, and the transpose of `psum` is `psum`: 8.
 #
 # Transposition goes both ways: the transpose of `pvary` is `psum_invariant`. And whoever reads an `all_gather` on each device sends a cotangent back
-# to each share, so these are summed and dealt out:
+# to each share, so these are summed and distributed:
 
 # %%
 for check_vma in (True, False):
@@ -335,8 +335,8 @@ plt.show()
 # %% [markdown]
 # ## What to remember
 #
-# - `vmap` replaces equations by batched ones. What does not differ along an axis stays as it was, and `vmap` and the types of `shard_map` know what does.
+# - `vmap` replaces equations by batched ones. What does not differ along an axis is unchanged, and `vmap` and the types of `shard_map` know what does.
 # - The transpose of `psum` is `pvary` where the sum is one value, and `psum` where each device has a copy. The transpose of `pvary` is a sum.
 # - The transpose sends back what was sent.
 #
-# Next: a gradient that is eight times too large, in [13 · gradients on devices](13_gradients_on_devices.ipynb).
+# Next: a gradient that is eight times too large, in [11 · gradients on devices](11_gradients_on_devices.ipynb).

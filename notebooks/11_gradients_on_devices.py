@@ -11,13 +11,13 @@
 # ---
 
 # %% [markdown]
-# # 13 · My gradient on eight devices is eight times too large, or not summed at all. Why?
+# # 11 · Why is my gradient wrong on eight devices?
 #
 # A training step that is right on one device is distributed over eight: each has the parameters and a share of the examples. It runs without
 # an error, but the loss blows up, or converges to the wrong value. The cause is a sum over the devices that is not there, or one that you did not write.
-# At the end you can say of any value over which axis its cotangent was summed, and by what.
+# At the end you can say for any value over which axis its cotangent was summed, and by which equation.
 #
-# The program is the network of [12 · named axes](12_named_axes.ipynb). It takes 30 minutes. You need to know the transpose of `psum`.
+# The program is the network of [10 · named axes](10_named_axes.ipynb). It takes 30 minutes. You need to know the transpose of `psum`.
 
 # %%
 import jax
@@ -141,13 +141,13 @@ derivation = jaxviz.derive(on_devices(mean_loss), params, x, y)
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: places
 places = teach.predict(
-    "`pmean` stands once in `mean_loss`. How many equations of its backward program sum over the devices?",
+    "`mean_loss` has one `pmean`. How many equations of its backward program sum over the devices?",
     truth=lambda: names(derivation.backward).count("psum_invariant"),
-    because="One for each array of parameters: `w1`, `b1` and `w2`. Each does not vary and meets `x`, which does. There it is cast by a `pvary`, and "
-    "the transpose of that cast sums its cotangent. The transpose of the `pmean` sums nothing.",
+    because="One for each array of parameters: `w1`, `b1` and `w2`. None of them varies over the devices, but `x` does. Where one is combined with `x`, a `pvary` casts it, and "
+    "the transpose of that cast sums its cotangent over the devices. The transpose of the `pmean` sums nothing.",
     hints=(
         "The transpose of the `pmean` is a `pvary`, and a division by 8. So it is not that one.",
-        "Which values do not vary, and are used with one that does?",
+        "Which values do not vary, but are combined with one that does?",
     ),
 )
 places
@@ -205,7 +205,7 @@ def compared(found, wanted=right):
 def judged(gradient, check_vma=True):
     found = copies(gradient, check_vma)
     all_same = all(jnp.allclose(g, g[0], atol=1e-5) for g in jax.tree.leaves(found))
-    return compared(jax.tree.map(lambda g: g[0], found)) if all_same else "another on each device"
+    return compared(jax.tree.map(lambda g: g[0], found)) if all_same else "different on each device"
 
 
 # %%
@@ -213,22 +213,22 @@ gradient_of_mean = jax.grad(mean_loss)
 print("the gradient of mean_loss:", judged(gradient_of_mean))
 
 # %% [markdown]
-# Here `grad` stands inside of the `shard_map`. And what happens with the plain loss, which knows nothing of devices?
+# Here `grad` stands inside of the `shard_map`. What is the gradient of the plain loss, which has no collective?
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: local
 local = teach.predict(
     "Inside of `shard_map`, as it is by default: what is `jax.grad(loss)`, without any collective?",
-    ["right", "another on each device", "8 times too large"],
+    ["right", "different on each device", "8 times too large"],
     truth=lambda: judged(jax.grad(loss)),
     because={
         "right": "It would be, if the eight losses were averaged. Who divides by 8?",
-        "another on each device": "That is so without types. With them the parameters are one value, which the loss casts before it meets `x`: and the "
-        "cast has a transpose.",
+        "different on each device": "That is so without types. With types the parameters are one value, which the loss casts before it is combined with `x`, and the "
+        "transpose of that cast is a sum.",
         "8 times too large": "Each device begins with a cotangent of 1 for its own loss, and the transposes of the three casts sum. That is the gradient of "
         "the sum of eight means, each over two examples. It is summed already.",
     },
-    hints=("Has `loss` the three casts too? Count the sums in `jax.grad(loss)` as above.",),
+    hints=("Does `loss` have the three casts too? Count the sums in `jax.grad(loss)` as above.",),
 )
 local
 
@@ -295,7 +295,8 @@ plt.show()
 #   `grad(pmean(loss))` the eight copies of the mean cancel its division by 8, and what is left is the gradient of its own loss, not summed. Leave the
 #   loss alone, and average the gradient.
 #
-# The last line is right both times, and for different reasons: with types the outer `pmean` does nothing, and without them it does all.
+# The last line is right both times, but for different reasons: with types the gradient is already the mean, and the outer `pmean` leaves it unchanged;
+# without types the outer `pmean` is what averages the gradient.
 # The second sentence, computed with no collective in the gradient:
 
 
@@ -321,11 +322,11 @@ print(outside)
 # What the text says, asserted
 assert table == {
     ("grad(loss)", True): "8 times too large",
-    ("grad(loss)", False): "another on each device",
+    ("grad(loss)", False): "different on each device",
     ("pmean(grad(loss))", True): "8 times too large",
     ("pmean(grad(loss))", False): "right",
     ("grad(pmean(loss))", True): "right",
-    ("grad(pmean(loss))", False): "another on each device",
+    ("grad(pmean(loss))", False): "different on each device",
     ("psum(grad(pmean(loss)))", True): "8 times too large",
     ("psum(grad(pmean(loss)))", False): "8 times too large",
     ("pmean(grad(pmean(loss)))", True): "right",
@@ -342,8 +343,8 @@ assert outside == ["right", "right"]
 # %% [markdown]
 # ## The missing sum that raises no error
 #
-# A gradient that is another on each device is worse than one that is too large. `pmap` with `out_axes=None`, and `shard_map` without types with
-# `out_specs=P()`, are promises of yours that all devices have the same. They are not checked: you get what the first device has.
+# A gradient that differs between devices is worse than one that is too large. `pmap` with `out_axes=None`, and `shard_map` without types with
+# `out_specs=P()`, are promises that all devices have the same value. They are not checked: you get the first device's value.
 
 # %%
 first = jax.jit(jax.grad(loss))(params, xs[0], ys[0])
@@ -356,7 +357,7 @@ print("trained so:", apart[-1], "rather than", losses["one device"][-1])
 
 # %% [markdown]
 # With types, a gradient that is not summed does not pass for one that is. `lax.pcast(…, to="varying")` casts the parameters *outside* of what is
-# differentiated, so no sum comes of it; and the promise is checked, as `vmap` checked it:
+# differentiated, so JAX adds no sum. But the promise is checked, as `vmap` checked it:
 
 
 # %%
@@ -385,15 +386,15 @@ def _is_wrong(check_vma):
 
 
 untyped = teach.rule(
-    "Write the gradient on each device, so that it is right without types and with them, and sums three arrays over the devices and no more.",
+    "Write the gradient on each device, so that it is right with types and without, and sums only three arrays over the devices.",
     teach.Check("is right under `check_vma=False`, as under `pmap`", _is_wrong(False)),
     teach.Check("is right under `check_vma=True`", _is_wrong(True)),
     teach.traces_to(
         lambda program: names(program).count("psum_invariant") == 3, "sums three arrays over the devices", params, x, y
     ).of(on_devices),
     hints=(
-        "Without types `pmean(grad(loss))` is right. What does it lack with them?",
-        "Have `params` vary before they are differentiated: then no sum is put in for you, and both see the same program.",
+        "Without types `pmean(grad(loss))` is right. With types, which cast is missing?",
+        "Cast `params` to varying before you differentiate: then JAX adds no sum, and the program is the same with and without types.",
         "`params = lax.pcast(params, 'data', to='varying')`",
     ),
     wrong=(
@@ -428,13 +429,13 @@ untyped.solution(summed_once)
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 assert jnp.allclose(by_pmap["b1"], first["b1"], atol=1e-6) and not jnp.allclose(by_pmap["b1"], right["b1"], atol=1e-3)
-assert refused and judged(not_summed) == "another on each device"
+assert refused and judged(not_summed) == "different on each device"
 assert apart[-1] > 0.1
 
 # %% [markdown]
 # ## The same under `vmap`
 #
-# An axis of `vmap` has no types either, so nothing is summed that you do not sum. With one `psum` around the gradient it no longer differs, and
+# An axis of `vmap` has no types either, so JAX adds no sum. With one `psum` around the gradient it no longer differs, and
 # `out_axes=None` is accepted:
 
 # %%
@@ -443,7 +444,7 @@ summed = jax.jit(summing)(params, xs, ys)
 print(jax.tree.map(jnp.shape, summed), compared(summed))
 
 # %% [markdown]
-# It is the gradient of the *sum* of the eight losses, as `jax.grad(loss)` was under `shard_map`; `pmean` would make it that of the mean. The sums in
+# This is the gradient of the *sum* of the eight losses, as was `jax.grad(loss)` under `shard_map`; with `pmean` it is the gradient of the mean. The sums in
 # its program, again one for each array of parameters:
 
 # %%
@@ -565,9 +566,9 @@ for name, gradient in {"grad(pmean(loss))": gradient_of_mean, "summed once": sum
 # %% [markdown]
 # ## What to remember
 #
-# - With types the gradient of what does not vary is summed for you: put the collective into the loss. Under `pmap` and `check_vma=False` nothing is:
+# - With types JAX sums the gradient of a value that does not vary: put the collective into the loss. Under `pmap` and `check_vma=False` it sums nothing:
 #   average the gradient.
-# - Compare it with one device. Another on each device: it is not summed. Eight times too large: it is a sum already, whatever mean you take of it.
-#   Wrong, and by no clean factor: look for a mean of means.
+# - Compare the gradient with that of one device. If it differs between devices, it was not summed. If it is eight times too large, it is already a sum, and a mean over the devices
+#   does not change that. If it is wrong by an odd factor, look for a mean of means.
 #
-# Next: [14 · the memory of a transformer](14_memory_of_a_transformer.ipynb).
+# Next: [12 · the memory of a transformer](12_memory_of_a_transformer.ipynb).

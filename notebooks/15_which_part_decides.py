@@ -11,13 +11,13 @@
 # ---
 
 # %% [markdown]
-# # 18 · Which part of the model decides?
+# # 15 · Which part of the model decides?
 #
 # Looking into a model shows what is there, and not what matters. To know that, change a value and run the rest of the model: *activation patching*
 # puts a value of one run into another one, with `jaxviz.replace`. It needs a run for each place. *Attribution patching* estimates all of them from
 # one gradient. Here both answer the same question, so that you see where the estimate is wrong.
 #
-# The model is that of [17 · inside a model](17_inside_a_model.ipynb): a small GPT with local attention, which completes sentences such as
+# The model is that of [14 · inside a model](14_inside_a_model.ipynb): a small GPT with local attention, which completes sentences such as
 # `Ann and Bob met . Bob gave a ball to`. It takes 35 minutes. You need to know `jaxviz.capture` and cotangents.
 
 # %%
@@ -100,8 +100,7 @@ clean, corrupted, yes, no = first
 print(f"clean {score(params, clean, yes, no):+.1f}, corrupted {score(params, corrupted, yes, no):+.1f}")
 
 # %% [markdown]
-# `stream` is what enters a layer. `jaxviz.replace` makes a function with another value there, and `iterations` are the layers in which it is another
-# one. The corrupted sentence, with the clean stream at all positions of layer 2:
+# `stream` is what enters a layer. `jaxviz.replace` makes a function that uses another value there, in the layers given as `iterations`. The corrupted sentence, with the clean stream at all positions of layer 2:
 
 # %%
 seen = jax.jit(jaxviz.capture(model, "stream"))(params, clean)[1]
@@ -137,7 +136,7 @@ whole.solution("that of the clean sentence")
 # %% [markdown]
 # ## One layer, one position
 #
-# That patch was too large to tell anything. A replacement may be a function of the value, or of the value and a place: `at.iteration` is the layer, as a traced
+# That patch was too large to say which part of the stream matters. A replacement may be a function of the value, or of the value and a place: `at.iteration` is the layer, as a traced
 # number, and `at.pick(captured)` the part of a captured array that belongs there.
 
 # %%
@@ -520,4 +519,4 @@ for values, slopes in lines.values():
 # - A patch says what a value decides. A lens, or the size of a value, does not.
 # - Cotangent times difference ranks all patches at once. Run those that matter: a model that is sure of something has small slopes there.
 #
-# Next: write an autodiff engine yourself, in [19 · your own tracer](19_own_tracer.ipynb).
+# Next: write an autodiff engine yourself, in [16 · your own tracer](16_own_tracer.ipynb).

@@ -11,12 +11,12 @@
 # ---
 
 # %% [markdown]
-# # 26 · How do I write a function whose gradient is never NaN?
+# # 23 · How do I write a function whose gradient is never NaN?
 #
-# Four functions whose value is correct, or nearly, but whose gradient is NaN at some inputs. The rules are those of [23 · puzzles on memory](23_puzzles_on_memory.ipynb); in addition, `jaxviz.find_nan` must find
+# Four functions whose value is correct, or nearly, but whose gradient is NaN at some inputs. The rules are those of [20 · puzzles on memory](20_puzzles_on_memory.ipynb); in addition, `jaxviz.find_nan` must find
 # nothing at the hard inputs. The measure is the number of operations of the gradient, so that safety stays cheap.
 #
-# It takes 40 minutes. You need to know how NaNs get into gradients: [16 · finding a NaN](16_finding_a_nan.ipynb).
+# It takes 40 minutes. You need to know how NaNs get into gradients: [13 · finding a NaN](13_finding_a_nan.ipynb).
 
 # %%
 import jax
@@ -131,7 +131,7 @@ teach.puzzles.card()
 #
 # - A `jnp.where` chooses between two values, but both are computed, and so are their gradients. Choose before the dangerous operation.
 # - A small number under a root is enough where its enormous slope is multiplied by 0, as at distance zero. In a unit vector it is not:
-#   [16 · finding a NaN](16_finding_a_nan.ipynb) has both. A huge number instead of infinity is often enough.
+#   [13 · finding a NaN](13_finding_a_nan.ipynb) has both. A huge number instead of infinity is often enough.
 # - If you know the derivative better than the formula does, write it as a custom rule.
 #
-# Next: [27 · puzzles on rules and devices](27_puzzles_on_rules_and_devices.ipynb).
+# Next: [24 · puzzles on rules and devices](24_puzzles_on_rules_and_devices.ipynb).

@@ -11,17 +11,17 @@
 # ---
 
 # %% [markdown]
-# # 17 · What is inside this model?
+# # 14 · What is inside this model?
 #
-# You want the attention patterns of a model, the norm of a cotangent in each layer, or what the model would say after layer 2. None of that is
-# returned. This notebook returns it without a change of the model: `jaxviz.capture` takes a function, and names of values, which we call *addresses*.
+# You want the attention patterns of a model, the norm of a cotangent in each layer, or what the model would say after layer 2. The model returns
+# none of that. This notebook gets it without changing the model: `jaxviz.capture` takes a function, and names of values, which we call *addresses*.
 # [A proposal for flax](https://github.com/google/flax/issues/5538) says what is hard to reach otherwise: a value in a plain function, in a loss, in a gradient.
 #
 # It takes 25 minutes. You need to know what a scan returns ([1 · reading jaxprs](01_reading_jaxprs.ipynb)) and what a cotangent is
-# ([5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb)).
+# ([4 · partial evaluation and residuals](04_partial_evaluation_and_residuals.ipynb)).
 #
-# The model is a small GPT with its layers in a scan. Attention is local: a position sees itself and the three before it. `checkpoint_name`
-# and `named_scope` are there as in many models, and compute nothing.
+# The model is a small GPT with its layers in a scan. Attention is local: a position sees itself and the three before it. As in many models, there are `checkpoint_name`
+# and `named_scope`, which compute nothing.
 
 # %%
 import jax
@@ -99,7 +99,7 @@ run = jaxviz.capture(model, "scores", "x @ p['up']", "stream", "mlp:out")
 print(run.where(params, sentence))
 
 # %% [markdown]
-# `where` has traced the model and run nothing. What is in a scan is stacked, as if the scan had returned it: the first axis are the layers.
+# `where` has traced the model and run nothing. What is in a scan is stacked, as if the scan had returned it: the first axis has the layers.
 # What a function of yours returns has the names of both sides: the expression in `norm`, and `norm(x)` where it is called.
 #
 # An address that means several values is an error, which lists them:
@@ -444,4 +444,4 @@ assert jaxviz.capture(loss, "stream").nbytes(params, batch) == 320 * 1024
 # - Values in a scan are stacked. `cotangents=True` returns the derivatives of a loss; `reduce=` keeps both small.
 # - A lens shows what can be read off at the end, not what is there.
 #
-# Next: put other values there, and see what changes, in [18 · which part decides](18_which_part_decides.ipynb).
+# Next: put other values there, and see what changes, in [15 · which part decides](15_which_part_decides.ipynb).

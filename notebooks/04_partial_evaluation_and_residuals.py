@@ -11,10 +11,10 @@
 # ---
 
 # %% [markdown]
-# # 5 · What must a gradient remember?
+# # 4 · What must a gradient remember?
 #
 # `jax.grad` runs your function forward, and then backward with the values that it saved. These are the *residuals*, and in a large model they take
-# most of the memory. Which values are they? Not all values, and some that you never wrote.
+# most of the memory. Which values are they? Not all that the function computes, and some that stand nowhere in your code.
 #
 # This notebook answers that for one head of attention. It takes 30 minutes. You should be able to read a jaxpr
 # ([1 · reading jaxprs](01_reading_jaxprs.ipynb)).
@@ -140,7 +140,7 @@ of_exp = teach.predict(
         "its result exp(x)": "The slope of exp is exp, and that has been computed already: keeping the result costs no work later.",
         "its operand x": "From `x` the exponential would have to be computed a second time.",
         "both": "One of them is enough.",
-        "nothing": "The slope depends on `x`, so something must be known of it.",
+        "nothing": "The slope depends on `x`, so the backward pass needs `x`, or a value computed from it.",
     },
     hints=("What is the slope of exp at x?",),
 )
@@ -245,8 +245,8 @@ print(residuals.summary)
 print(derivation.check())
 
 # %% [markdown]
-# Both halves side by side, with one residual selected: the weights of attention, $n \times n$ numbers. On the left where they are
-# made, on the right what reads them, and in the inspector why. Click other equations.
+# Both halves side by side, with one residual selected: the weights of attention, $n \times n$ numbers. On the left is where they are
+# computed, on the right what reads them, and in the inspector why. Click other equations.
 
 # %%
 weights = next(r for r in residuals if r.producer is not None and r.producer.primitive.name == "div")
@@ -343,7 +343,7 @@ assert _size(128) > 2.5 * _size(64)
 # ## Be the partial evaluator
 #
 # Write the two halves of $g(x) = \log(1 + x^2)$ yourself. `forward(x)` gives the result and a tuple of residuals. `linear(residuals,
-# x_dot)` gives the tangent of the result; it may multiply and add, no more. JAX saves $g'$ as two numbers for each `x`; one is enough.
+# x_dot)` gives the tangent of the result; it may only multiply and add. JAX saves $g'$ as two numbers for each `x`; one is enough.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: cut
@@ -378,7 +378,7 @@ cut = teach.rule(
     teach.computes(g, (jnp.array([0.0, 0.5, -3.0]),)).of(lambda pair: lambda x: pair[0](x)[0]).saying("forward gives what g gives"),
     teach.computes(_tangent, *_points).of(_joined).saying("linear gives the tangent that jax.jvp gives"),
     teach.Check(
-        "linear does no work but to multiply and to add",
+        "linear only multiplies and adds",
         lambda pair: ""
         if _linear_operations(pair) <= {"mul", "add", "sub", "neg", "add_any", "convert_element_type"}
         else f"It has {', '.join(sorted(_linear_operations(pair)))} in its jaxpr. What depends on x alone can be done in forward.",
@@ -433,7 +433,7 @@ of_g = jaxviz.residuals(g, jnp.ones(4))
 assert sum(r.aval.shape == (4,) for r in of_g) == 2
 
 # %% [markdown]
-# To make JAX use your own halves, give it a *custom rule*: [10 · custom rules](10_custom_rules.ipynb).
+# To make JAX use your own halves, give it a *custom rule*: [9 · custom rules](09_custom_rules.ipynb).
 
 # %% [markdown]
 # ## What to remember
@@ -444,5 +444,5 @@ assert sum(r.aval.shape == (4,) for r in of_g) == 2
 # - Some are values of your function, some are arguments, which take no further memory, and some are computed by a rule.
 # - The arguments that you differentiate matter too.
 #
-# Next: how the linear half is transposed to run backward, in [6 · transposition](06_transposition.ipynb). How residuals can be
-# recomputed instead of saved is in [7 · checkpoints](07_checkpoints.ipynb).
+# Next: how the linear half is transposed to run backward, in [5 · transposition](05_transposition.ipynb). How residuals can be
+# recomputed instead of saved is in [6 · checkpoints](06_checkpoints.ipynb).

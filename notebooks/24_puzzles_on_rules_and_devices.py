@@ -11,12 +11,12 @@
 # ---
 
 # %% [markdown]
-# # 27 · Can I change the gradient, shorten the program, and send less?
+# # 24 · Can I change a gradient, shorten a program, send less?
 #
 # The last five puzzles: a gradient that differs from the function's own, a gradient that does not need the loop, a loop that is traced once, and two functions that run on eight devices. The rules are those of
-# [23 · puzzles on memory](23_puzzles_on_memory.ipynb).
+# [20 · puzzles on memory](20_puzzles_on_memory.ipynb).
 #
-# It takes 45 minutes. You need custom rules ([10 · custom rules](10_custom_rules.ipynb)) and collectives ([12 · named axes](12_named_axes.ipynb)). You need no devices: the functions run on eight shares under `vmap`,
+# It takes 40 minutes. You need custom rules ([9 · custom rules](09_custom_rules.ipynb)) and collectives ([10 · named axes](10_named_axes.ipynb)). You need no devices: the functions run on eight shares under `vmap`,
 # and are measured on an abstract mesh.
 
 # %%

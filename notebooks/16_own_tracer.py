@@ -11,12 +11,12 @@
 # ---
 
 # %% [markdown]
-# # 19 · Can I write `jax.jvp` myself?
+# # 16 · Can I write `jax.jvp` myself?
 #
 # In four notebooks you write an autodiff engine: tracing and tangents here, then gradients, `vmap`, and loops. Each correct function of yours becomes
-# part of the engine, in the later notebooks too; where you have none, theirs is used. So your own code differentiates the models.
+# part of the engine, in the later notebooks too; where you have written none, the notebooks' own is used. So your own code differentiates the models.
 #
-# It takes 90 minutes. You should have read a jaxpr, and know what `jax.jvp` computes: [3 · JVP and linearize](03_jvp_and_linearize.ipynb).
+# It takes 80 minutes. You should have read a jaxpr, and know what `jax.jvp` computes: [3 · JVP and linearize](03_jvp_and_linearize.ipynb).
 
 # %%
 from pathlib import Path
@@ -121,8 +121,8 @@ print(my.evaluate(program, 2.0, 5.0), np.sin(2.0) * 5 + 3)
 # %% [markdown]
 # ## 3. What moves when an input moves
 #
-# Now the mathematics. For each operation: if input number `i` moves by `dx` and the others are constant, how much does the result move? That is all a derivative
-# rule is. `inputs` and `out` are the operation's inputs and its result, in case the rule needs them. Compute with `my.mul`, `my.cos`, and so on.
+# Now the mathematics. For each operation: if input number `i` moves by `dx` and the others are constant, how much does the result move? A derivative
+# rule answers that, and nothing else. `inputs` and `out` are the operation's inputs and its result, in case the rule needs them. Compute with `my.mul`, `my.cos`, and so on.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: rules
@@ -274,4 +274,4 @@ assert "tanh" in _names[0] and "tanh" not in _names[1] and "exp" in _names[1]
 # - A rule gives the tangent of one operation's result. A transform is a walk over equations; tracing the walk gives a new program.
 # - A value that does not move has no tangent, and needs no equation.
 #
-# Next: turn tangents into gradients, in [20 · your own gradients](20_own_gradients.ipynb).
+# Next: turn tangents into gradients, in [17 · your own gradients](17_own_gradients.ipynb).

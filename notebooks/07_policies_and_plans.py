@@ -11,12 +11,12 @@
 # ---
 
 # %% [markdown]
-# # 8 · Which values should a checkpoint save, and who decides?
+# # 7 · Which values should a checkpoint save, and who decides?
 #
 # A *policy* decides for each value in a checkpoint whether it is saved. Give names to values, and save those with some names; look at the older kinds of
-# policies; then let a planner choose. What XLA takes stands beside what is saved.
+# policies; then let a planner choose. XLA's figure is printed beside the saved bytes.
 #
-# The network is that of [7 · checkpoints](07_checkpoints.ipynb): four residual blocks in a scan, which take noise off signals. It takes 25 minutes. You need to know what a
+# The network is that of [6 · checkpoints](06_checkpoints.ipynb): four residual blocks in a scan, which take noise off signals. It takes 25 minutes. You need to know what a
 # checkpoint keeps.
 
 # %%
@@ -154,8 +154,8 @@ def saving(*names):
 show({", ".join(names): saving(*names) for names in (["before gelu"], ["after gelu"], ["before gelu", "after gelu"])})
 
 # %% [markdown]
-# "I keep the activation, so its product need not be recomputed" holds for one of the names and not for the other, and as many bytes are saved
-# for both. A name saves one value, and not what derivatives compute from the values before it: `gelu`'s derivative reads `wide`.
+# "I save the activation, so the product before it is not recomputed" is true of the name before `gelu`, and false of the name after it, although both save
+# the same number of bytes: the derivative of `gelu` reads its input, `wide`, and not its output.
 #
 # And with a typo, `saving("befor gelu")`?
 
@@ -168,14 +168,14 @@ def _slip():
 
 
 slip = teach.predict(
-    "With a misspelt name, what does `save_only_these_names` come to?",
+    "With a misspelt name, which policy has the same effect as `save_only_these_names`?",
     ["nothing_saveable", "everything_saveable", "the right name", "an error"],
     truth=_slip,
     because={
         "nothing_saveable": "No value has that name, so nothing is kept. The gradient is right, and slower than it was meant to be.",
         "everything_saveable": "The policy saves only values with one of its names.",
-        "the right name": "A name is a string to JAX; it looks for no other that is like it.",
-        "an error": "A policy is asked about one equation at a time, and never learns that none had the name. JAX goes on without a word.",
+        "the right name": "A name is a string to JAX; it does not look for similar ones.",
+        "an error": "A policy is asked about one equation at a time, and cannot know that none had the name. JAX raises no error and gives no warning.",
     },
     hints=("The policy is asked about each equation: does it have one of these names?", "What is saved if no equation has one?"),
 )
@@ -422,7 +422,7 @@ for form in written:
 # %% [markdown]
 # ## What to remember
 #
-# - Save what is expensive to recompute: a product, by a name before the nonlinearity and not behind it. A name
+# - Save what is expensive to recompute: a product, by a name before the nonlinearity, and not after it. A name
 #   that is misspelt saves nothing, and raises no error.
 # - A policy that is a function of equations is an older version: with `jax_remat3` JAX asks it about little. A name means the same in both.
 # - A checkpoint goes around the body of a scan, by hand or by the planner, and a name in it holds in all iterations or in none.
@@ -430,5 +430,5 @@ for form in written:
 #
 # `jaxviz.policies(loss, *args)` shows the decision for each value in your own checkpoints.
 #
-# Next: loops and branches, in [9 · gradients of control flow](09_control_flow_gradients.ipynb). The same for a transformer is in
-# [14 · the memory of a transformer](14_memory_of_a_transformer.ipynb).
+# Next: loops and branches, in [8 · gradients of control flow](08_control_flow_gradients.ipynb). The same for a transformer is in
+# [12 · the memory of a transformer](12_memory_of_a_transformer.ipynb).

@@ -11,13 +11,13 @@
 # ---
 
 # %% [markdown]
-# # 7 · My gradient runs out of memory: where do I put the checkpoint?
+# # 6 · Out of memory: where do I put the checkpoint?
 #
 # `jax.checkpoint` trades time for memory: values are not saved for the backward pass but recomputed there. Its place decides how
 # much is saved, how much is recomputed, and whether the compiled gradient takes less memory at all.
 #
 # The program is a small network that takes noise off signals: four residual blocks in a `jax.lax.scan`, each four times wider inside than outside. It takes
-# 25 minutes. You need to know what a residual of a gradient is ([5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb)).
+# 25 minutes. You need to know what a residual of a gradient is ([4 · partial evaluation and residuals](04_partial_evaluation_and_residuals.ipynb)).
 
 # %%
 import functools
@@ -104,7 +104,7 @@ each_block = in_layers(jax.checkpoint(block))
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: carried
 carried = teach.predict(
-    "How many bytes does the gradient of `each_block` keep beside its arguments? A batch of signals, `f32[256,32]`, is 32 KiB.",
+    "How many bytes does the gradient of `each_block` save besides its arguments? A batch of signals, `f32[256,32]`, is 32 KiB.",
     truth=lambda: jaxviz.residuals(each_block, *args).nbytes_without_arguments,
     tolerance=0.02,
     because=lambda: "They are "
@@ -406,5 +406,5 @@ assert not products_again(places["around gelu alone"], *args)
 # - Values that nothing reads are not recomputed; values that are cheap to recompute deserve their own checkpoint.
 # - Look at what XLA takes, not only at what is saved: a checkpoint around everything saves nothing and takes as much memory.
 #
-# Next: checkpoints that save some values, in [8 · policies and plans](08_policies_and_plans.ipynb), which also shows what XLA does with layers in a Python loop. Loops and branches are
-# [9 · gradients of control flow](09_control_flow_gradients.ipynb).
+# Next: checkpoints that save some values, in [7 · policies and plans](07_policies_and_plans.ipynb), which also shows what XLA does with layers in a Python loop. Loops and branches are
+# [8 · gradients of control flow](08_control_flow_gradients.ipynb).

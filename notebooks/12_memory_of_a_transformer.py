@@ -11,15 +11,17 @@
 # ---
 
 # %% [markdown]
-# # 15 · What does it cost to get rid of the largest tensor?
+# # 12 · What takes a transformer's memory, and what helps?
 #
-# Three ways, each with its price: a rule of your own, a checkpoint, a plan. What counts is what XLA takes for the compiled gradient. Then a fourth way, for memory that is not residuals.
+# A training step holds parameters, the optimizer's state, gradients, and the residuals between the two passes. Here you find the largest tensor of a small transformer, the
+# rule that saves it, and three ways to get rid of it, each with its price. What counts is XLA's memory for the compiled gradient.
 #
-# The model is the transformer of [14 · the memory of a transformer](14_memory_of_a_transformer.ipynb), with its layers in a scan, whose attention saves values of time × time numbers. It
-# takes 25 minutes. You need checkpoints ([7 · checkpoints](07_checkpoints.ipynb)) and custom rules ([10 · custom rules](10_custom_rules.ipynb)).
+# It takes 35 minutes. You need residuals ([4 · partial evaluation and residuals](04_partial_evaluation_and_residuals.ipynb)), checkpoints
+# ([6 · checkpoints](06_checkpoints.ipynb)) and custom rules ([9 · custom rules](09_custom_rules.ipynb)). The layers are in a scan, and each part has a scope, so that its residuals can be summed by part.
 
 # %%
 import functools
+import textwrap
 import warnings
 
 import jax
@@ -79,7 +81,12 @@ shapes = {"qkv": (WIDTH, 3 * WIDTH), "out": (WIDTH, WIDTH), "up": (WIDTH, 4 * WI
 params = {"embed": normal(WORDS, WIDTH), "layers": {n: normal(LAYERS, *s) for n, s in shapes.items()}}
 tokens = jnp.asarray(rng.integers(0, WORDS, (4, 129)), jnp.int32)
 
+memory = jaxviz.memory(loss, params, tokens)
+kept = memory.derivation.residuals
+kept.plot()
 
+# %% jupyter={"source_hidden": true}
+# Helpers: sizes, and a table of what functions save, and of what XLA takes for their gradients
 def size(tree):
     return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
 
@@ -111,13 +118,176 @@ def squares(f):
     return [r for r in found if "attention" in r.scope and r.aval.shape[-2:] == (128, 128)]
 
 
-show({"as it was": loss})
-for r in squares(loss):
-    print(f"{r.type:22} {r.expression[:60]:62} {'' if r.is_read else 'read by nothing'}")
+temporaries = lambda f: memory_of(f).xla.temporaries
+saved = lambda f: memory_of(f).derivation.residuals.nbytes_without_arguments
 
 # %% [markdown]
-# The column *XLA* has the temporaries of the compiled gradient.
+# ## The bill
 #
+# Of one training step with Adam, which has two moments for each parameter:
+
+# %%
+print("parameters       ", kib(size(params)))
+print("Adam's moments   ", kib(2 * size(params)))
+print("gradients        ", kib(size(params)))
+print("residuals        ", kib(kept.nbytes_without_arguments))
+for part in kept.by_scope():
+    print(f"   {part.name:18}{kib(part.nbytes):>10}")
+print(f"temporaries of the compiled gradient, by XLA on {jax.default_backend()}:", kib(memory.xla.temporaries))
+
+# %% [markdown]
+# "My model has so many parameters, so it needs that much memory" is off by far here. Residuals grow with the *batch and the sequence*, and
+# parameters do not. XLA's own figure, which also counts what is alive within one layer, is close to what is saved: the backward loop begins when the
+# forward loop has saved everything.
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+assert kept.nbytes_without_arguments > 10 * 4 * size(params)
+assert abs(memory.xla.temporaries / kept.nbytes_without_arguments - 1) < 0.25
+assert jaxviz.derive(loss, params, tokens).check()
+
+# %% [markdown]
+# Attention leads. But of all its tensors, which? The sequence is 128 long, the batch 4, and there are 4 heads.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: eater
+KINDS = {
+    "the queries, keys and values": (4, 128, 4, 8),
+    "the scores and what is made of them, time × time": (4, 4, 128, 128),
+    "what goes into the norms and comes out": (4, 128, 32),
+    "the hidden layer of the MLP": (4, 128, 128),
+}
+by_kind = {kind: sum(r.nbytes for r in kept if r.aval.shape in (shape, (LAYERS, *shape))) for kind, shape in KINDS.items()}
+
+eater = teach.predict(
+    "Which of these takes most of the residuals?",
+    list(KINDS),
+    truth=lambda: max(by_kind, key=by_kind.get),
+    because=lambda: "; ".join(f"{kind}: {kib(n)}" for kind, n in sorted(by_kind.items(), key=lambda item: -item[1])) + ".",
+    hints=("How many numbers does one array of each kind have?", "4 × 4 × 128 × 128, beside 4 × 128 × 128 and 4 × 128 × 32."),
+)
+eater
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+eater.solution("the scores and what is made of them, time × time")
+
+# %% [markdown]
+# ## What grows with the sequence
+#
+# A type is enough to ask: no array of that length is made.
+
+# %%
+@functools.cache
+def by_length(time):
+    found = jaxviz.residuals(loss, params, jax.ShapeDtypeStruct((4, time + 1), jnp.int32))
+    square = sum(r.nbytes for r in found if r.aval.shape[-2:] == (time, time))
+    return square, found.nbytes_without_arguments - square
+
+
+lengths = [16, 48, 160, 500]
+square, rest = zip(*map(by_length, lengths))
+plt.loglog(lengths, np.array(square) / 2**20, "o-", label="time × time")
+plt.loglog(lengths, np.array(rest) / 2**20, "o-", label="all else")
+plt.xticks(lengths, lengths)
+plt.minorticks_off()
+plt.xlabel("sequence length")
+plt.ylabel("MiB of residuals")
+plt.legend(frameon=False);
+
+# %% [markdown]
+# On these axes a power is a straight line, and its exponent is the slope: that of one line is twice that of the other.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: factor
+def _factor():
+    return sum(by_length(512)) / sum(by_length(256))
+
+
+factor = teach.predict(
+    "By what factor do all residuals together grow from 256 positions to 512? Within 3 % is right.",
+    truth=_factor,
+    tolerance=0.03,
+    because=lambda: f"The square part has a factor of {by_length(512)[0] / by_length(256)[0]:.2f}, the rest one of "
+    f"{by_length(512)[1] / by_length(256)[1]:.2f}, and at 256 positions the square part is {by_length(256)[0] / sum(by_length(256)):.0%} of the whole.",
+    hints=(
+        "One part grows by 4, the other by 2.",
+        lambda: f"At 256 positions they are {kib(by_length(256)[0])} and {kib(by_length(256)[1])}.",
+    ),
+)
+factor
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+factor.solution(3.61)
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+slope = lambda sizes: np.log(sizes[-1] / sizes[0]) / np.log(lengths[-1] / lengths[0])
+assert abs(slope(square) - 2) < 0.02
+assert abs(slope(rest) - 1) < 0.02
+
+# %% [markdown]
+# ## Which rules save it
+#
+# The values with time × time numbers, of all layers, and why each is saved:
+
+# %%
+for r in kept:
+    if r.scope == "attention" and r.aval.shape[-2:] == (128, 128):
+        why, _, read = r.reason.partition("; ")
+        print(f"{r.type}, {kib(r.nbytes)}, made in {r.location.function}")
+        print(textwrap.indent(textwrap.fill(why, 110), "    "))
+
+# %% [markdown]
+# Each derivative *rule* saves its own residuals. JAX does not check whether the complete backward pass reads them.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: unread
+ROLES = {
+    "the mask": lambda r: r.aval.dtype == bool,
+    "the -inf that stands where the mask is false": lambda r: "where(" in r.expression and r.aval.dtype != bool,
+    "the exponentials": lambda r: r.producer is not None and r.producer.primitive.name == "exp",
+    "the quotients, which are the weights": lambda r: r.producer is not None and r.producer.primitive.name == "div",
+}
+_squared = [r for r in kept if r.scope == "attention" and r.aval.shape[-2:] == (128, 128)]
+
+unread = teach.predict(
+    "Which of these is saved, but read by no equation of the backward pass?",
+    list(ROLES),
+    truth=lambda: next(name for name, fits in ROLES.items() if any(fits(r) and not r.is_read for r in _squared)),
+    because={
+        "the mask": "The cotangent goes through `where` by the mask.",
+        "the -inf that stands where the mask is false": "`where(causal, scores, -inf)` is a `select_n` of two arrays. Its rule keeps both for a tangent "
+        "of either; -inf has none. `jax.grad` outside of `jit` holds the array all the same; under `jit` XLA sees that nobody reads it.",
+        "the exponentials": "The derivative of exp multiplies by exp.",
+        "the quotients, which are the weights": "The product with the values is linear in each factor: the derivative of one is the other.",
+    },
+    hints=(
+        "What does the backward pass do with a cotangent, where the forward pass chose, took an exponential, or multiplied?",
+        "Which of the four has a tangent of zero, whatever the parameters do?",
+    ),
+)
+unread
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+unread.solution("the -inf that stands where the mask is false")
+
+# %%
+for r in _squared:
+    print(f"{r.type:22} {r.expression[:60]:62} {r.reason.partition('; ')[2] or 'read by nothing'}")
+
+# %% [markdown]
+# The same in the explorer. Its residuals are filtered by the type; a click on one lights up the line, and in the backward program who reads
+# it. *What if* has a switch for each checkpoint that could be there.
+
+# %%
+explorer = jaxviz.explore(loss, params, tokens)
+explorer.stage, explorer.beside, explorer.filter = "forward", "backward", "4,4,128,128"
+explorer
+
+# %% [markdown]
 # ## First way: a rule, at no cost
 #
 # `jax.nn.softmax` divides exponentials by their sum, and the rules of these two operations save both. Together they need less: the derivative of a softmax can be written
@@ -204,28 +374,23 @@ leaner.solution((_forward, _backward))
 
 # %% [markdown]
 # A rewrite that is often tried is to *add* the mask: 0, or a very negative number. A sum needs no value for its derivative, so neither the mask nor the array of -inf is saved.
+# JAX has a rule for softmax, too. It is off by default, behind a flag:
 
 # %%
 own_rule = loss_with(lambda p, x: attention(p, x, with_rule((_forward, _backward))))
 added_mask = loss_with(lambda p, x: attention(p, x, lambda scores, causal: jax.nn.softmax(scores + jnp.where(causal, 0.0, -1e9))))
-show({"as it was": loss, "a mask that is added": added_mask, "a rule": own_rule})
-
-# %% [markdown]
-# With the added mask JAX saves less, and XLA takes about as much as before: no equation reads the -inf, so the compiled gradient did not hold it anyway. What it no longer holds is the mask, one byte for each
-# number, and the same mask in all layers. The rule leaves out one of the two large arrays of each layer, and XLA's figure falls by as much.
-#
-# JAX has such a rule, too. It is off by default; with the flag `jax_softmax_custom_jvp` the loss as it was takes as little:
-
-# %%
 with_flag = loss_with(attention)
 jax.config.update("jax_softmax_custom_jvp", True)
 show({"with JAX's own rule": with_flag})
 jax.config.update("jax_softmax_custom_jvp", False)
+show({"as it was": loss, "a mask that is added": added_mask, "a rule": own_rule})
+
+# %% [markdown]
+# With the added mask JAX saves less, and XLA takes about as much as before: no equation reads the -inf, so the compiled gradient did not hold it anyway. What it no longer holds is the mask, one byte for each
+# number, and the same mask in all layers. The rule leaves out one of the two large arrays of each layer, and XLA's figure falls by as much. JAX's own rule takes as little.
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
-temporaries = lambda f: memory_of(f).xla.temporaries
-saved = lambda f: memory_of(f).derivation.residuals.nbytes_without_arguments
 one_square = LAYERS * 4 * 4 * 128 * 128 * 4
 assert saved(loss) - saved(added_mask) > 1024 * 1024
 assert temporaries(added_mask) > 0.95 * temporaries(loss)
@@ -237,8 +402,7 @@ assert abs(temporaries(with_flag) / temporaries(own_rule) - 1) < 0.05
 # %% [markdown]
 # ## Second way: a checkpoint around attention
 #
-# The time × time values can also be computed again, from the queries and keys, which are small. Write `my_attention` so that no value of time × time
-# numbers is saved.
+# The time × time values can also be computed again, from the queries and keys, which are small.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: none_kept
@@ -274,7 +438,7 @@ none_kept = teach.rule(
     "Write `my_attention(p, x)`: `attention`, but its gradient saves no value of time × time numbers.",
     teach.Check("the gradient saves nothing of time × time", _square_kept),
     teach.Check("its result and its gradient are those of `attention`", _attention_differs),
-    hints=("One line of notebook 7 does it.", "`jax.checkpoint` around `attention`; which policy would undo it?"),
+    hints=("One line of *6 · checkpoints* does it.", "`jax.checkpoint` around `attention`; which policy would undo it?"),
     wrong=(
         attention,
         jax.checkpoint(attention, policy=jax.checkpoint_policies.dots_saveable),
@@ -340,7 +504,7 @@ assert plan.flops < 0.1 * plain_flops
 # %% [markdown]
 # ## What each costs
 #
-# All of them side by side, and with them a checkpoint around each whole layer, as in [7 · checkpoints](07_checkpoints.ipynb).
+# All of them side by side, and with them a checkpoint around each whole layer, as in [6 · checkpoints](06_checkpoints.ipynb).
 
 # %%
 ways = {
@@ -376,6 +540,29 @@ assert max(extra, key=extra.get) == "checkpoint around each layer"
 assert extra["plan"] < extra["checkpoint around attention"] / 4
 assert extra["a rule"] <= 0
 assert all(same(f) for f in ways.values())
+
+# %% [markdown]
+# A tensor can also be made smaller. With scores of 16 bits JAX saves half the bytes for them. What XLA holds depends on the device and on its version: a CPU has no arithmetic in bfloat16, so XLA
+# computes in float32 there, and some versions also hold in float32 what is saved.
+
+# %%
+def memory_in(dtype):
+    """The memory of the gradient whose scores, and what is made of them, are of this type."""
+    return jaxviz.memory(loss_with(lambda p, x: attention(p, x, lambda scores, causal: weigh(scores.astype(dtype), causal))), params, tokens)
+
+
+in_types = {name: memory_in(name) for name in ("float32", "bfloat16", "float16")}
+for name, m in in_types.items():
+    print(f"{name:10}{kib(m.derivation.residuals.nbytes_without_arguments):>12} saved{kib(m.xla.temporaries):>12} of temporaries by XLA on {jax.default_backend()}")
+is_widened = in_types["bfloat16"].xla.temporaries > 0.9 * in_types["float32"].xla.temporaries
+print("Here XLA holds bfloat16 as float32:", "what is saved takes as much memory as before." if is_widened else "no.")
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+saved_in = {name: m.derivation.residuals.nbytes_without_arguments for name, m in in_types.items()}
+assert saved_in["bfloat16"] == saved_in["float16"] < 0.75 * saved_in["float32"]
+assert in_types["float16"].xla.temporaries < 0.75 * in_types["float32"].xla.temporaries
+assert is_widened == (in_types["bfloat16"].xla.temporaries > 1.2 * in_types["float16"].xla.temporaries)
 
 # %% [markdown]
 # ## And in a Python loop?
@@ -421,7 +608,6 @@ def step(params, mean, square, tokens):
     square = jax.tree.map(lambda s, g: 0.99 * s + 0.01 * g**2, square, grads)
     params = jax.tree.map(lambda p, m, s: p - 1e-3 * m / (jnp.sqrt(s) + 1e-8), params, mean, square)
     return params, mean, square, value
-
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: for_nothing
@@ -470,12 +656,12 @@ assert donated().spared >= size(params)
 # %% [markdown]
 # ## What to remember
 #
-# - A rule that saves one of two large arrays takes less memory at no cost. A checkpoint recomputes all of them, around attention or around the whole layer, for
+# - The tensor is what softmax makes of the scores: time × time numbers for each head, example and layer, several times over.
+# - A rule of your own saves one of two large arrays at no cost. A checkpoint recomputes all of them, around attention or around the whole layer, for
 #   the FLOPs in the table; a plan halves what is saved, for far fewer.
-# - What JAX saves and nobody reads, XLA drops by itself: to remove it lowers the first figure and not the second.
-# - Compare XLA's figures, of programs that differ in one thing, with the layers in a scan.
+# - What JAX saves and nobody reads, XLA drops by itself: to remove it lowers the first figure and not the second. Compare XLA's figures, of programs that differ in one thing, with the layers in a scan.
 # - Donate what a step replaces, and check with `jaxviz.donation` that a result reuses its memory.
 #
 # `jaxviz.residuals(loss, params, batch).by_scope()` gives these figures for your own model.
 #
-# Next: the other thing that can go wrong in a training step, in [16 · finding a NaN](16_finding_a_nan.ipynb).
+# Next: the other thing that can go wrong in a training step, in [13 · finding a NaN](13_finding_a_nan.ipynb).

@@ -11,18 +11,19 @@
 # ---
 
 # %% [markdown]
-# # 9 · My solver takes 8 steps; why does its gradient cost 512?
+# # 8 · My solver takes 8 steps; why does its gradient cost 512?
 #
 # An adaptive solver stops when it is done. JAX can differentiate a loop backward only if it knows how long the loop can get, so the loop
 # is given a bound: at most 512 steps. The solver still takes 8 steps and is as fast as before. Its gradient is not.
 #
 # This notebook follows one such solver through `scan`, `cond` and `while_loop`, finds what makes its gradient expensive, and fixes it.
-# It takes 35 minutes. You should know what a residual is: [5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb).
+# It takes 35 minutes. You should know what a residual is: [4 · partial evaluation and residuals](04_partial_evaluation_and_residuals.ipynb).
 #
 # ## The solver
 #
 # `y' = tanh(y w)` from `t = 0` to `t = 1`, for 128 starting points at once. `attempt` makes one step of Heun's method. It takes the step if
-# its error is small enough, and sets the length of the next one. That length is chosen, not differentiated, as solvers do.
+# its error is small enough, and sets the length of the next one. No derivative goes
+# through that length (`stop_gradient`), as is usual in solvers.
 
 # %%
 import time
@@ -119,8 +120,8 @@ assert measured[512][1] > 8 * measured[8][1]
 # %% [markdown]
 # ## `scan`: what an iteration saves is stacked
 #
-# The same method with 8 steps of equal length has no `cond`. Its body reads the state, which changes, and `w`, which does not; and say that
-# somebody scales `w` in the body.
+# The same method with 8 steps of equal length has no `cond`. Its body reads the state, which changes, and `w`, which does not. Suppose that
+# the body also computes `sin(w)`.
 
 # %%
 def fixed_loss(w, y):
@@ -145,7 +146,7 @@ copies = teach.predict(
     ["not at all", "once", "8 times"],
     truth=_copies,
     because={
-        "not at all": "The cotangent of `y` is that of `y @ v` times the transpose of `v`: something has to hold `v`.",
+        "not at all": "The cotangent of `y` is that of `y @ v` times the transpose of `v`, so the backward pass needs `v`.",
         "8 times": "The 8 values would be equal. `v` is computed from `w` alone, which the loop does not change, and that can be seen without running it.",
         "once": "`v` depends on nothing that the loop changes: a loop-invariant residual. It is computed before the loop, and kept once.",
     },
@@ -222,13 +223,13 @@ def _held():
 
 
 held = teach.predict(
-    "`jax.vjp(step_or_stay, w, finished)`: the predicate is False, and the branch that hands the state on runs. What does JAX hold for the backward pass?",
+    "`jax.vjp(step_or_stay, w, finished)`: the predicate is False, so the branch runs that returns the state. What does JAX hold for the backward pass?",
     ["nothing", "the state", "as much as for a step"],
     truth=_held,
     because={
         "nothing": "The derivative of that branch needs nothing, true. But the forward pass is traced before anybody knows which branch will run, and "
         "its results have one type.",
-        "the state": "Its derivative does not read the state: handing on is linear.",
+        "the state": "Its derivative does not read the state: returning it is linear.",
         "as much as for a step": lambda: f"{bytes_held(finished):,} bytes, as for a step. The types of a cond's results cannot depend on its predicate.",
     },
     hints=("A `cond` has one output type.", "The residuals are outputs of the forward pass's `cond`."),
@@ -241,7 +242,7 @@ held.solution("as much as for a step")
 
 # %% [markdown]
 # The residuals are results of the `cond` in the forward pass. What is in them if no step was made? These are the arrays that JAX holds, and the
-# largest magnitude in each. What is not zero, if anything, is an argument.
+# largest magnitude in each. Each of them is zero, or an argument of the function.
 
 # %%
 for x in held_by_jax(finished):
@@ -299,7 +300,7 @@ print(f"loss {value:.4f}; it changes by {rate:.4f} for each unit along `directio
 passes = teach.predict(
     "One `jvp` gives the slope along one direction. How many of them does the whole gradient of `while_loss` in `w` take?",
     truth=lambda: w.size,
-    because="One for each element of `w`. Reverse mode gives all of them in one pass, and that is why the loop is worth a bound.",
+    because="One for each element of `w`. Reverse mode gives all of them in one pass; that is what the bound is good for.",
     hints=("The gradient has one slope for each element of `w`.",),
 )
 passes
@@ -353,7 +354,7 @@ def _slope_is_off(written):
 
 backward_loop = teach.rule(
     "Write `my_count(x, n)`: the sine of x, `n` times, for `n` up to 8, with a gradient under `jax.jit`, where `n` is a tracer.",
-    teach.Check("gives n sines", lambda f: "" if np.allclose([jax.jit(f)(1.0, n) for n in (0, 3, 8)], [_counted(1.0, n) for n in (0, 3, 8)]) else "Its value is another."),
+    teach.Check("gives n sines", lambda f: "" if np.allclose([jax.jit(f)(1.0, n) for n in (0, 3, 8)], [_counted(1.0, n) for n in (0, 3, 8)]) else "Its value is wrong."),
     teach.Check("has a gradient under jit, for any n", _slope_is_off),
     hints=(
         "For which of the three is the number of iterations known when it is traced?",
@@ -454,9 +455,9 @@ lean = teach.rule(
     teach.computes(final_state, (w, y)).of(jax.jit),
     teach.keeps_at_most(17 * 2**20, w, y),
     teach.Check("the gradient of the loss is as before", _other_gradient),
-    teach.Check("the compiled gradient needs less than 40 MiB of memory on its way", _sets_aside_too_much),
+    teach.Check("the compiled gradient takes less than 40 MiB of temporaries", _sets_aside_too_much),
     hints=(
-        "Around everything, the whole loop is recomputed at once. What should be recomputed at a time?",
+        "A checkpoint around everything recomputes the whole loop at once. How much should be recomputed at a time?",
         "`lax.scan(jax.checkpoint(iteration), …)`",
     ),
     wrong=(final_state, _around_everything),
@@ -486,7 +487,7 @@ def lean_solve(w, y, bound=512):
 lean.solution(lean_solve)
 
 # %% [markdown]
-# Around the branch alone is another place. There the `cond` still hands on what goes into the checkpoint; whether that is `w` too, in each
+# Around the branch alone is another place. There the `cond` still returns the inputs of the checkpoint. Whether `w` is among them, in each
 # iteration, depends on the version of JAX:
 
 # %% jupyter={"source_hidden": true}
@@ -604,4 +605,4 @@ assert not [r for r in recomputing.residuals if "dummy" in r.reason]
 #
 # `jaxviz.lint(loss, params, x)` finds such conds in your own program, with their bytes.
 #
-# Next: a loop that needs no gradient of its own, because you know a better one, in [10 · custom rules](10_custom_rules.ipynb).
+# Next: a loop that needs no gradient of its own, because you know a better one, in [9 · custom rules](09_custom_rules.ipynb).

@@ -11,13 +11,13 @@
 # ---
 
 # %% [markdown]
-# # 6 · How do I get the gradient of a blur without deriving it?
+# # 5 · How do I get the gradient of a blur without deriving it?
 #
 # A camera moved while its shutter was open. The photo is the result of a known program: the mean of shifted scenes. To find the scene,
 # you minimise the misfit between the photo and the program's result for a guess, and for that you need a gradient. The gradient of
 # a linear program `A` uses its *transpose*, `Aᵀ`. Nobody has to derive it: JAX transposes the program of `A`.
 #
-# This notebook shows how, and ends with a sharp picture. It takes 25 minutes. You should know what a linear program is:
+# This notebook shows how, and ends with a sharp picture. It takes 30 minutes. You should know what a linear program is:
 # [3 · JVP and linearize](03_jvp_and_linearize.ipynb).
 #
 # ## The program
@@ -142,7 +142,7 @@ def products(a, a_t, x, y):
 print("⟨A x, y⟩ = {:.4f}   ⟨x, Aᵀ y⟩ = {:.4f}".format(*products(camera, camera_t, x, y)))
 
 # %% [markdown]
-# The check is worth its line, because `linear_transpose` trusts you that the function is linear. Here is an affine one. It is transposed
+# The check is worthwhile, because `linear_transpose` trusts you that the function is linear. Here is an affine one. It is transposed
 # without an error, the 0.1 is dropped, and the check fails:
 
 
@@ -216,9 +216,9 @@ scattered = teach.rule(
     teach.is_linear((jnp.ones(3),)),
     teach.computes(_gather_t, (jnp.array([1.0, 0.0, 0.0]),), (jnp.array([1.0, 10.0, 100.0]),)),
     hints=(
-        "Which results did element 2 have its part in? And element 1?",
+        "Which results read element 2? And element 1?",
         "Write `x[ROWS]` as a matrix of zeros and ones, and multiply by its transpose. Or begin with zeros, and use `.at[ROWS]`.",
-        "What was read twice gets two parts of its cotangent, and they are added: `.add`, and not `.set`.",
+        "An element that is read twice gets two cotangents, and they are added: `.add`, and not `.set`.",
     ),
     wrong=(lambda ct: jnp.zeros(3).at[ROWS].set(ct), lambda ct: ct[ROWS], lambda ct: jnp.stack([ct[0], ct[1] * 0, ct[2]])),
 )
@@ -323,16 +323,16 @@ assert _sharpness == sorted(_sharpness, reverse=True)
 #
 # A program is a product of its equations: `A = A₃ A₂ A₁`. So `Aᵀ = A₁ᵀ A₂ᵀ A₃ᵀ`, and the last equation comes first. That is why backward runs backwards.
 #
-# One more thing: `scene` is read by several slices. Each sends a cotangent back to it, and those are added up: `add_any` adds two.
+# And `scene` is read by several slices. Each sends a cotangent back to it, and these are added: an `add_any` adds two.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: additions
 derivation = jaxviz.derive(camera, scene)
 additions = teach.predict(
-    f"`scene` is read {len(PATH)} times. How many `add_any` has the transpose?",
+    f"`scene` is read {len(PATH)} times. How many `add_any` equations does the transpose have?",
     truth=lambda: primitives(derivation.backward).count("add_any"),
     because="The first cotangent is there already; each further one is added to it. For a value that is read once there is no addition, and the "
-    "cotangent of one that is read by nobody is a symbolic zero.",
+    "cotangent of one that nothing reads is a symbolic zero.",
     hints=("Adding up two numbers takes one addition.",),
 )
 additions
@@ -464,8 +464,8 @@ print("linearize, then transpose, is vjp:", bool(jnp.allclose(by_hand_vjp, pull(
 kept = teach.saved(
     film,
     x,
-    question="Which of these values does the gradient of `film` keep? Ask of each operation what its transpose has to multiply "
-    "by. `constant a` is `VIGNETTE`.",
+    question="Which of these values does the gradient of `film` save? For each operation, find the value by which its transpose "
+    "multiplies. `constant a` is `VIGNETTE`.",
     hints=(
         "A slice and a sum have transposes that read no value.",
         "`VIGNETTE * light` is linear in `light`, and its transpose multiplies by `VIGNETTE`.",
@@ -505,7 +505,7 @@ assert all(r.kind in ("constant", "literal") for r in jaxviz.residuals(camera, s
 # - The gradient of a blur: write the blur. Its transpose is made from that program, equation by equation and from its end; the gradient of a misfit is the
 #   transpose applied to the error.
 # - What is copied is summed, what is left out is filled with zeros, and where a value was read twice its cotangents are added.
-# - The transpose is not the inverse. `⟨A x, y⟩ = ⟨x, Aᵀ y⟩` is the check, and `linear_transpose` makes none of its own.
+# - The transpose is not the inverse. `⟨A x, y⟩ = ⟨x, Aᵀ y⟩` is the check, and `linear_transpose` itself does not check.
 # - `jax.grad` is two transformations: linearize, and transpose what is linear.
 #
-# Next: [7 · checkpoints](07_checkpoints.ipynb), for what is not linear and does not fit in memory.
+# Next: [6 · checkpoints](06_checkpoints.ipynb), for what is not linear and does not fit in memory.
