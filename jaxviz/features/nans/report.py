@@ -266,7 +266,7 @@ class NanReport(Report, schema="find_nan"):
             where = f"it came in through {', '.join(self.given)}" if self.given else "its origin was not found"
         else:
             written = f": `{self.born.expression}`" if self.born.expression else ""
-            where = f"the first {self.born.made} is born at {self.born.place}{written}"
+            where = f"the first {self.born.made} is born at {self.born.short}{written}"
         return f"{self.title}: {few} {verb} not finite; {where}"
 
     def __str__(self) -> str:
