@@ -78,6 +78,8 @@ _EXAMPLES = """examples:
 """
 
 _USAGE_ERROR, _FAILURE = 2, 1
+_FOR_AGENTS = 160
+"""The width of output for agents, for whom wrapped cells are hard to read."""
 SKILL = Path(__file__).parent / "skills" / "jaxviz" / "SKILL.md"
 OOM = "which lines hold the bytes when memory ran out, and what would make it fit"
 
@@ -107,7 +109,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.command == "skill":
         print(SKILL.read_text(encoding="utf-8"), end="")
         return 0
-    width = getattr(options, "width", None) or shutil.get_terminal_size((100, 24)).columns
+    usual = _FOR_AGENTS if getattr(options, "agent", False) else shutil.get_terminal_size((100, 24)).columns
+    width = getattr(options, "width", None) or usual
     page = PAGE.set(max(40, min(width, 200) if not getattr(options, "width", None) else width))
     with noting_places():
         try:

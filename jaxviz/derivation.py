@@ -283,9 +283,11 @@ class Derivation:
     @property
     def about(self) -> str:
         """What a report is about: the gradient, and the step that takes it: "training step `train_step`, which takes
-        the gradient of `loss` in `params`"."""
-        takes = "" if self.step is None else f"training step `{self.step.name}`, which takes the "
-        return f"{takes}{self.gradient}"
+        the gradient of `loss` in `params`"; or that the function takes one itself, so that this is another's."""
+        if self.step is not None:
+            return f"training step `{self.step.name}`, which takes the {self.gradient}"
+        again = any(self.nonzeros) and self.not_followed and self.no_reverse_mode is None
+        return f"{self.gradient}{', a second derivative' * bool(again)}"
 
     @property
     def title(self) -> str:

@@ -412,7 +412,8 @@ def _of_compilations(f: FunctionCompilations, seconds: float, grew: int, program
     if again and share > _LONG:
         times = {1: "once", 2: "twice"}.get(f.count, f"{f.count:,} times")
         changed = f"; what changed: {f.cause}" if f.cause else ""
-        text = f"`{f.name}` was compiled {times} in {format_seconds(f.seconds)}{changed}"
+        first = f", {format_seconds(lost)} of it after the first time" if lost < f.seconds else ""
+        text = f"`{f.name}` was compiled {times} in {format_seconds(f.seconds)}{first}{changed}"
         if grew > _MUCH:
             text += f"; the process grew by {format_bytes(grew)} meanwhile"
         fix, size = " ".join(f.advice), format_seconds(lost)
@@ -432,7 +433,7 @@ def _left_behind(process: ProcessFacts) -> Iterator[RunFinding]:
 def sentence(f: RunFinding) -> str:
     """`train.py:6: 192.0 KiB in 4 values of `gelu` are saved … Call `gelu` through jax.checkpoint there.`."""
     place = "" if f.location is None or short_location(f.location) in f.text else short_location(f.location)
-    head = ", ".join(filter(None, (place, f.at_stake if f.kind in ("donation", "compilation") else "")))
+    head = ", ".join(filter(None, (place, f.at_stake if f.kind == "donation" else "")))
     return " ".join(filter(None, (f"{head}:" if head else "", _whole(f.text), _whole(f.fix))))
 
 

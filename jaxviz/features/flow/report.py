@@ -203,7 +203,8 @@ class GradientFlow(Report, schema="gradient_flow"):
         """`reaches 37 of 40 parameters`."""
         n, reached = len(self.leaves), len(self.reached)
         which = "the only parameter" if n == 1 else f"all {n:,} parameters"
-        return f"reaches {which}" if n and n == reached else f"reaches {reached:,} of {counted(n, 'parameter')}"
+        which = which if n and n == reached else f"{reached:,} of {counted(n, 'parameter')}"
+        return f"reaches {which}{'' if self.has_values else ' as far as types say; values may still make it zero'}"
 
     @property
     def summary(self) -> str:
@@ -247,12 +248,15 @@ class GradientFlow(Report, schema="gradient_flow"):
             yield f"Some paths from parameters that it reaches are stopped on purpose at {listed(in_part)}."
         order = ("stopped", "zero", "on purpose", "reached")
         leaves = sorted(self.leaves, key=lambda leaf: order.index(leaf.status))
-        rows = [(leaf.name, leaf.type, leaf.nonzero, _WORDS[leaf.status], _where(leaf)) for leaf in leaves]
+        rows = [(leaf.name, leaf.type, leaf.nonzero, self._word(leaf), _where(leaf)) for leaf in leaves]
         heads = ("parameter", "type", "not zero", "gradient", "where it ends")
         shown = [0, 1, 2, 3, 4] if self.has_values else [0, 1, 3, 4]
         cells = [[row[k] for k in shown] for row in rows]
         yield Table([heads[k] for k in shown], cells, "<" * len(shown), "by parameter")
         yield from self.notes
+
+    def _word(self, leaf: LeafFlow) -> str:
+        return "may reach it" if leaf.status == "reached" and not self.has_values else _WORDS[leaf.status]
 
     def _chart(self) -> FlameGraph:
         axis = Axis("elements", COUNTS, format_count)

@@ -148,9 +148,7 @@ def _recompute(
     else:
         text += "values that are saved anyway."
     if c.saving.unread:
-        text += (
-            f" Nothing reads {format_bytes(c.saving.unread)} of that again: XLA drops it, so it is not counted here."
-        )
+        text += f" Nothing reads {format_bytes(c.saving.unread)} of that again: XLA drops it, so no total counts it."
     fix = f"{_how(c, call, lines)} {_effect(search, trade)}"
     less = search.written.saved_nbytes - trade.saved_nbytes
     return Advice("", text, fix, c.first, less, times, residuals, c.saving.unread)

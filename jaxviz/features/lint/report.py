@@ -164,7 +164,7 @@ def lint(f: Any, *args: Any, argnums: Argnums = 0, min_nbytes: int | None = None
     return LintReport(derivation.primal.name, derivation.about, tuple(shown), saved, least, few, notes)
 
 
-MAY_BE_WRONG = ("dead-gradient", "narrow-integers")
+MAY_BE_WRONG = ("dead-gradient", "narrow-integers", "narrow-sum")
 """The rules on what may make results wrong, whose advice comes first."""
 _OF_NO_BYTES = (
     "dead-gradient", "checkpoint-without-effect", "unknown-name", "unused-name", "policy-without-effect",

@@ -212,7 +212,8 @@ class CompiledMemory(Report, schema="compiled_memory"):
     def allocated(self) -> str:
         """`XLA allocates 1.2 MiB for temporaries, besides 64 KiB of arguments and 4 B of results`."""
         sizes = map(format_bytes, (self.temp_nbytes, self.argument_nbytes, self.result_nbytes))
-        return "XLA allocates {} for temporaries, besides {} of arguments and {} of results".format(*sizes)
+        text = "XLA allocates {} for temporaries, besides {} of arguments and {} of results".format(*sizes)
+        return f"{text}, for the value and the gradient" if self.about.startswith("gradient of") else text
 
     @property
     def turn(self) -> int:
