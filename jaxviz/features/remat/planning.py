@@ -3,6 +3,7 @@ bounds."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, wraps
@@ -247,7 +248,7 @@ class Planning:
         return (
             f"no plan was found for {self.call.name} that fits in {exactly(room)}: the lowest modelled peak of {owner} "
             "is "
-            f"{exactly(least)}, {_peak_parts(search, lowest)}; as written it is {exactly(written)}{to_type}"
+            f"{exactly(least)}, {_peak_parts(search, lowest, room)}; as written it is {exactly(written)}{to_type}"
         )
 
     def _or_as_written(self, best: Trial, unplanned: Sequence[Trial]) -> Trial:
@@ -391,9 +392,9 @@ def _saves_work(search: Search, trial: Trial) -> bool:
     return search.written.flops - trial.trade.flops >= WORTH * max(search.plain_flops, 1)
 
 
-def _peak_parts(search: Search, trial: Trial | None = None) -> str:
+def _peak_parts(search: Search, trial: Trial | None = None, room: float = math.inf) -> str:
     """What the peak consists of, with a plan or as written: `12.5 GiB are arguments, 12.5 GiB are results, the largest
-    other value is exp (model.py:12), 1.0 GiB`."""
+    other value is exp (model.py:12), 1.0 GiB`; and what to do if that value alone does not fit."""
     timeline = search.modelled(trial)
     if not timeline.steps:
         return "there are no equations"
@@ -403,7 +404,9 @@ def _peak_parts(search: Search, trial: Trial | None = None) -> str:
     if largest is not None:
         at = f" ({short_location(largest.location)})" if largest.location is not None else ""
         which = "other value is" if largest.count == 1 else f"others are {largest.count:,} values of"
-        parts.append(f"the largest {which} {largest.what}{at}, {format_bytes(largest.nbytes)}")
+        alone = ", which alone does not fit: compute it in parts, as with jax.lax.map over chunks of its rows"
+        is_too_large = largest.nbytes > room * largest.count
+        parts.append(f"the largest {which} {largest.what}{at}, {format_bytes(largest.nbytes)}{alone * is_too_large}")
     return ", ".join(parts)
 
 

@@ -518,6 +518,15 @@ def test_a_bound_that_cannot_be_met_says_what_to_type():
     assert jaxviz.plan_remat(crowded, *CROWDED, memory=to_type).peak_nbytes <= read_size(to_type)
 
 
+def test_a_value_that_alone_does_not_fit_is_to_be_computed_in_parts():
+    f = lambda w, x: jnp.sum(jax.nn.logsumexp(x @ w, axis=-1))
+    types = jax.ShapeDtypeStruct((64, 4096), "float32"), jax.ShapeDtypeStruct((512, 64), "float32")
+    for memory, alone in ("4MiB", True), ("9MiB", False):
+        with pytest.raises(ValueError, match="no plan was found") as error:
+            jaxviz.plan_remat(f, *types, memory=memory)
+        assert ("8.0 MiB, which alone does not fit: compute it in parts" in str(error.value)) is alone
+
+
 def test_without_a_bound_the_peak_falls_most_for_the_least_work_or_it_is_said_what_holds_it():
     plan = jaxviz.plan_remat(lambda x: jnp.sum(jnp.sin(jnp.exp(x))), jnp.ones(64))
     assert plan.peak_nbytes <= plan.before.peak_nbytes
