@@ -159,11 +159,8 @@ class _Flow:
         leaf = replace(leaf, count=run.counts[k])
         if k in run.zero:
             result = run.search.top.program.outvars[run.zero.index(k)]
-            return replace(
-                leaf,
-                status="zero",
-                endings=distinct(self.reasons_of_run.of_death(run, death) for death in run.search.deaths(result)),
-            )
+            deaths = [self.reasons_of_run.of_death(run, death) for death in run.search.deaths(result)]
+            return replace(leaf, status="zero", endings=distinct([*deaths, *leaf.endings]))
         return replace(
             leaf, update=self.given.update(k, run.gradients[k]) if isinstance(self.given, StepUpdates) else None
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -334,6 +334,6 @@ def _meet(e: Equation, values: Sequence[Any]) -> bool:
     return bool(np.any(jax.lax.dot_general(*is_nonzero, e.params["dimension_numbers"])))
 
 
-def distinct(endings: Iterator[Ending]) -> tuple[Ending, ...]:
+def distinct(endings: Iterable[Ending]) -> tuple[Ending, ...]:
     """Endings on different lines, or of different kinds, in order."""
     return tuple({(e.kind, e.location, e.expression): e for e in endings}.values())

@@ -307,7 +307,8 @@ def _sentence(leaves: Sequence[LeafFlow]) -> str:
     if len(endings) == 1 and endings[0].kind in ("unread", "static"):
         text = endings[0].text if one else endings[0].text.replace("depend on it", "depend on them")
         return f"{what}: {text}."
-    texts = together(map(str, endings[:ENDINGS]))
+    each = [*map(str, endings[:ENDINGS])]
+    texts = "; at ".join(each) if any(", " in text for text in each) else together(each)
     more = f", and at {len(endings) - ENDINGS:,} more" if len(endings) > ENDINGS else ""
     ends = "only path to the loss ends" if len(endings) == 1 else "paths to the loss end"
     return f"{what}: {its} {ends} at {texts}{more}."

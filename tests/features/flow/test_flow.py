@@ -229,3 +229,12 @@ def test_why_a_slope_is_zero(name, why):
     (ending,) = leaf.endings
     assert "whose slope is zero" in ending.text
     assert why in ending.text
+
+
+def test_a_path_that_is_stopped_on_purpose_is_not_forgotten_where_the_others_are_zero():
+    def f(w):
+        return jnp.sum(jax.nn.softmax(w[:, None], axis=-1)) + jnp.sum(jax.lax.stop_gradient(w))
+
+    (leaf,) = jaxviz.gradient_flow(f, jnp.arange(3.0)).leaves
+    assert (leaf.status, leaf.endings[-1].kind, len(leaf.endings)) == ("zero", "asked", 2)
+    assert "its paths to the loss end at " in jaxviz.gradient_flow(f, jnp.arange(3.0)).summary
