@@ -19,7 +19,7 @@ from jaxviz.analysis.walk import location_of, with_holders
 from jaxviz.derivation import Derivation
 from jaxviz.features.lint.advice import Advice
 from jaxviz.features.lint.widened import has_narrow
-from jaxviz.ir.primitives import keeps_numbers
+from jaxviz.ir.primitives import plain
 from jaxviz.ir.syntax import Atom, Equation, Literal, Var
 
 
@@ -80,20 +80,21 @@ def _largest(a: Atom, made: Mapping[Var, Equation]) -> int | None:
     e = made.get(a)
     if e is None:
         return None
-    name, of = e.primitive.name, lambda n: _largest(e.invars[n], made)
+    name, does = e.primitive.name, plain(e.primitive.name)
     if name == "iota":
         return int(e.params["shape"][e.params["dimension"]]) - 1
-    if name == "convert_element_type" and jnp.issubdtype(getattr(e.invars[0].aval, "dtype", jnp.float32), jnp.bool_):
-        return 1
-    if name == "cumsum":
-        most = of(0)
-        return None if most is None else most * int(e.outvars[0].aval.shape[e.params["axis"]])
-    if keeps_numbers(e) or name in ("gather", "slice", "dynamic_slice", "rev", "neg", "abs"):
-        return of(0) if name != "convert_element_type" or _is_integer(e.invars[0]) else None
-    if name in ("add", "sub", "mul", "max", "concatenate", "select_n"):
-        known = [of(n) for n in range(name == "select_n", len(e.invars))]
-        sizes = [n for n in known if n is not None]
-        if len(sizes) < len(known):
-            return None
-        return sum(sizes) if name in ("add", "sub") else math.prod(sizes) if name == "mul" else max(sizes)
-    return None
+    if name == "convert_element_type" and not _is_integer(e.invars[0]):
+        return 1 if jnp.issubdtype(getattr(e.invars[0].aval, "dtype", jnp.float32), jnp.bool_) else None
+    operands = e.invars[1:] if does.kind == "selection" else e.invars
+    first = _largest(operands[0], made) if operands else None
+    if does.keeps_numbers or does.kind in ("part", "indexing"):
+        return first
+    rest = [_largest(x, made) for x in operands[1:]]
+    sizes = [n for n in (first, *rest) if n is not None]
+    if not sizes or len(sizes) < len(operands):
+        return None
+    if does.kind == "cumulative" and does.grows == "sum":
+        return sizes[0] * int(e.outvars[0].aval.shape[e.params["axis"]])
+    if does.kind == "elementwise" and does.passes_on == "all":  # sums, products, and what changes the sign alone
+        return sum(sizes) if does.grows == "sum" else math.prod(sizes if name != "square" else 2 * sizes)
+    return max(sizes) if does.kind == "selection" or (does.passes_on == "all" and does.kind == "movement") else None
