@@ -412,10 +412,11 @@ def _is_free(file: Any) -> bool:
 
 
 def _cpu_seconds(process: int) -> float | None:
-    """The CPU time of a process; None if the operating system does not say, as macOS."""
+    """The CPU time of a process that waits for something; None if it does not, though it may have to wait for its turn,
+    or if the operating system does not say, as macOS."""
     try:
         words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK") if words[0] == "S" else None
     except (OSError, ValueError, IndexError):
         return None
 

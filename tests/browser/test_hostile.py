@@ -98,6 +98,8 @@ def visit_overview(page):
     hover_all(page, page.get_by_test_id("source"), "[data-testid=source-line]", 6)
     for key in ("e", "v", "l", "-", "+", "?", "Escape"):
         page.keyboard.press(key)
+        if key == "?":  # its part of the page is loaded now
+            expect(page.get_by_test_id("keys")).to_be_visible()
         holds(page, f"key {key}")
     page.keyboard.press("f")
     page.get_by_test_id("filter").fill("onerror")

@@ -14,6 +14,7 @@ import pytest
 
 import jaxviz
 from jaxviz.runs.programs import read_explorer
+from jaxviz.runs.watch import _cpu_seconds
 
 TRAINER = r"""
 import jax, jax.numpy as jnp, os
@@ -546,6 +547,25 @@ step(jnp.ones(3))
     if sys.platform == "linux":
         folders = [os.readlink(link) for link in Path("/proc").glob("[0-9]*/cwd") if os.access(link, os.R_OK)]
         assert str(tmp_path) not in folders
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the operating system does not say what a process does")
+def test_a_process_that_has_to_wait_for_its_turn_does_not_count_as_one_that_waits():
+    busy, idle = (
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        for code in ("print(flush=True)\nwhile True: pass", "import time; print(flush=True); time.sleep(600)")
+    )
+    try:
+        for process in (busy, idle):
+            process.stdout.readline()
+        until(lambda: _cpu_seconds(idle.pid) is not None)
+        assert [_cpu_seconds(busy.pid) for _ in range(50)] == [None] * 50
+        assert [_cpu_seconds(idle.pid) for _ in range(50)] == [_cpu_seconds(idle.pid)] * 50
+    finally:
+        for process in (busy, idle):
+            process.kill()
+            process.communicate()
 
 
 @pytest.mark.slow
