@@ -425,7 +425,7 @@ def _oom(error: BaseException) -> OomText | None:
     """What an error says if memory ran out, or one that it was raised from."""
     for each in chain(error):
         with contextlib.suppress(ValueError):
-            read_oom(message_of(each))
+            read_oom(message_of(each))  # the lines of a traceback may have such words too
             return read_oom(text_of(each))
     return None
 

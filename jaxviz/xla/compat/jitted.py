@@ -67,7 +67,7 @@ def unequal_fields(old: Any, new: Any) -> Iterator[tuple[Any, Any, Any]]:
     before, after = old.node_data(), new.node_data()
     if before is None or after is None or before[0] is not after[0]:
         return
-    if before[1] != after[1]:
+    if before[1] != after[1] and before[0] is not dict:
         yield before[0], before[1], after[1]
         return
     for inner in zip(old.children(), new.children(), strict=False):

@@ -352,3 +352,14 @@ def test_a_count_of_positions_in_a_narrow_type_is_found_without_a_conversion():
 ])  # fmt: skip
 def test_other_integers_in_a_narrow_type_are_fine(f):
     assert not advice("narrow-integers", f, jnp.ones((), jnp.bfloat16))
+
+
+def test_long_chains_of_integers_take_no_time():
+    def f(x):
+        n = jnp.arange(300)
+        for _ in range(2000):
+            n = n * n + n
+        return jnp.sum(x * n.astype(x.dtype))
+
+    (found,) = advice("narrow-integers", f, jnp.ones((), jnp.bfloat16))
+    assert "up to 2,147,483,647 in bfloat16" in found.text
