@@ -178,10 +178,10 @@ assert jaxviz.grad(absolute_or_square)(-3.0) == jax.grad(absolute_or_square)(-3.
 #   [12 · the memory of a transformer](12_memory_of_a_transformer.ipynb).
 # - *When it is wrong.* An error under `jit`, or a gradient that is NaN, zero or too large: [2 · sharp bits](02_sharp_bits.ipynb),
 #   [11 · gradients on devices](11_gradients_on_devices.ipynb), [13 · finding a NaN](13_finding_a_nan.ipynb).
-# - *Build your own.* Your functions become an autodiff engine: [16 · your own tracer](16_own_tracer.ipynb), [17 · your own gradients](17_own_gradients.ipynb),
-#   [18 · your own vmap](18_own_vmap.ipynb), [19 · your own loops and checkpoints](19_own_loops.ipynb).
+# - *Build your own.* Your functions become an autodiff engine: [25 · your own tracer](25_own_tracer.ipynb), [26 · your own gradients](26_own_gradients.ipynb),
+#   [27 · your own vmap](27_own_vmap.ipynb), [28 · your own loops and checkpoints](28_own_loops.ipynb).
 #
-# The notebooks of the first three paths take 20 to 35 minutes each; those with puzzles, from [20 · puzzles on memory](20_puzzles_on_memory.ipynb) on, take 40 to 50 minutes, and those
+# The notebooks of the first three paths take 20 to 35 minutes each; those with puzzles, from [30 · puzzles on memory](30_puzzles_on_memory.ipynb) on, take 40 to 50 minutes, and those
 # in which you build an engine take 35 to 85 minutes. The page *Tutorials* of the site lists all of them.
 # If you have a program of your own and a question about it, the how-tos of the site are shorter.
 #

@@ -11,9 +11,9 @@
 # ---
 
 # %% [markdown]
-# # 21 · Where does the checkpoint go, and what does it save?
+# # 31 · Where does the checkpoint go, and what does it save?
 #
-# Five puzzles with `jax.checkpoint`: around a call, by name, in the bodies of loops. The rules are those of [20 · puzzles on memory](20_puzzles_on_memory.ipynb): an answer must
+# Five puzzles with `jax.checkpoint`: around a call, by name, in the bodies of loops. The rules are those of [30 · puzzles on memory](30_puzzles_on_memory.ipynb): an answer must
 # compute the same, then it is measured. Par is the result of the planner; in two of the five puzzles you can beat it by far, without a checkpoint.
 #
 # It takes 50 minutes. You need to know checkpoints and policies: [6 · checkpoints](06_checkpoints.ipynb) and [7 · policies and plans](07_policies_and_plans.ipynb).
@@ -167,4 +167,4 @@ teach.puzzles.card()
 # - Two nested loops with checkpoints save about the square root of the number of states that one loop saves.
 # - At the end of a loop, an equation often holds; the gradient can be derived from it and needs no step of the loop. The states of invertible steps need not be saved.
 #
-# Next: [22 · puzzles on work](22_puzzles_on_work.ipynb).
+# Next: [32 · puzzles on work](32_puzzles_on_work.ipynb).

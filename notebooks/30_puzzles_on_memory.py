@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # 20 · Which residuals does my gradient not need?
+# # 30 · Which residuals does my gradient not need?
 #
 # Five puzzles. Each is a function of at most five lines that works, but takes too much memory. Rewrite it.
 #
@@ -180,4 +180,4 @@ teach.puzzles.card()
 # - The dtype of a residual is a choice, too: float32, bfloat16, a byte, a bit.
 # - A large broadcast array can become a loop over its rows.
 #
-# Next: [21 · puzzles on checkpoints](21_puzzles_on_checkpoints.ipynb).
+# Next: [31 · puzzles on checkpoints](31_puzzles_on_checkpoints.ipynb).

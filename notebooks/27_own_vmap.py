@@ -11,12 +11,12 @@
 # ---
 
 # %% [markdown]
-# # 18 · Which examples pull hardest, without a loop over them?
+# # 27 · Which examples pull hardest, without a loop over them?
 #
 # The gradient of a mean hides the contribution of each example. `vmap` of a gradient gives one gradient per example, in one program. You write it: a rule for each operation,
 # and a walk.
 #
-# It takes 35 minutes. You need to know the operations of [16 · your own tracer](16_own_tracer.ipynb), and gradients: [17 · your own gradients](17_own_gradients.ipynb).
+# It takes 35 minutes. You need to know the operations of [25 · your own tracer](25_own_tracer.ipynb), and gradients: [26 · your own gradients](26_own_gradients.ipynb).
 
 # %%
 import jax
@@ -216,4 +216,4 @@ columns.solution(hessian)
 # - The rules are about axes, and almost all of them are the same.
 # - Transforms compose because each returns a function made of operations: `vmap` of `grad`, `vmap` of a linearized `grad`.
 #
-# Next: programs inside equations, in [19 · your own loops and checkpoints](19_own_loops.ipynb).
+# Next: programs inside equations, in [28 · your own loops and checkpoints](28_own_loops.ipynb).

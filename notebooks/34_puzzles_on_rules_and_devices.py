@@ -11,10 +11,10 @@
 # ---
 
 # %% [markdown]
-# # 24 · Can I change a gradient, shorten a program, send less?
+# # 34 · Can I change a gradient, shorten a program, send less?
 #
 # The last five puzzles: a gradient that differs from the function's own, a gradient that does not need the loop, a loop that is traced once, and two functions that run on eight devices. The rules are those of
-# [20 · puzzles on memory](20_puzzles_on_memory.ipynb).
+# [30 · puzzles on memory](30_puzzles_on_memory.ipynb).
 #
 # It takes 40 minutes. You need custom rules ([9 · custom rules](09_custom_rules.ipynb)) and collectives ([10 · named axes](10_named_axes.ipynb)). You need no devices: the functions run on eight shares under `vmap`,
 # and are measured on an abstract mesh.

@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # 16 · Can I write `jax.jvp` myself?
+# # 25 · Can I write `jax.jvp` myself?
 #
 # In four notebooks you write an autodiff engine: tracing and tangents here, then gradients, `vmap`, and loops. Each correct function of yours becomes
 # part of the engine, in the later notebooks too; where you have written none, the notebooks' own is used. So your own code differentiates the models.
@@ -274,4 +274,4 @@ assert "tanh" in _names[0] and "tanh" not in _names[1] and "exp" in _names[1]
 # - A rule gives the tangent of one operation's result. A transform is a walk over equations; tracing the walk gives a new program.
 # - A value that does not move has no tangent, and needs no equation.
 #
-# Next: turn tangents into gradients, in [17 · your own gradients](17_own_gradients.ipynb).
+# Next: turn tangents into gradients, in [26 · your own gradients](26_own_gradients.ipynb).

@@ -11,12 +11,12 @@
 # ---
 
 # %% [markdown]
-# # 19 · How does a gradient go through a loop?
+# # 28 · How does a gradient go through a loop?
 #
 # An unrolled loop of a hundred steps has a hundred times as many equations. As one equation that contains a program, it needs its own rules: what
 # the gradient saves for each step, and in which direction it runs. A checkpoint is the same kind of equation. You write the rules of both.
 #
-# It takes 65 minutes. You need to know the walks of [17 · your own gradients](17_own_gradients.ipynb), and should have seen a checkpoint:
+# It takes 65 minutes. You need to know the walks of [26 · your own gradients](26_own_gradients.ipynb), and should have seen a checkpoint:
 # [6 · checkpoints](06_checkpoints.ipynb).
 
 # %%
@@ -273,4 +273,4 @@ assert bytes_kept["none"] > 2 * bytes_kept["each layer"] > 2 * bytes_kept["all"]
 # You have written the core of `jax.jvp`, `jax.linearize`, `jax.grad`, `jax.vmap`, `jax.lax.scan` and `jax.checkpoint`; it is in `answers/my_autodiff.py`. Now you can
 # play with it.
 #
-# Next: [20 · puzzles on memory](20_puzzles_on_memory.ipynb).
+# Next: [30 · puzzles on memory](30_puzzles_on_memory.ipynb).

@@ -11,12 +11,12 @@
 # ---
 
 # %% [markdown]
-# # 17 · How do tangents become gradients, in my own engine?
+# # 26 · How do tangents become gradients, in my own engine?
 #
 # Split a program in two, run the second half backwards, and a thousand derivatives cost as much as one. You write the split and the backward walk, and train
 # a small model with them.
 #
-# It takes 85 minutes. You need to know the operations and the walks of [16 · your own tracer](16_own_tracer.ipynb), even if you did not write them all,
+# It takes 85 minutes. You need to know the operations and the walks of [25 · your own tracer](25_own_tracer.ipynb), even if you did not write them all,
 # and what a transpose is: [5 · transposition](05_transposition.ipynb).
 
 # %%
@@ -254,4 +254,4 @@ print(f"yours: {len(sizes)} residuals, {sum(sizes):,} B      JAX: {len(found)} r
 # - Transposing walks the equations that depend on a tangent backwards, so that each cotangent is complete when it is read.
 # - Both are walks over programs, so a gradient can be differentiated and compiled like any other program.
 #
-# Next: all examples at once, in [18 · your own vmap](18_own_vmap.ipynb).
+# Next: all examples at once, in [27 · your own vmap](27_own_vmap.ipynb).

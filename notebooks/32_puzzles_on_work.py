@@ -11,9 +11,9 @@
 # ---
 
 # %% [markdown]
-# # 22 · How much work does a derivative take?
+# # 32 · How much work does a derivative take?
 #
-# Five functions that compute derivatives, or a product, with up to 500 times the work that is needed. The rules are those of [20 · puzzles on memory](20_puzzles_on_memory.ipynb). The
+# Five functions that compute derivatives, or a product, with up to 500 times the work that is needed. The rules are those of [30 · puzzles on memory](30_puzzles_on_memory.ipynb). The
 # measure is the FLOPs of the function, as counted by `jaxviz.cost`; par is a known answer.
 #
 # It takes 40 minutes. You need `jax.jvp`, `jax.vjp` and `jax.grad`: [3 · JVP and linearize](03_jvp_and_linearize.ipynb).
@@ -160,4 +160,4 @@ teach.puzzles.card()
 # - One argument and many results: forward. Many arguments and one result: reverse.
 # - Under `vmap`, a branch that differs between examples becomes a selection; so select early.
 #
-# Next: [23 · puzzles on NaNs](23_puzzles_on_nans.ipynb).
+# Next: [33 · puzzles on NaNs](33_puzzles_on_nans.ipynb).

@@ -11,9 +11,9 @@
 # ---
 
 # %% [markdown]
-# # 23 · How do I write a function whose gradient is never NaN?
+# # 33 · How do I write a function whose gradient is never NaN?
 #
-# Four functions whose value is correct, or nearly, but whose gradient is NaN at some inputs. The rules are those of [20 · puzzles on memory](20_puzzles_on_memory.ipynb); in addition, `jaxviz.find_nan` must find
+# Four functions whose value is correct, or nearly, but whose gradient is NaN at some inputs. The rules are those of [30 · puzzles on memory](30_puzzles_on_memory.ipynb); in addition, `jaxviz.find_nan` must find
 # nothing at the hard inputs. The measure is the number of operations of the gradient, so that safety stays cheap.
 #
 # It takes 40 minutes. You need to know how NaNs get into gradients: [13 · finding a NaN](13_finding_a_nan.ipynb).
@@ -134,4 +134,4 @@ teach.puzzles.card()
 #   [13 · finding a NaN](13_finding_a_nan.ipynb) has both. A huge number instead of infinity is often enough.
 # - If you know the derivative better than the formula does, write it as a custom rule.
 #
-# Next: [24 · puzzles on rules and devices](24_puzzles_on_rules_and_devices.ipynb).
+# Next: [34 · puzzles on rules and devices](34_puzzles_on_rules_and_devices.ipynb).
