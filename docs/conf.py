@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
 from docutils import nodes
@@ -20,6 +21,7 @@ sys.path[:0] = [str(ROOT), str(HERE)]  # for autodoc, and through PYTHONPATH for
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
 
 import docstrings  # noqa: E402
+import index_page  # noqa: E402
 import minutes  # noqa: E402
 import outputs  # noqa: E402
 from jupyter_cache import get_cache  # noqa: E402
@@ -155,6 +157,7 @@ _scripts.mkdir(exist_ok=True)
 html_static_path = ["_static", str(_scripts)]
 html_favicon = "_static/icon.svg"
 html_css_files = ["site.css"]
+html_search_scorer = "search_scores.js"
 html_js_files = ["site.js", "exercise.js", "charts.js"]
 html_copy_source = False
 html_show_sourcelink = False
@@ -173,6 +176,40 @@ def _minutes_said(app, docname, source):
     """Computes how long each tutorial takes, on the page that lists them."""
     if docname == "tutorials/index":
         source[0] = minutes.with_minutes(source[0], ROOT / "notebooks")
+
+
+REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["metadata"]["hooks"][
+    "custom"
+]["repository"].rstrip("/")
+
+
+def _ways_to_try(app, docname, source):
+    """The front page says how to try jaxviz, and each tutorial where to run it, once the repository has an address."""
+    folder, _, name = docname.rpartition("/")
+    if docname == "index":
+        source[0] = source[0].replace("{try}", index_page.ways_to_try(REPOSITORY))
+    if folder == "tutorials" and name in {p.stem for p in _kept} and REPOSITORY:
+        link = f"[Run it on Binder]({index_page.on_binder(REPOSITORY, name)})"
+        source[0] = re.sub(r"^# # .*$", lambda title: f"{title[0]}\n#\n# {link}", source[0], count=1, flags=re.MULTILINE)
+
+
+THUMBNAIL = re.compile(r"explorers:/([\w-]+)\.html")
+
+
+def _thumbnails(app, pagename, templatename, context, doctree):
+    """In the gallery, a picture of the memory beside each program: that of the page's first explorer."""
+    if pagename != "gallery/index":
+        return
+    for name in app.env.toctree_includes[pagename]:
+        explorer = THUMBNAIL.search(app.env.get_doctree(name).astext())
+        picture = OUTPUTS / "explorers" / f"{explorer[1]}.svg" if explorer else None
+        if picture and picture.exists():
+            link = f'href="{name.rpartition("/")[2]}.html"'
+            context["body"] = re.sub(
+                rf'<li><p>(<a [^>]*{re.escape(link)}[^>]*>)',
+                lambda found: f"<li><p>{found[1]}{picture.read_text(encoding='utf-8')}",
+                context["body"],
+            )
 
 
 def _depends_on_notebooks(app, env, added, changed, removed):
@@ -202,8 +239,10 @@ def _mathml(translator, node):
 def setup(app):
     app.add_html_math_renderer("mathml", (_mathml, None), (_mathml, None))
     app.connect("source-read", _minutes_said)
+    app.connect("source-read", _ways_to_try)
     app.connect("env-get-outdated", _depends_on_notebooks)
     app.connect("html-page-context", _explorers_found)
+    app.connect("html-page-context", _thumbnails)
     app.connect("env-check-consistency", _all_in_the_reference)
     app.connect("autodoc-process-signature", _signature)
     app.connect("autodoc-process-docstring", docstrings.before_napoleon, priority=400)  # napoleon has 500

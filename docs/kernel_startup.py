@@ -23,12 +23,15 @@ def _show(text):
     display({"text/html": text}, raw=True)  # noqa: F821
 
 
-def _frame(widget, title, kind="explorer", **options):
-    """Shows a saved page. Its name is a hash of its content, so an output that is kept still finds it."""
+def _frame(widget, title, kind="explorer", picture="", **options):
+    """Shows a saved page. Its name is a hash of its content, so an output that is kept still finds it; so is that of its
+    picture."""
     page = widget.save_html(_PAGES / f"{os.getpid()}.html", **options)
     name = f"explorer-{hashlib.sha256(page.read_bytes()).hexdigest()[:16]}.html"
     page.replace(_PAGES / name)
     where = f"explorers:/{name}"  # conf.py copies it into the site
+    if picture:
+        (_PAGES / name).with_suffix(".svg").write_text(picture, encoding="utf-8")
     _show(
         f'<figure class="{kind}"><iframe src="{where}" title="{html.escape(title, quote=True)}" '
         'loading="lazy"></iframe>'
@@ -42,7 +45,18 @@ def _explorer(explorer):
     # By its name only the first would be found: anywidget creates a class for each widget.
     _formatter.for_type(Explorer, _explorer)
     is_compiled = "compiled" in (explorer.stage, explorer.beside)
-    _frame(explorer, f"The explorer of {explorer.derivation.primal.name}", compiled=is_compiled)
+    title = f"The explorer of {explorer.derivation.primal.name}"
+    _frame(explorer, title, picture=_thumbnail(explorer), compiled=is_compiled)
+
+
+def _thumbnail(explorer):
+    """The curve of the memory, for the list of programs in the gallery."""
+    import jaxviz
+
+    if not explorer.view.headline.peak:
+        return ""
+    drawing = re.search("<svg.*</svg>", jaxviz.memory(explorer.derivation)._picture(), re.DOTALL)[0]
+    return re.sub('viewBox="[^"]*"', 'viewBox="0 38 480 132"', drawing, count=1)  # without title and legend
 
 
 def _stepper(stepper):
