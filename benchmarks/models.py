@@ -143,6 +143,24 @@ def mlp(n_layers: int) -> tuple[Any, tuple[Any, ...]]:
     return mlp_loss, (mlp_params(n_layers), full(1.0, 8, 32), full(1.0, 8, 32))
 
 
+def experts_loss(p: Params, x: jax.Array) -> jax.Array:
+    """Two of eight experts count for each token, and all of them compute on it."""
+
+    def experts(p: Params, x: jax.Array) -> jax.Array:
+        best, which = jax.lax.top_k(jax.nn.softmax(x @ p["gate"]), 2)
+        sent = jax.nn.one_hot(which, p["gate"].shape[1]) * best[..., None]
+        hidden = jax.nn.relu(jnp.einsum("td,edf->tef", x, p["up"]))
+        return jnp.einsum("tef,efd,tke->td", hidden, p["down"], sent)
+
+    return jnp.mean(experts(p, x) ** 2)
+
+
+def mixture_of_experts() -> tuple[Any, tuple[Any, ...]]:
+    """As types."""
+    of = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
+    return experts_loss, ({"gate": of(128, 8), "up": of(8, 128, 256), "down": of(8, 256, 128)}, of(512, 128))
+
+
 def accumulate(x: jax.Array, parts: Any) -> jax.Array:
     """The sum of an array and of what functions compute from the sum so far."""
     for part in parts:

@@ -103,7 +103,7 @@ if is_run:
         nb_execution_cache_path
     ).list_cache_records()  # creates it here, and not in two processes at the same time
 nb_execution_show_traceback = True  # an error is a warning with its traceback, and warnings are errors
-nb_execution_timeout = 120
+nb_execution_timeout = 600  # of a cell, in seconds: long enough for a machine with other work
 nb_execution_in_temp = True
 nb_merge_streams = True
 nb_code_prompt_show, nb_code_prompt_hide = "Show the code", "Hide the code"
@@ -157,7 +157,7 @@ _scripts.mkdir(exist_ok=True)
 html_static_path = ["_static", str(_scripts)]
 html_favicon = "_static/icon.svg"
 html_css_files = ["site.css"]
-html_search_scorer = "search_scores.js"
+html_search_scorer = str(HERE / "search_scores.js")
 html_js_files = ["site.js", "exercise.js", "charts.js"]
 html_copy_source = False
 html_show_sourcelink = False
@@ -189,8 +189,8 @@ def _ways_to_try(app, docname, source):
     if docname == "index":
         source[0] = source[0].replace("{try}", index_page.ways_to_try(REPOSITORY))
     if folder == "tutorials" and name in {p.stem for p in _kept} and REPOSITORY:
-        link = f"[Run it on Binder]({index_page.on_binder(REPOSITORY, name)})"
-        source[0] = re.sub(r"^# # .*$", lambda title: f"{title[0]}\n#\n# {link}", source[0], count=1, flags=re.MULTILINE)
+        below = f"\n#\n# [Run it on Binder]({index_page.on_binder(REPOSITORY, name)})"
+        source[0] = re.sub("^# # .*$", lambda title: title[0] + below, source[0], count=1, flags=re.MULTILINE)
 
 
 THUMBNAIL = re.compile(r"explorers:/([\w-]+)\.html")
@@ -206,7 +206,7 @@ def _thumbnails(app, pagename, templatename, context, doctree):
         if picture and picture.exists():
             link = f'href="{name.rpartition("/")[2]}.html"'
             context["body"] = re.sub(
-                rf'<li><p>(<a [^>]*{re.escape(link)}[^>]*>)',
+                rf"<li><p>(<a [^>]*{re.escape(link)}[^>]*>)",
                 lambda found: f"<li><p>{found[1]}{picture.read_text(encoding='utf-8')}",
                 context["body"],
             )

@@ -50,8 +50,8 @@ def on_binder(repository: str, notebook: str) -> str:
 def ways_to_try(repository: str) -> str:
     """The front page's list of what one can do at once; what needs an address is left out while there is none."""
     ways = [
-        "[Look around in the gradients of twelve known programs](gallery/index.md), on this site: attention, a U-Net, a "
-        "Kalman filter, and more.",
+        "[Look around in the gradients of twelve known programs](gallery/index.md), on this site: attention, a U-Net, "
+        "a Kalman filter, and more.",
         "[Answer questions on your first gradient](tutorials/00_first_look.py): your answers are checked on the page.",
     ]
     if repository:

@@ -24,8 +24,8 @@ def _show(text):
 
 
 def _frame(widget, title, kind="explorer", picture="", **options):
-    """Shows a saved page. Its name is a hash of its content, so an output that is kept still finds it; so is that of its
-    picture."""
+    """Shows a saved page. Its name, and that of its picture, is a hash of its content, so an output that is kept still
+    finds it."""
     page = widget.save_html(_PAGES / f"{os.getpid()}.html", **options)
     name = f"explorer-{hashlib.sha256(page.read_bytes()).hexdigest()[:16]}.html"
     page.replace(_PAGES / name)

@@ -2,10 +2,11 @@
 // before pages that mention the words, such as the changelog. The other numbers are Sphinx's own.
 var Scorer = {
   score: ([page, , , , score, , kind]) => {
-    if (page.startsWith("howto/")) return score + 20;
-    if (page.startsWith("tutorials/")) return score + (kind === "title" ? 8 : 3);
-    if (page === "changelog" || page === "contributing" || page === "design") return score - 10;
-    return score;
+    if (kind === "object") return score + 10; // the name of a function, as it is
+    const isTitle = kind === "title";
+    if (page.startsWith("howto/")) return score + (isTitle ? 20 : 8);
+    if (page.startsWith("tutorials/")) return score + (isTitle ? 8 : 2);
+    return ["changelog", "contributing", "design"].includes(page) ? score - 10 : score;
   },
   objNameMatch: 11,
   objPartialMatch: 6,

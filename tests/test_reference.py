@@ -53,6 +53,16 @@ def test_the_reference_has_every_public_name():
     assert {name for name in found - PUBLIC.keys() if not name.startswith(("jaxviz.features.", "jaxviz.xla."))} == set()
 
 
+@pytest.mark.parametrize("page", [p for p in REFERENCE if p.stem not in ("index", "teach")], ids=lambda p: p.stem)
+def test_a_section_of_the_reference_is_small_and_leads_to_a_how_to_or_a_notebook(page):
+    """Sphinx checks the links."""
+    for section in re.split(r"^## ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+        title, _, rest = section.partition("\n")
+        assert len(re.findall(r"^\.\. auto", section, re.MULTILINE)) <= 13, title
+        if title != "JAX's own":
+            assert re.match(r"\nSee also: \[[^\]]+\]\(\.\./(howto/|tutorials/|lint|debugging)", rest), title
+
+
 def examples_of(name):
     """The examples of a public name: in its docstring, or for JAX's own objects and for data, in the reference."""
     if name == "jaxviz.LINT_RULES":

@@ -92,16 +92,6 @@ def test_docstrings_are_read_without_warnings():
     assert warnings == {}
 
 
-def test_a_page_that_compiles_a_program_many_times_has_a_longer_limit():
-    """Each page with `ablate=True` in its code; the limit of others is in conf.py."""
-    for path in (ROOT / "docs").glob("*/*.md"):
-        text = path.read_text(encoding="utf-8")
-        if "ablate=True" in "".join(re.findall(r"```\{code-cell\}\n(.*?)```", text, re.DOTALL)):
-            found = re.search(r"^mystnb:\n  execution_timeout: (\d+)", text, re.MULTILINE)
-            assert found, path.name
-            assert int(found[1]) >= 600
-
-
 @pytest.fixture(scope="module")
 def unrun(tmp_path_factory):
     """The site without the code's output; a name that the reference lacks, or a warning, makes the build fail."""
@@ -190,6 +180,18 @@ def test_explorers_are_there_and_hold_their_programs(site, pages):
                 text = (path.parent / link).read_text(encoding="utf-8")
                 assert "Content-Security-Policy" in text
                 assert len(text) > 100_000
+
+
+@pytest.mark.slow(sweep=True)
+def test_the_gallery_shows_the_memory_of_each_program(site):
+    programs = [path.stem for path in (ROOT / "docs" / "gallery").glob("*.md") if path.stem != "index"]
+    listed = (site / "gallery" / "index.html").read_text(encoding="utf-8")
+    items = dict(re.findall(r'<li><p><a [^>]*href="(\w+)\.html">(.*?)</a>', listed, re.DOTALL))
+    assert sorted(items) == sorted(programs)
+    assert [name for name, item in items.items() if "<svg" not in item or "peak" not in item] == []
+    for name in programs:
+        page = (site / "gallery" / f"{name}.html").read_text(encoding="utf-8")
+        assert page.count("<summary>Answer</summary>") == 3, name
 
 
 @pytest.mark.slow(sweep=True)

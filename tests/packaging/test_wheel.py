@@ -85,6 +85,13 @@ def test_with_the_address_of_the_repository_links_and_pictures_lead_there():
     assert [path for path in paths if not (ROOT / path).exists()] == []
     assert all(url.startswith(address) for url in index_page.addresses(address).values())
     assert index_page.addresses("") == {}
+    assert "Binder" not in index_page.ways_to_try("")
+    for where, source in {
+        "https://github.com/owner/jaxviz": "gh/owner/jaxviz",
+        address: "git/https%3A%2F%2Fexample.org%2Fowner%2Fjaxviz",
+    }.items():
+        link = f"https://mybinder.org/v2/{source}/main?urlpath=lab%2Ftree%2Fnotebooks%2F00_first_look.ipynb"
+        assert f"]({link})" in index_page.ways_to_try(where)
 
 
 def works(python, folder, **variables):

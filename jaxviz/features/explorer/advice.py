@@ -9,6 +9,7 @@ from jaxviz.analysis.checkpoints import in_short
 from jaxviz.features.explorer.messages import PeakAdvice
 from jaxviz.features.explorer.whatif import Switches
 from jaxviz.features.remat.forms import Trade
+from jaxviz.features.remat.planning import lowest_of_all
 from jaxviz.features.remat.tuning import NEAR
 from jaxviz.features.remat.without_effect import found_by_leaving_out
 from jaxviz.features.residuals.residual import SavedExpression
@@ -39,8 +40,13 @@ def advice_of(residuals: ResidualSet, switches: Switches) -> PeakAdvice:
     helps = isinstance(trade, Trade) and _lowers(written, trade)
     idle = in_short(found_by_leaving_out(switches.derivation))
     if not helps:
+        lowest = lowest_of_all(switches.search).trade
         peak = format_bytes(written.peak_nbytes)
-        sentence = f"no checkpoint that was tried lowers the peak of {peak} by {_MORE}"
+        sentence = (
+            f"{_more_work(switches, lowest)} would bring the peak to {format_bytes(lowest.peak_nbytes)}"
+            if _lowers(written, lowest)
+            else f"no checkpoint that was tried lowers the peak of {peak} by {_MORE}"
+        )
         return PeakAdvice(sentence=sentence, idle=idle, setting="", cards=cards, error="")
     assert isinstance(trade, Trade)
     more = _more_work(switches, trade)

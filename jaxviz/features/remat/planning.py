@@ -346,23 +346,25 @@ class Planning:
           bound: see `plan`.
           best: the plan.
           unplanned: the alternatives, the function as written last.
-          notes: notes on the plan.
         """
         search = self.search
         if _lowers_the_peak(search, best):
             return self.plan(bound, best, *notes)
         if not _saves_work(search, best) and unplanned:
             best = unplanned[-1]
-        lowest = min([*search.samples(), *search.plans], key=by_peak) if not bound else None
+        why = "No plan that was tried lowers the peak by 1 % or more: "
+        lowest = None if bound else lowest_of_all(search)
         if lowest is not None and _lowers_the_peak(search, lowest):
             share = 100 * (lowest.trade.flops - search.written.flops) / max(search.plain_flops, 1)
-            why = (
-                f"A lower peak would cost too much work: {format_bytes(lowest.trade.peak_nbytes)} for {share:.2g} % "
-                "more"
-            )
-        else:
-            why = "No plan that was tried lowers the peak by 1 % or more"
-        return self.plan(bound, best, f"{why}: {_peak_parts(search)}.")
+            less = format_bytes(lowest.trade.peak_nbytes)
+            why = f"A lower peak would cost too much work: {less} for {share:.2g} % more. Of the peak, "
+        return self.plan(bound, best, f"{why}{_peak_parts(search)}.")
+
+
+def lowest_of_all(search: Search) -> Trial:
+    """The plan with the lowest peak, for at most as much work again as the gradient."""
+    with_lowest_peak(search, search.plain_flops)
+    return min([*search.samples(), *search.plans], key=by_peak)
 
 
 def best_of_all(search: Search) -> Trial:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxviz
-from benchmarks.models import mlp, scan_transformer, transformer
+from benchmarks.models import mixture_of_experts, mlp, scan_transformer, transformer
 from jaxviz.derivation import derive
 from jaxviz.features.explorer.advice import advice_of
 from jaxviz.features.explorer.columns import view_of
@@ -81,6 +81,16 @@ def test_where_nothing_helps_it_says_so():
     sentence = f"no checkpoint that was tried lowers the peak of {peak} by more than 2 %"
     assert (advice["sentence"], advice["setting"]) == (sentence, "")
     assert set(advice["cards"]) == {"Recomputing this value would not lower the peak by more than 2 %."}
+
+
+def test_a_lower_peak_that_costs_much_work_is_said():
+    f, args = mixture_of_experts()
+    derivation = derive(f, *args)
+    advice = advice_of(derivation.residuals, Switches(derivation))
+    peak = jaxviz.memory(f, *args).peak_nbytes
+    lower = jaxviz.plan_remat(f, *args, memory=int(0.97 * peak))
+    assert advice["setting"] == ""
+    assert advice["sentence"] == f"20 % more work would bring the peak to {format_bytes(lower.peak_nbytes)}"
 
 
 def test_a_card_is_not_for_what_a_checkpoint_does_that_saves_its_values():

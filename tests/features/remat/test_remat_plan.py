@@ -561,6 +561,18 @@ def test_where_a_lower_peak_takes_more_than_it_is_worth_both_are_said():
     assert plan.notes[-1].startswith(said)
 
 
+def test_a_lower_peak_that_only_a_search_for_it_finds_is_said_too():
+    """Of a mixture of experts: no plan that lowers the peak much for its work is among those that are tried first."""
+    f, args = models.mixture_of_experts()
+    plan = jaxviz.plan_remat(f, *args)
+    lower = jaxviz.plan_remat(f, *args, memory=int(0.97 * plan.before.peak_nbytes))
+    assert not plan.regions
+    assert lower.peak_nbytes < 0.97 * plan.before.peak_nbytes
+    share = 100 * lower.flops / jaxviz.cost(f, *args).total.flops
+    said = f"{format_bytes(lower.peak_nbytes)} for {share:.2g} % more. Of the peak, "
+    assert plan.notes[-1].startswith(f"A lower peak would cost too much work: {said}")
+
+
 @pytest.mark.parametrize("bound", [{}, {"work": "100%"}])
 def test_a_plan_that_lowers_the_peak_by_next_to_nothing_is_none(bound):
     """A large argument is nearly all of the peak."""
