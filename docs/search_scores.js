@@ -2,9 +2,9 @@
 // before pages that mention the words, such as the changelog. The other numbers are Sphinx's own.
 var Scorer = {
   score: ([page, , , , score, , kind]) => {
-    if (kind === "object") return score + 10; // the name of a function, as it is
     const isTitle = kind === "title";
     if (page.startsWith("howto/")) return score + (isTitle ? 20 : 8);
+    if (page.startsWith("reference/")) return score - (isTitle ? 8 : 0); // the name of a function stays first
     if (page.startsWith("tutorials/")) return score + (isTitle ? 8 : 2);
     return ["changelog", "contributing", "design"].includes(page) ? score - 10 : score;
   },
