@@ -41,8 +41,10 @@ def site(tmp_path_factory):
         "plan_remat": "reference/checkpoints",
     }.items(),
 )
-def test_a_question_finds_its_how_to_first(own_tab, site, words, page):
-    own_tab.goto(f"{(site / 'search.html').as_uri()}?q={words.replace(' ', '+')}")
-    first = own_tab.locator("#search-results li a").first
+def test_a_question_finds_its_how_to_first(browser, site, words, page):
+    tab = browser.new_page()
+    tab.goto(f"{(site / 'search.html').as_uri()}?q={words.replace(' ', '+')}")
+    first = tab.locator("#search-results li a").first
     first.wait_for()
     assert (first.get_attribute("href") or "").partition(".html")[0] == page
+    tab.close()
