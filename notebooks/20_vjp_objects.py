@@ -463,8 +463,8 @@ for name, of in {"all forward first": ticks, "1F1B": ticks_in_turn}.items():
     print(f"{name:18} {len(of)} ticks, at most", ", ".join(kib(max(held[s] for _, held in of)) for s in range(STAGES)))
 
 # %% [markdown]
-# The time is the same, and the empty places too: they belong to filling and draining the pipeline. The memory is not, and with more microbatches, which make the empty places matter less, only the
-# first schedule holds more.
+# If a forward and a backward pass take equally long, the time is the same, and so are the empty places, which belong to filling and draining the pipeline. The memory is not. More microbatches make the empty
+# places matter less, and then only the first schedule holds more.
 #
 # Nothing here knows about schedules but two lists. The same objects can be kept in the memory of the host, written to a file, or sent to another device, as any pytree can.
 

@@ -53,6 +53,24 @@ x, y = (normal(256, 64, spec=("data", None)) for _ in range(2))
 for name, value in {**params, "x": x}.items():
     print(f"{name:5} {jax.typeof(value)}")
 
+# %% jupyter={"source_hidden": true}
+# Which devices have which part
+import matplotlib.pyplot as plt
+
+figure, axes = plt.subplots(1, 3, figsize=(7, 2.4), layout="constrained", width_ratios=[64, 128, 64])
+for ax, (name, value) in zip(axes, {"x": x, **params}.items()):
+    parts = {}
+    for shard in value.addressable_shards:
+        parts.setdefault(str(shard.index), (shard.index, []))[1].append(shard.device.id)
+    for (rows, columns), ids in parts.values():
+        (top, bottom, _), (left, right, _) = rows.indices(value.shape[0]), columns.indices(value.shape[1])
+        color = plt.cm.Pastel1(min(ids) % 8)
+        ax.fill([left, right, right, left], [top, top, bottom, bottom], color=color, edgecolor="white", linewidth=3)
+        ax.text((left + right) / 2, (top + bottom) / 2, ", ".join(map(str, sorted(ids))), ha="center", va="center", fontsize=8)
+    ax.set(title=f"{name}: {value.shape[0]} × {value.shape[1]}", xticks=[], yticks=[])
+    ax.invert_yaxis()
+plt.show()
+
 # %% [markdown]
 # `256@data` is a dimension of 256 that is split over the axis `data`, here in four. No dimension of the weights is split over `data`: each of the four shares has a copy of its half.
 # Types go on through the program:
