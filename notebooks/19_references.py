@@ -402,6 +402,11 @@ plt.legend(frameon=False);
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 _grows = {name: curve[-1] - curve[0] for name, curve in curves.items()}
+_saved = [
+    jaxviz.residuals(loss, {**params, "layers": jax.ShapeDtypeStruct((n, 64, 64), jnp.float32)}, words[0], scores[0]).nbytes_without_arguments
+    for n in (4, 32)
+]
+assert abs(_grows["with add_in_place"] / ((_saved[1] - _saved[0]) / 1024) - 1) < 0.1
 assert 0.9 < (_grows["carried"] - _grows["with add_in_place"]) / (28 * 16) < 1.1 and _grows["with add_in_place"] < 0.4 * _grows["carried"]
 
 # %% [markdown]
