@@ -515,7 +515,7 @@ for step in steps.values():
 # ## Weights that are read by index
 #
 # `scan` slices its inputs in order, and its transpose puts each gradient into its place. A network that visits its layers in another order, some of them more than once, has to read
-# them by index, and then the gradient of *each read* is a whole array of zeros with one layer in it. From a reference, each read adds to its layer only:
+# them by index, and then the gradient of *each read* is a whole array of zeros with one layer in it. If they are in a reference, the gradient of each read is added to its layer only:
 
 # %%
 order = jnp.asarray(rng.integers(0, 16, 24))

@@ -13,7 +13,7 @@
 # %% [markdown]
 # # 21 · Where does my sharded gradient communicate?
 #
-# On a mesh with *explicit* axes, the type of an array says how it is split over the devices, and JAX refuses a program in which that is not clear. Of the gradient you write nothing, but its
+# On a mesh with *explicit* axes, the type of an array says how it is split over the devices, and JAX refuses a program in which that is not clear. You do not write the gradient, but its
 # types follow from those of your program. So you can say, before anything is compiled, which line makes the devices exchange what, and you can move it.
 #
 # The program is a block of a network on eight devices: four shares of the examples, and each weight in two halves. It takes 30 minutes. You need to know how a gradient is
