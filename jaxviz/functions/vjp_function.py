@@ -170,7 +170,8 @@ class VJP:
         return self._applied(leaves, True)
 
     def _applied(self, requests: list[Any], explicit: bool) -> Any:
-        arguments = compat.restored_arguments(self.args_res, self.known.primal_jaxpr, self.in_tree)
+        needed = [i for i in self.known.from_argument if i is not None]
+        arguments = compat.restored_arguments(self.args_res, self.known.primal_jaxpr, self.in_tree, needed)
         opaque = iter(self.opaque_residuals)
         residuals = [next(opaque) if i is None else arguments[i] for i in self.known.from_argument]
         residuals += self.known.read_leaves(self.structured_residuals)

@@ -126,9 +126,18 @@ def _has_dots(function: Any) -> bool:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, SyntaxError):
         return False
-    indices = {id(n) for s in ast.walk(tree) if isinstance(s, ast.Subscript) for n in ast.walk(s.slice)}
+    indices = {id(n) for index in _indices(tree) for n in ast.walk(index)}
     dots = (n for n in ast.walk(tree) if isinstance(n, ast.Constant) and n.value is ... and id(n) not in indices)
     return any(dots)
+
+
+def _indices(tree: ast.AST) -> Iterator[ast.expr]:
+    """What stands in brackets, and the index of `jax.ref.addupdate(r, ..., x)` and its like."""
+    for n in ast.walk(tree):
+        if isinstance(n, ast.Subscript):
+            yield n.slice
+        elif isinstance(n, ast.Call) and ast.unparse(n.func).rpartition(".")[2] in ("addupdate", "swap"):
+            yield from n.args[1:2]
 
 
 def computes(reference: Callable[..., Any], *points: tuple[Any, ...], tol: float = 1e-5) -> Check:

@@ -145,3 +145,15 @@ def test_it_does_not_keep_arguments_that_it_does_not_need():
     assert held() is None
     assert isinstance(f_vjp, VJP)
     f_vjp(1.0)
+
+
+@pytest.mark.parametrize("take_out", [{"saveable_args": (False, True)}, {}])
+def test_arguments_have_to_be_put_back_before_it_is_called(take_out):
+    y, f_vjp = jaxviz.vjp(loss, W, X, **take_out)
+    if not take_out:
+        f_vjp.args_res[0] = None
+    with pytest.raises(ValueError, match="args_res"):
+        f_vjp(y)
+    f_vjp.args_res[0] = W
+    for found, wanted in zip(jax.tree.leaves(f_vjp(y)), jax.tree.leaves(jax.vjp(loss, W, X)[1](y)), strict=True):
+        assert jnp.allclose(found, wanted, atol=1e-6)

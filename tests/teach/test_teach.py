@@ -181,3 +181,24 @@ def test_an_exercise_in_a_script_needs_no_notebook():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def dots_in_place_of_an_argument(r, x):
+    jax.ref.addupdate(r, 0, ...)
+
+
+def dots_in_place_of_a_value(r, x):
+    r[...] = ...
+
+
+def all_of_a_reference(r, x):
+    r[...] += x
+    jax.ref.addupdate(r, ..., x)
+    jax.ref.swap(r, (..., 0), x[0])
+
+
+def test_the_index_of_all_of_a_reference_is_no_blank():
+    exercise = teach.rule("Write it.", teach.Check("is anything", lambda written: ""))
+    assert exercise.answer(all_of_a_reference)
+    assert exercise.answer(dots_in_place_of_an_argument).is_right is None
+    assert exercise.answer(dots_in_place_of_a_value).is_right is None

@@ -76,18 +76,35 @@ def merge_logs(logged: dict[Any, Any], more: Any, primitive: Any) -> None:
     logged.update(_ad._merge_rule_logs(logged, more, primitive))
 
 
-def restored_arguments(args_res: Any, jaxpr: Callable[[], Any], in_tree: Any) -> list[Any]:
+def restored_arguments(args_res: Any, jaxpr: Callable[[], Any], in_tree: Any, needed: Sequence[int] = ()) -> list[Any]:
     """The flat arguments that a `VJP` holds, or the placeholders of those that it does not.
 
+    Args:
+      args_res: its arguments.
+      jaxpr, in_tree: of the function, for errors.
+      needed: the numbers of the arguments that are residuals.
+
     Raises:
-      ValueError: JAX's, since 0.11, if one that was not to be saved has not been put back.
+      ValueError: one that was not saved, or has been taken out, has not been put back; JAX's error, since 0.11.
     """
-    if not _HAS_UNSAVEABLE:
-        return list(jax.tree.leaves(args_res, is_leaf=lambda x: isinstance(x, _api.NotNeeded)))
-    leaves = jax.tree.leaves(args_res, is_leaf=lambda x: isinstance(x, (_api.NotNeeded, _api.NotSaveable)))
-    missing = [i for i, x in enumerate(leaves) if isinstance(x, _api.NotSaveable)]
-    if missing:
-        _api._vjp_not_saveable_error(jaxpr(), in_tree, missing)
+    missing_types = (_api.NotNeeded, _api.NotSaveable) if _HAS_UNSAVEABLE else (_api.NotNeeded,)
+    leaves = jax.tree.leaves(args_res, is_leaf=lambda x: isinstance(x, missing_types))
+    if len(leaves) != in_tree.num_leaves:
+        raise ValueError(
+            f"args_res has {len(leaves)} arrays or placeholders for {in_tree.num_leaves} arguments: put back what has "
+            "been taken out, as in `f_vjp.args_res[0] = w`, before the function is called."
+        )
+    if _HAS_UNSAVEABLE:
+        missing = [i for i, x in enumerate(leaves) if isinstance(x, _api.NotSaveable)]
+        if missing:
+            _api._vjp_not_saveable_error(jaxpr(), in_tree, missing)
+    elif missing := [i for i in needed if isinstance(leaves[i], _api.NotNeeded)]:
+        paths = [path for path, _ in jax.tree.leaves_with_path(jax.tree.unflatten(in_tree, range(len(leaves))))]
+        names = ", ".join(f"args{jax.tree_util.keystr(paths[i])}" for i in missing)
+        raise ValueError(
+            f"not saved, because of `saveable_args`: {names}. Put back what is missing, as in `f_vjp.args_res[0] = w`, "
+            "before the function is called."
+        )
     return list(leaves)
 
 

@@ -86,9 +86,13 @@ class FromTypes:
         alike = [(n, i) for n, i in self.found if i.kind and _key(i) == _key(exchange)]
         if not alike:
             return None
+        makers = self.places.makers
         named = {*exchange.numbers, *exchange.served}
-        number, one = next(((n, i) for n, i in alike if n in named), alike[0])
-        place = self.places.makers[number]
+        # Of several that are alike, the one that it is named after, or that reads what it is named after.
+        made = {v for n in exchange.numbers for v in makers[n].equation.outvars}
+        reading = [(n, i) for n, i in alike if not made.isdisjoint(makers[n].equation.invars)]
+        number, one = next(((n, i) for n, i in alike if n in named), (*reading, *alike)[0])
+        place = makers[number]
         text, kind = self._cause(place, one)
         return ExchangeCause(text, kind, number, self.values.cotangent_of(place.equation))
 

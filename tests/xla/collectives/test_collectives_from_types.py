@@ -113,6 +113,25 @@ def test_the_sum_of_an_unreduced_gradient_is_at_the_reshard():
 
 
 @pytest.mark.slow
+def test_each_of_two_unreduced_gradients_of_one_type_is_summed_at_its_own_reshard():
+    """XLA sums both in one all-reduce, and names it after other instructions."""
+
+    def loss(up, down, x):
+        up = jax.reshard(up, P(None, None, reduced={"data"}))
+        down = jax.reshard(down, P(None, None, reduced={"data"}))
+        return jnp.mean((jnp.tanh(x @ up) @ down) ** 2)
+
+    with jax.set_mesh(MESH):
+        on = lambda shape, *spec: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(MESH, P(*spec)))
+        weight = on((64, 64), None, None)
+        report = jaxviz.collectives(loss, weight, weight, on((128, 64), "data", None), argnums=(0, 1))
+    backward = {w.what: w.became for w in report.written if w.stage == "backward" and w.operation == "reshard"}
+    assert backward == {"the cotangent of up": ("all-reduce",), "the cotangent of down": ("all-reduce",)}
+    equations = [n for c in report.compiled if c.stage == "backward" for n in c.equations]
+    assert len(equations) == len(set(equations)) == 2
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "dtype", "said"),
     [
