@@ -1,0 +1,86 @@
+"""The Jupyter of the site, which runs in the browser: a notebook runs there, and its answers are checked, without a
+network."""
+
+import functools
+import http.server
+import shutil
+import threading
+from pathlib import Path
+
+import jupytext
+import pytest
+from playwright.sync_api import expect
+
+from docs.lite.build import KERNELSPEC, NOTEBOOKS, build, notebook, page_of
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(shutil.which("npm") is None, reason="Python for the browser is fetched with npm"),
+]
+ROOT = Path(__file__).parents[2]
+IDLE = ".jp-Notebook-ExecutionIndicator[data-status=idle]"
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The address of a folder with the built site."""
+    out = tmp_path_factory.mktemp("html")
+    build(out / "lite")
+    handler = functools.partial(Quiet, directory=out)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def cell_with(page, text):
+    return page.locator(".jp-CodeCell", has_text=text)
+
+
+@pytest.mark.slow(sweep=True)
+def test_a_notebook_runs_in_the_browser_without_a_network(site, own_tab):
+    page = own_tab.page
+    page.route(lambda url: not url.startswith((site, "data:", "blob:")), lambda route: route.abort())
+    page.goto(f"{site}/{page_of('24_a_tape')}")
+    page.locator(IDLE).wait_for(timeout=180_000)
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    expect(page.get_by_text("JAX is not installed here.", exact=True)).to_be_visible(timeout=180_000)
+    assert page.locator(".jp-OutputArea-output", has_text="Traceback").count() == 0
+
+    form = cell_with(page, "f has three operations.")
+    line = form.locator(".widget-text input")
+    for given, said in (("3", "Not yet. 3 is too small."), ("5", "Right. 5.")):
+        line.fill(given)
+        page.keyboard.press("Enter")
+        expect(form).to_contain_text(said, timeout=30_000)
+
+    written = cell_with(page, "def backward(out)")
+    expect(written).to_contain_text("Replace the dots")
+    written.locator(".cm-content").click()
+    page.keyboard.press("Control+A")
+    page.keyboard.insert_text(solution())
+    page.keyboard.press("Control+Enter")
+    expect(written).to_contain_text("Right. All checks pass.", timeout=30_000)
+    own_tab.screenshot("lite")
+
+
+def solution():
+    """The notebook's own, as the reader would write it."""
+    cells = jupytext.read(ROOT / "notebooks" / "24_a_tape.py").cells
+    text = next(c.source for c in cells if "walk.solution(" in c.source)
+    return text.replace("_backward", "backward").replace("walk.solution", "walk.answer")
+
+
+def test_the_notebooks_that_are_offered_link_to_no_other():
+    for name in NOTEBOOKS:
+        made = notebook(name)
+        text = "".join("".join(cell["source"]) for cell in made["cells"] if cell["cell_type"] == "markdown")
+        assert ".ipynb)" not in text
+        assert "in 25 · your own tracer." in text
+        assert made["metadata"]["kernelspec"] == KERNELSPEC
