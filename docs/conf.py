@@ -93,7 +93,7 @@ for path in _kept:
     )  # they link to each other, here as pages
     text = re.sub(rf'^(# %%.*tags=\[)"({"|".join(SHOWN)})"', _shown, text, flags=re.MULTILINE)
     if path.stem in lite.NOTEBOOKS:
-        text = text.replace("\n\n# %%", f"\n#\n# {IN_THE_BROWSER.format(lite.page_of(path.stem))}\n\n# %%", 1)
+        text = text.replace("\n\n# %%\n", f"\n#\n# {IN_THE_BROWSER.format(lite.page_of(path.stem))}\n\n# %%\n", 1)
     text = re.sub(r"^# %% (?=jupyter=.*source_hidden)", '# %% tags=["hide-input"] ', text, flags=re.MULTILINE)
     copy = TUTORIALS / path.name
     if not copy.exists() or copy.read_text(encoding="utf-8") != text:

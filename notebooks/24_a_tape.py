@@ -94,10 +94,10 @@ Picture()
 # %% [markdown]
 # ## 1. A tape
 #
-# An operation moves its result if one of its inputs moves. By how much is a number, the *slope*: if `a` moves by a little `da`, the product `a * b` moves by `b * da`.
-# So each operation appends to the tape, for each input, one entry: its output, the input, and the slope.
+# If an input of an operation moves a little, so does the result. By how many times as much is the *slope*: if `a` moves by `da`, the product `a * b` moves by `b * da`.
+# Each operation appends one entry to the tape for each of its inputs: the output, the input and the slope.
 #
-# `Value` is a number that does so. An input that is a plain number is a constant, and gets no entry.
+# An input that is a `Value` gets an entry. One that is a plain number is a constant, and gets none.
 
 
 # %%
@@ -105,8 +105,7 @@ tape = []  # entries: (output, input, slope)
 
 
 class Value:
-    def __init__(self, number, *inputs):
-        """Args: the number, and a pair (input, slope) for each input of the operation that computed it."""
+    def __init__(self, number, *inputs):  # inputs: pairs of an input and the slope
         self.number = number
         tape.extend((self, x, slope) for x, slope in inputs if isinstance(x, Value))
 
@@ -510,7 +509,7 @@ for n in (1, 10, 60):
     print(f"{n:2} points: {len(tape):5} entries, {nbytes / 1024:4.0f} KiB for these and their slopes; {len(start)} parameters")
 
 # %% [markdown]
-# The parameters stay as many as they are, and the tape grows with the batch, the depth and the length of a sequence: it is what runs out of memory when you train. But must it hold every slope?
+# The tape grows with the batch, and the parameters do not. That is where the memory of training goes, and what much of this course is about. But must every slope be saved?
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: constant
@@ -596,8 +595,10 @@ assert all(math.isclose(forward(v)[out], _back[v], rel_tol=1e-9, abs_tol=1e-12) 
 # %% [markdown]
 # ## 6. What JAX does otherwise
 #
-# A tape holds numbers, of one run. Python runs again for each gradient, and an `if` simply takes its branch. JAX records operations instead, without numbers, so that one record can be compiled (`jit`) and
-# used for a batch (`vmap`); and its derivative is a program that can be differentiated once more. `backward` returns plain numbers, of which no tape knows.
+# A tape holds the numbers of one run. Python runs again for each gradient, an `if` simply takes its branch, and `backward` returns plain numbers, so that there is no second derivative.
+#
+# JAX transforms operations. `jit` records them without numbers, once for all inputs of a shape, so that they can be compiled; `vmap` replaces each by one on a batch; and a derivative consists
+# of operations too, which can be differentiated again.
 
 
 # %%
@@ -634,6 +635,9 @@ if "jax" in globals():
     assert all(abs(slopes[v] - float(t)) < 1e-4 for v, t in zip(values, theirs))
     assert float(jax.grad(jax.grad(jax.numpy.tanh))(0.5)) < 0
     assert "2.5" not in str(jax.make_jaxpr(jax.numpy.tanh)(2.5))
+    _traced = []
+    _counted = jax.jit(lambda x: _traced.append(x) or x * x)
+    assert [float(_counted(x)) for x in (2.0, 3.0)] == [4.0, 9.0] and len(_traced) == 1
     _batch = jax.numpy.array([0.5, -1.0])
     assert jax.numpy.allclose(jax.vmap(jax.grad(jax.numpy.tanh))(_batch), 1 - jax.numpy.tanh(_batch) ** 2)
     try:
@@ -647,7 +651,7 @@ if "jax" in globals():
 #
 # - A tape is a list of entries: output, input, slope. An operation appends one for each input.
 # - The gradient is one walk over it, backwards. Where a value is used more than once, the parts are added.
-# - The whole tape is kept until the walk, and grows with the batch. Of a linear operation nothing has to be saved.
-# - A tape holds the numbers of one run. JAX records the operations, and makes new programs of them.
+# - The tape is kept until the walk, and grows with the batch. A sum needs nothing of it; a product needs its factors, and `tanh` and `exp` their results.
+# - A tape holds the numbers of one run. JAX transforms operations, and the result can be transformed again.
 #
 # Next: record operations instead of numbers, in [25 · your own tracer](25_own_tracer.ipynb).

@@ -5,13 +5,14 @@ import functools
 import http.server
 import shutil
 import threading
+import zipfile
 from pathlib import Path
 
 import jupytext
 import pytest
 from playwright.sync_api import expect
 
-from docs.lite.build import KERNELSPEC, NOTEBOOKS, build, notebook, page_of
+from docs.lite.build import KERNELSPEC, NOTEBOOKS, build, notebook, packages_of, page_of
 
 pytestmark = [
     pytest.mark.browser,
@@ -77,10 +78,25 @@ def solution():
     return text.replace("_backward", "backward").replace("walk.solution", "walk.answer")
 
 
-def test_the_notebooks_that_are_offered_link_to_no_other():
+def test_a_notebook_that_is_offered_links_to_no_other():
     for name in NOTEBOOKS:
         made = notebook(name)
         text = "".join("".join(cell["source"]) for cell in made["cells"] if cell["cell_type"] == "markdown")
         assert ".ipynb)" not in text
         assert "in 25 · your own tracer." in text
         assert made["metadata"]["kernelspec"] == KERNELSPEC
+
+
+def test_a_package_is_loaded_with_those_of_its_dependencies_that_are_there(tmp_path):
+    wheels = []
+    for name, requires in {"form": ["Kernel>=1", "jax", 'fcntl; sys_platform != "emscripten"'], "kernel": []}.items():
+        wheels.append(tmp_path / f"{name}-1.0-py3-none-any.whl")
+        with zipfile.ZipFile(wheels[-1], "w") as wheel:
+            lines = ["Metadata-Version: 2.1", f"Name: {name.title()}", "Version: 1.0"]
+            lines += [f"Requires-Dist: {one}" for one in requires]
+            wheel.writestr(f"{name}-1.0.dist-info/METADATA", "\n".join(lines))
+            wheel.writestr(f"{name}/__init__.py", "")
+            wheel.writestr(f"{name}/part/__init__.py", "")
+    packages = packages_of(wheels, "3.14.2")
+    assert {name: package["depends"] for name, package in packages.items()} == {"form": ["kernel"], "kernel": []}
+    assert packages["form"]["imports"] == ["form"]
