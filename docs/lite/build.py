@@ -75,7 +75,7 @@ def build(out: Path, kept: Path = KEPT) -> None:
     settings = {
         f"{KERNEL}:kernel": {"disablePyPIFallback": True, "loadPyodideOptions": {"packages": [*LOADED_AT_START]}}
     }
-    config = {"appName": "jaxviz", "litePluginSettings": settings}
+    config = {"appName": "jaxviz", "appUrl": "./tree", "litePluginSettings": settings}
     _write(folder / "jupyter-lite.json", {"jupyter-lite-schema-version": 0, "jupyter-config-data": config})
     _write(folder / "overrides.json", SETTINGS)
     for name in NOTEBOOKS:
@@ -85,7 +85,7 @@ def build(out: Path, kept: Path = KEPT) -> None:
     labextensions = kept / "tools" / "share" / "jupyter" / "labextensions"
     command = [
         sys.executable, "-m", "jupyterlite_core", "build", f"--lite-dir={folder}", f"--output-dir={out}",
-        "--apps=notebooks", "--no-sourcemaps", "--no-unused-shared-packages",
+        "--apps=notebooks", "--apps=tree", "--no-sourcemaps", "--no-unused-shared-packages",
         "--ignore-sys-prefix",
         *(f"--LiteBuildConfig.federated_extensions={labextensions / name}" for name in
           ("@jupyter-widgets/jupyterlab-manager", KERNEL)),

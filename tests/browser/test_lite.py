@@ -1,5 +1,4 @@
-"""The Jupyter of the site, which runs in the browser: a notebook runs there, and its answers are checked, without a
-network."""
+"""The Jupyter of the site, which runs in the browser: a notebook runs there, and its answers are checked."""
 
 import functools
 import http.server
@@ -22,7 +21,15 @@ ROOT = Path(__file__).parents[2]
 IDLE = ".jp-Notebook-ExecutionIndicator[data-status=idle]"
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
+# What the page and its workers may load: nothing from another server.
+POLICY = "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'"
+
+
+class OfItself(http.server.SimpleHTTPRequestHandler):
+    def end_headers(self):
+        self.send_header("Content-Security-Policy", POLICY)
+        super().end_headers()
+
     def log_message(self, *args):
         pass
 
@@ -32,7 +39,7 @@ def site(tmp_path_factory):
     """The address of a folder with the built site."""
     out = tmp_path_factory.mktemp("html")
     build(out / "lite")
-    handler = functools.partial(Quiet, directory=out)
+    handler = functools.partial(OfItself, directory=out)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -44,9 +51,10 @@ def cell_with(page, text):
 
 
 @pytest.mark.slow(sweep=True)
-def test_a_notebook_runs_in_the_browser_without_a_network(site, own_tab):
+def test_a_notebook_runs_in_the_browser_and_loads_nothing_from_elsewhere(site, own_tab):
     page = own_tab.page
-    page.route(lambda url: not url.startswith((site, "data:", "blob:")), lambda route: route.abort())
+    refused = []
+    page.on("console", lambda message: refused.append(message.text) if "Security Policy" in message.text else None)
     page.goto(f"{site}/{page_of('24_a_tape')}")
     page.locator(IDLE).wait_for(timeout=180_000)
     page.get_by_role("menuitem", name="Run", exact=True).click()
@@ -69,6 +77,7 @@ def test_a_notebook_runs_in_the_browser_without_a_network(site, own_tab):
     page.keyboard.press("Control+Enter")
     expect(written).to_contain_text("Right. All checks pass.", timeout=30_000)
     own_tab.screenshot("lite")
+    assert refused == []
 
 
 def solution():
