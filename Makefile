@@ -5,7 +5,7 @@
 # make mutants   plants faults one by one, each of which the tests that cover it have to find; MUTANTS=… selects some
 # make demo   the first notebook's program, without a display
 # make screenshots   pictures of each pane, in both themes and at two widths
-# make docs   the site in docs/_build/html; runs its code, and keeps the output until the code or jaxviz changes; make docs-links: checks external links
+# make docs   the site in docs/_build/html, with a Jupyter that runs in the browser; runs its code, and keeps the output until the code or jaxviz changes; make docs-links: checks external links
 # make lock   the versions that Binder installs, in binder/lock.txt; needs Python 3.12
 # make bench  speed and memory compared with JAX's
 # make device   everything that depends on the device, checked on this machine's accelerator with the packages that it has; see benchmarks/device
@@ -116,6 +116,7 @@ $(STAMPS)/install-docs: $(STAMPS)/install
 docs: $(STAMPS)/install-docs jaxviz/static/explorer.js
 	rm -rf docs/_build/html
 	$(SPHINX) -b html docs docs/_build/html
+	$(BIN)/python docs/lite/build.py docs/_build/html/lite
 
 docs-links: $(STAMPS)/install-docs jaxviz/static/explorer.js
 	JAXVIZ_DOCS_RUN=0 $(SPHINX) -b linkcheck docs docs/_build/linkcheck

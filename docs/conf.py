@@ -25,6 +25,7 @@ import index_page  # noqa: E402
 import minutes  # noqa: E402
 import outputs  # noqa: E402
 from jupyter_cache import get_cache  # noqa: E402
+from lite import build as lite  # noqa: E402
 from public_names import public_names  # noqa: E402
 from sphinx.util import logging  # noqa: E402
 
@@ -44,6 +45,7 @@ exclude_patterns = [
     "docstrings.py",
     "index_page.py",
     "kernel_startup.py",
+    "lite",
     "minutes.py",
     "outputs.py",
     "pictured.py",
@@ -73,6 +75,11 @@ SHOWN = {
     "answer": "remove-output",
     "check": "remove-cell",
 }
+# Built after the pages, so that it is no link that Sphinx could check.
+IN_THE_BROWSER = (
+    '<a href="../{}">Run it in your browser</a>: Python and the notebook are loaded from this site, and nothing is '
+    "installed. The start takes up to half a minute."
+)
 
 
 def _shown(found):
@@ -87,6 +94,8 @@ for path in _kept:
         r"\((\w+)\.ipynb\)", r"(\1.py)", path.read_text(encoding="utf-8")
     )  # they link to each other, here as pages
     text = re.sub(rf'^(# %%.*tags=\[)"({"|".join(SHOWN)})"', _shown, text, flags=re.MULTILINE)
+    if path.stem in lite.NOTEBOOKS:
+        text = text.replace("\n\n# %%\n", f"\n#\n# {IN_THE_BROWSER.format(lite.page_of(path.stem))}\n\n# %%\n", 1)
     text = re.sub(r"^# %% (?=jupyter=.*source_hidden)", '# %% tags=["hide-input"] ', text, flags=re.MULTILINE)
     copy = TUTORIALS / path.name
     if not copy.exists() or copy.read_text(encoding="utf-8") != text:

@@ -54,6 +54,10 @@ def ways_to_try(repository: str) -> str:
         "a Kalman filter, and more.",
         "[Answer questions on your first gradient](tutorials/00_first_look.py): your answers are checked on the page.",
     ]
+    ways.append(
+        "[Write a gradient of your own](tutorials/24_a_tape.py), in a notebook that runs in your browser: nothing is "
+        "installed."
+    )
     if repository:
         ways.append(f"[Run the notebooks on Binder]({on_binder(repository, '00_first_look')}), with nothing installed.")
     ways.append("[Install it](start.md): `pip install jaxviz-lab`.")

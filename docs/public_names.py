@@ -16,6 +16,6 @@ def public_names(root: Path) -> list[str]:
     found = []
     for module, path in _GIVEN_AWAY.items():
         tree = ast.parse((root / path).read_text(encoding="utf-8"))
-        for node in (n for n in tree.body if isinstance(n, ast.ImportFrom) and n.module not in (None, module)):
+        for node in (n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module not in (None, module)):
             found += [f"{module}.{alias.name}" for alias in node.names if alias.asname == alias.name]
     return found

@@ -12,55 +12,11 @@ from typing import Any
 import jax
 
 from jaxviz.analysis.devices import default_device
+from jaxviz.report.sizes import at_least_zero, read_size
 
-_SIZES = "a number of bytes, or a size such as '512MiB' or '1.5GB'"
 _AMOUNTS = "a size such as '512MiB' or '1.5GB', a share such as 0.5 or '50%'"
-_SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(e[+-]?\d+)?\s*([kmgt]i?b|b)?", re.IGNORECASE)
 _PERCENT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*%")
 _SHOWN = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
-_UNITS = {
-    "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "tb": 1000**4, "kib": 2**10, "mib": 2**20, "gib": 2**30,
-    "tib": 2**40,
-}  # fmt: skip
-
-
-def read_size(size: Any, what: str = "a size", forms: str = _SIZES) -> float:
-    """Reads a size in bytes.
-
-    >>> read_size("1.5GB"), read_size("512 MiB")
-    (1500000000.0, 536870912.0)
-
-    Args:
-      size: a number, or text such as '512MiB' (of 1024 by 1024 bytes) or '512MB' (of a thousand thousand).
-      what: how an error names it.
-      forms: the accepted forms, for an error.
-
-    Raises:
-      ValueError: text in another form, or a negative number.
-      TypeError: neither a number nor text.
-    """
-    if isinstance(size, str):
-        match = _SIZE.fullmatch(size.strip())
-        if match is None:
-            raise ValueError(f"{what} must be {forms}{_sign(size)}; got {size!r}")
-        digits, exponent, unit = match.groups()
-        number = float(digits + (exponent or "")) * _UNITS[(unit or "b").lower()]
-        if number == math.inf:
-            raise ValueError(f"{what} must be {forms}; {size!r} is too large")
-        return number
-    if isinstance(size, bool) or not hasattr(size, "__float__") or getattr(size, "shape", ()) != ():
-        raise TypeError(f"{what} must be {forms}; got {type(size).__name__}")
-    try:
-        number = float(size)
-    except OverflowError:
-        number = math.inf
-    if not 0 <= number < math.inf:
-        raise ValueError(f"{what} must be {forms}, and at least 0; got {number:g}")
-    return number
-
-
-def _sign(text: str) -> str:
-    return ", and at least 0" if text.strip().startswith("-") else ""
 
 
 def read_amount(amount: Any, total: int, what: str, forms: str = _AMOUNTS) -> int:
@@ -111,7 +67,7 @@ def read_share(share: Any, what: str) -> float:
         if percent := _PERCENT.fullmatch(share.strip()):
             return float(percent[1]) / 100
         if share.strip()[-1:] in "bB":
-            raise ValueError(f"{what} must be {forms}{_sign(share)}; got {share!r}")
+            raise ValueError(f"{what} must be {forms}{at_least_zero(share)}; got {share!r}")
     number = read_size(share, what, forms)
     if number > 1:
         raise ValueError(f"{what} must be {forms}; got {number:g}: write '{number:g}%' or {number / 100:g}")

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jaxviz.analysis.budgets import read_size
 from jaxviz.arguments import Argnums
 from jaxviz.contracts.comparing import Comparing
 from jaxviz.contracts.contract import (
@@ -23,6 +22,7 @@ from jaxviz.contracts.contract import (
 from jaxviz.contracts.start import contract_of, locked_again
 from jaxviz.environments.facts import Facts
 from jaxviz.environments.gather import gather_facts
+from jaxviz.report.sizes import read_size
 from jaxviz.report.stored import MOST
 from jaxviz.report.tables import short_location
 from jaxviz.xla.collectives.report import in_words

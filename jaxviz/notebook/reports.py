@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from jaxviz.analysis.budgets import read_budget, read_share, read_size
+from jaxviz.analysis.budgets import read_budget, read_share
 from jaxviz.analysis.implied import exchanges_in
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.analysis.walk import location_of
@@ -48,6 +48,7 @@ from jaxviz.ir.syntax import Equation, Program
 from jaxviz.ir.trace import trace
 from jaxviz.notebook.calls import CallError, EvaluatedCall, split
 from jaxviz.report.files import write_file
+from jaxviz.report.sizes import read_size
 from jaxviz.report.tables import format_flops, short_location, wrapped
 from jaxviz.runtime.flags import check_flags
 from jaxviz.transforms.transpose import logged_at

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxviz.analysis.budgets import read_size
+from jaxviz.report.sizes import read_size
 from jaxviz.teach.exercise import AnswerForm, Exercise, Verdict, said
 from jaxviz.teach.messages import OfChoice, OfNumber, OfWord
 

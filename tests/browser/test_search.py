@@ -1,4 +1,4 @@
-"""The search of the site: a question finds the how-to that answers it first, and the name of a function its reference."""
+"""The search of the site: a question finds its how-to first, and the name of a function its reference."""
 
 import os
 import subprocess

@@ -13,7 +13,7 @@ from short_runs import short
 import jaxviz
 from jaxviz import teach
 from jaxviz.ir.emit import as_function
-from jaxviz.teach.saved import ValueNumber, _Case
+from jaxviz.teach.saved_values import ValueNumber, _Case
 
 
 def network(params, x, y):

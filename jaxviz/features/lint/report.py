@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
-from jaxviz.analysis.budgets import read_size
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.arguments import Argnums
 from jaxviz.features.lint.advice import Advice
@@ -19,6 +18,7 @@ from jaxviz.ir.stack import deep_stack
 from jaxviz.progress import each
 from jaxviz.report.charts import Bars
 from jaxviz.report.report import SHOWN, Drawn, Report, Table
+from jaxviz.report.sizes import read_size
 from jaxviz.report.tables import format_bytes, short_location, wrapped
 from jaxviz.transforms.unopened import unopened_note
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxviz.analysis.budgets import read_size
+from jaxviz.report.sizes import read_size
 from jaxviz.report.tables import format_bytes, format_seconds
 from jaxviz.runtime.speed import least_seconds, product_speed
 

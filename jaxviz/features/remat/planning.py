@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from jaxviz.analysis.budgets import free_memory, least_budget, least_size, read_budget, read_share, read_size
+from jaxviz.analysis.budgets import free_memory, least_budget, least_size, read_budget, read_share
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation, derive
@@ -34,6 +34,7 @@ from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.progress import counting
+from jaxviz.report.sizes import read_size
 from jaxviz.report.tables import exactly, format_bytes, short_location
 from jaxviz.runtime.references import repeated_references
 from jaxviz.transforms.unopened import unopened_note

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.teach.autodiff.workbook import Engine
+from jaxviz.teach.checks import difference
 from jaxviz.teach.exercise import Exercise, Verdict
-from jaxviz.teach.rule import Check, difference, rule, tried
+from jaxviz.teach.rule import Check, rule, tried
 
 A = np.array([[0.5, -1.2, 2.0], [0.3, 0.8, -0.4]], np.float32)
 B = np.array([[1.0, 0.2], [-0.7, 0.4], [0.6, 1.5]], np.float32)

@@ -13,10 +13,11 @@ from jaxviz.arguments import Argnums
 from jaxviz.features.nans.find import find_nan
 from jaxviz.higher_order import of
 from jaxviz.ir.trace import trace
+from jaxviz.teach.checks import has_right_rule
 from jaxviz.teach.predict import predict
 from jaxviz.teach.puzzles.measures import KEPT, OPERATIONS, Function
 from jaxviz.teach.puzzles.puzzle import Puzzle, amount_of, normal, typed
-from jaxviz.teach.rule import Check, has_right_rule
+from jaxviz.teach.rule import Check
 
 
 def finite(*args: Any, argnums: Argnums = 0) -> Check:

@@ -21,9 +21,10 @@ from jaxviz.features.remat.planning import plan_remat
 from jaxviz.features.remat.search import Search
 from jaxviz.features.residuals.residual_set import residuals
 from jaxviz.ir.trace import trace
+from jaxviz.teach.checks import difference, shown_inputs
 from jaxviz.teach.exercise import Exercise
 from jaxviz.teach.puzzles.measures import Function, Measure
-from jaxviz.teach.rule import Check, difference, shown_inputs
+from jaxviz.teach.rule import Check
 
 SEEDS = (0, 1, 2)
 """The seeds of the random arguments on which an answer is compared."""

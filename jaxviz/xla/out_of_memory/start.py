@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 
-from jaxviz.analysis.budgets import read_size
 from jaxviz.analysis.donation import could_donate
 from jaxviz.analysis.grouping import alike, grouped, pattern
 from jaxviz.analysis.training_step import subject_of
@@ -23,6 +22,7 @@ from jaxviz.features.remat.planning import plan_remat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.errors import message_of
 from jaxviz.progress import counting
+from jaxviz.report.sizes import read_size
 from jaxviz.report.tables import format_bytes, short_location
 from jaxviz.xla.compiled_memory.op_names import OpName, computed_last
 from jaxviz.xla.compiled_memory.reading import compiled_memory

@@ -12,13 +12,13 @@ from short_runs import short
 
 import jaxviz
 from benchmarks.remat_programs import llama
-from jaxviz.analysis.budgets import read_size
 from jaxviz.derivation import derive
 from jaxviz.features.remat import solver
 from jaxviz.features.remat.choose import fastest, least_peak, least_works, with_lowest_peak
 from jaxviz.features.remat.forms import Form
 from jaxviz.features.remat.offload import read_offload
 from jaxviz.features.remat.search import Search
+from jaxviz.report.sizes import read_size
 
 pytestmark = pytest.mark.slow
 
