@@ -340,8 +340,7 @@ class Planning:
         return self._worthwhile("", best, search.as_they_are, *self._how_good(best, least))
 
     def _worthwhile(self, bound: str, best: Trial, unplanned: Sequence[Trial], *notes: str) -> RematPlan:
-        """A plan, or the function as it is if the plan changes its peak and its work little; with what determines the
-        peak.
+        """A plan, or the function as it is if the plan changes little; with what determines the peak.
 
         Args:
           bound: see `plan`.
