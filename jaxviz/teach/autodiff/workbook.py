@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import linecache
+import re
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,14 +17,14 @@ from jaxviz.teach import answers
 from jaxviz.teach.exercise import Verdict, raised
 from jaxviz.teach.source import defines, names_missing, source_of
 
-_SOURCE = Path(__file__).with_name("small_engine.py")
+_SOURCES = [Path(__file__).with_name(name) for name in ("small_engine.py", "small_engine_bodies.py")]
 _HEAD = "# Your answers, which the notebooks on building your own autodiff continue with. You may edit them.\n"
 
 ANSWERS = "answers/my_autodiff.py"
 
 SLOTS = (
-    "bind", "evaluate", "partial", "jvp", "split", "transposed", "transpose", "batched", "vmap_program", "scan_jvp",
-    "checkpoint_jvp",
+    "bind", "evaluate", "partial", "jvp", "split", "transposed", "transpose", "batched", "vmap_program",
+    "cond_batched", "scan_jvp", "body_transpose", "scan_transpose", "checkpoint_jvp",
 )  # fmt: skip
 """The functions that the learner writes, in the order of the notebooks."""
 
@@ -37,10 +38,11 @@ class Engine(types.ModuleType):
 
     def __init__(self, path: str | Path = ANSWERS):
         super().__init__("my")
-        self.__file__ = str(_SOURCE)
+        self.__file__ = str(_SOURCES[0])
         self._path = Path(path)
         self._own: dict[str, str] = {}  # the source of each of the learner's functions, '' if unknown
-        exec(compile(_SOURCE.read_text(encoding="utf-8"), str(_SOURCE), "exec", dont_inherit=True), self.__dict__)
+        for file in _SOURCES:
+            exec(compile(file.read_text(encoding="utf-8"), str(file), "exec", dont_inherit=True), self.__dict__)
         self.__dict__.update(my=self, np=np)
         self._solutions = {name: getattr(self, name) for name in SLOTS}
         self._notes = self._load()
@@ -48,6 +50,8 @@ class Engine(types.ModuleType):
     def _load(self) -> list[str]:
         notes = []
         for name, source in answers.read(self._path).items():
+            # It may be older than `batch`, which also knows the rules of operations that are added later.
+            source = re.sub(r"\bmy\.batched\b", "my.batch", source)
             before = getattr(self, name, None)
             try:
                 self._run(name, source)
