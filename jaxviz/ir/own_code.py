@@ -18,7 +18,9 @@ ENVIRONMENT = "JAXVIZ_OWN_CODE"
 """The environment variable with the same content as `own_code`: `my_lib,-common`."""
 
 _JAXVIZ = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_PASSES_ON = os.path.join(_JAXVIZ, "ir", "compat") + os.sep
+_PASSES_ON = tuple(os.path.join(_JAXVIZ, *path.split("/")) + os.sep for path in ("ir/compat", "teach/autodiff"))
+"""The files that run operations for whoever called them: JAX's tracing, and the engine that a reader of the course
+completes."""
 _STARTS = tuple(
     os.path.join(_JAXVIZ, *path.split("/"))
     for path in ("runs/command.py", "runs/start.py", "notebook/magics.py", "cli.py", "__main__.py")

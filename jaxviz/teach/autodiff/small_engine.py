@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxviz.teach.autodiff.places import placed, rule_for
 from jaxviz.teach.autodiff.text import show
 
 
@@ -31,13 +32,18 @@ class Const:
         self.value, self.shape = value, shape(value)
 
 
-class Equation(NamedTuple):
-    """One operation: `outputs = op(inputs)`. An input is a Var or a Const."""
-
+class _Equation(NamedTuple):
     op: str
     inputs: tuple[Any, ...]
     params: dict[str, Any]
     outputs: tuple[Var, ...]
+
+
+class Equation(_Equation):
+    """One operation: `outputs = op(inputs)`. An input is a Var or a Const. Its `op` also knows the line."""
+
+    def __new__(cls, op: str, inputs: Any, params: Any, outputs: Any) -> Equation:
+        return super().__new__(cls, placed(op), inputs, params, outputs)
 
 
 class Program(NamedTuple):
@@ -277,14 +283,18 @@ JVP_OF: dict[str, Any] = {}
 
 def push(op: str, inputs: Any, tangents: Any, params: dict[str, Any]) -> tuple[list[Any], list[Any]]:
     """The results of an operation and their tangents: the sum over all inputs that move. None is a zero tangent."""
-    if op in JVP_OF:
-        return tuple(JVP_OF[op](inputs, tangents, params))  # type: ignore[return-value]
-    (out,) = bind(op, *inputs, **params)
-    moved = None
-    for i, dx in enumerate(tangents):
-        part = None if dx is None else partial(op, i, dx, inputs, out, params)
-        moved = part if moved is None else moved if part is None else add(moved, part)
-    return [out], [moved]
+    if all(dx is None for dx in tangents):
+        outs = bind(op, *inputs, **params)
+        return outs, [None for _ in outs]
+    with rule_for(op):
+        if op in JVP_OF:
+            return tuple(JVP_OF[op](inputs, tangents, params))  # type: ignore[return-value]
+        (out,) = bind(op, *inputs, **params)
+        moved = None
+        for i, dx in enumerate(tangents):
+            part = None if dx is None else partial(op, i, dx, inputs, out, params)
+            moved = part if moved is None else moved if part is None else add(moved, part)
+        return [out], [moved]
 
 
 def jvp(program: Program, inputs: Any, tangents: Any) -> tuple[list[Any], list[Any]]:
@@ -386,9 +396,11 @@ TRANSPOSE_OF: dict[str, Any] = {}
 
 def pull(op: str, inputs: Any, shapes: Any, cts: Any, params: dict[str, Any]) -> list[Any]:
     """Cotangents for the inputs that are None, in which the operation is linear; None for the others."""
-    if op in TRANSPOSE_OF:
-        return list(TRANSPOSE_OF[op](inputs, shapes, cts, params))
-    return [transposed(op, i, cts[0], inputs, shapes[i], params) if x is None else None for i, x in enumerate(inputs)]
+    with rule_for(op):
+        if op in TRANSPOSE_OF:
+            return list(TRANSPOSE_OF[op](inputs, shapes, cts, params))
+        (ct,) = cts
+        return [transposed(op, i, ct, inputs, shapes[i], params) if x is None else None for i, x in enumerate(inputs)]
 
 
 def transpose(program: Program, inputs: Any, cts: Any) -> list[Any]:
@@ -454,7 +466,10 @@ BATCHED_OF: dict[str, Any] = {}
 
 def batch(op: str, inputs: Any, mapped: Any, size: int, params: dict[str, Any]) -> list[Any]:
     """The operation for all examples at once, by its own rule if it has one."""
-    return list((BATCHED_OF[op] if op in BATCHED_OF else lambda *a: batched(op, *a))(inputs, mapped, size, params))
+    with rule_for(op):
+        if op in BATCHED_OF:
+            return list(BATCHED_OF[op](inputs, mapped, size, params))
+        return list(batched(op, inputs, mapped, size, params))
 
 
 def vmap_program(program: Program, inputs: Any, mapped: Any, size: int) -> tuple[list[Any], list[bool]]:

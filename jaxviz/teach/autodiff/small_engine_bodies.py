@@ -125,8 +125,7 @@ def cond_batched(inputs: Any, mapped: Any, size: int, params: dict[str, Any]) ->
 def where_jvp(inputs: Any, tangents: Any, params: dict[str, Any]) -> tuple[list[Any], list[Any]]:
     p, x, y = inputs
     dx, dy = tangents[1:]
-    moves = dx is not None or dy is not None
-    return [where(p, x, y)], [where(p, *instantiate_zeros((dx, dy), (x, y))) if moves else None]
+    return [where(p, x, y)], [where(p, *instantiate_zeros((dx, dy), (x, y)))]
 
 
 def where_transpose(inputs: Any, shapes: Any, cts: Any, params: dict[str, Any]) -> list[Any]:
@@ -279,7 +278,7 @@ IMPLEMENTATIONS["exchange"] = lambda np, x, axis: np.swapaxes(x, axis, axis + 1)
 SHAPES_OF |= {"scan": _shapes_of_scan, "exchange": _shapes_exchanged}
 JVP_OF |= {
     "scan": lambda *a: scan_jvp(*a),
-    "exchange": lambda xs, dots, ps: ([exchange(*xs, **ps)], [None if d is None else exchange(d, **ps) for d in dots]),
+    "exchange": lambda xs, dots, ps: ([exchange(*xs, **ps)], [exchange(*dots, **ps)]),
 }
 TRANSPOSE_OF |= {
     "scan": lambda inputs, shapes, cts, params: scan_transpose(inputs, shapes, complete("scan", cts, params), params),
