@@ -263,11 +263,11 @@ assert np.allclose(fitted, [3.0, 0.3], atol=0.2)
 # %% [markdown]
 # ## 4. What is saved for each step
 #
-# The second loop reads what the first one stacked. The explorer shows JAX's gradient beside it, with its residuals.
+# The second loop reads what the first one stacked. The explorer shows JAX's backward pass beside yours: `my.as_jax(f)` is a function of JAX with your derivative.
 
 # %%
-explorer = jaxviz.explore(jaxviz.compare(jax.grad(by_jax), my.grad(loss), jnp.asarray(guess)))
-explorer.stage, explorer.beside = "primal", "primal"
+explorer = jaxviz.explore(jaxviz.compare(by_jax, my.as_jax(loss), jnp.asarray(guess)))
+explorer.stage, explorer.beside = "backward", "backward"
 explorer
 
 
