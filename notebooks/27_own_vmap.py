@@ -169,11 +169,11 @@ assert sorted(np.argsort(pull)[-3:]) == wrong
 # branch. `my.cond(p, on_true, on_false, *operands)` is `jax.lax.cond`: one equation, whose `branches` are two programs. `p` is a number, and true if it is positive.
 
 # %%
-def near(off):
+def near(off):  # closer than 0.3
     return off * off
 
 
-def far(off):
+def far(off):  # 0.6 |off| - 0.09, which continues it with the same slope
     return 0.6 * off * (2.0 * my.step(off) - 1.0) - 0.09
 
 

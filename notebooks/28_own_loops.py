@@ -20,6 +20,8 @@
 # [6 · checkpoints](06_checkpoints.ipynb).
 
 # %%
+import inspect
+
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
@@ -150,6 +152,12 @@ iteration.answer(body_transpose)
 iteration.solution(my.original("body_transpose"))
 
 # %% [markdown]
+# A cond is transposed by it as well: the transposed branches become the branches of a cond. Both return arrays for the same inputs, as branches must.
+
+# %%
+print(inspect.getsource(my.cond_transpose))
+
+# %% [markdown]
 # Only the cotangents of the loop's results are known at first: of the last carry, and of the ys.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
@@ -178,13 +186,13 @@ direction.solution("that of iteration 59")
 # %% [markdown]
 # ## 3. All iterations, backwards
 #
-# Write the transpose in five steps, in this one cell. `answer` checks them in order, and stops at the first that does not hold yet. Start with a loop that has only a carry; what
-# you do not return yet is None, for each input.
+# Write the transpose in five steps, all in one cell. `answer` checks them in order, and stops at the first that is still wrong. For step 1, return None for every input but
+# the carry.
 #
 # 1. The *carry*: its cotangent goes through the loop, which runs the other way. Constants and xs with values are constants and xs of this loop too.
-# 2. The *constants*: each iteration has a part of the cotangent of each constant that is None, and the parts are added. What is a sum over iterations in a loop?
+# 2. The *constants*: each iteration has a part of the cotangent of each linear constant, one that is None, and the parts are added. How does a loop compute a sum?
 # 3. The *ys*: each iteration takes the cotangents of its own ys.
-# 4. The *xs*: each iteration has the cotangent of its own slice, where the xs are None.
+# 4. The *xs*: each iteration has the cotangent of its own slice, if the xs are None.
 # 5. If the loop itself runs from the last slice to the first, the transpose runs from the first to the last.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}

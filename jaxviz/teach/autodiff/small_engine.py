@@ -208,8 +208,8 @@ def instantiate_zeros(tangents: Any, like: Any) -> list[Any]:
 
 def innermost(inputs: Any) -> Recording | None:
     """The innermost recording among those of the inputs' tracers; None if there is no tracer."""
-    recordings = [x.recording for x in inputs if isinstance(x, Tracer)]
-    return max(recordings, key=lambda r: r.number, default=None)
+    recordings = sorted((x.recording for x in inputs if isinstance(x, Tracer)), key=lambda r: r.number)
+    return recordings[-1] if recordings else None
 
 
 def bind(op: str, *inputs: Any, **params: Any) -> list[Any]:
