@@ -140,7 +140,11 @@ class Engine(types.ModuleType):
             like = [*linear.inputs[:n], *(program.outputs[i] for i in moving)]
             backward_program = self.trace(backward, *like)
 
-            call = jax.custom_vjp(lambda *xs: replayed(self, program, xs)[0])
+            def of_leaves(*xs: Any) -> Any:
+                return replayed(self, program, xs)[0]
+
+            of_leaves.__name__ = getattr(f, "__name__", "f")
+            call = jax.custom_vjp(of_leaves)
 
             def call_fwd(*xs: Any) -> Any:
                 results = replayed(self, forward, xs)
