@@ -175,14 +175,15 @@ assert jaxviz.grad(absolute_or_square)(-3.0) == jax.grad(absolute_or_square)(-3.
 #   [5 · transposition](05_transposition.ipynb).
 # - *Less memory.* For a gradient that runs out of it: [4 · partial evaluation and residuals](04_partial_evaluation_and_residuals.ipynb), [6 · checkpoints](06_checkpoints.ipynb),
 #   [7 · policies and plans](07_policies_and_plans.ipynb), [8 · gradients of control flow](08_control_flow_gradients.ipynb),
-#   [12 · the memory of a transformer](12_memory_of_a_transformer.ipynb).
+#   [12 · the memory of a transformer](12_memory_of_a_transformer.ipynb), [19 · references](19_references.ipynb), [22 · checkpoints in 2027](22_checkpoints_in_2027.ipynb).
 # - *When it is wrong.* An error under `jit`, or a gradient that is NaN, zero or too large: [2 · sharp bits](02_sharp_bits.ipynb),
 #   [11 · gradients on devices](11_gradients_on_devices.ipynb), [13 · finding a NaN](13_finding_a_nan.ipynb).
-# - *Build your own.* Your functions become an autodiff engine: [25 · your own tracer](25_own_tracer.ipynb), [26 · your own gradients](26_own_gradients.ipynb),
-#   [27 · your own vmap](27_own_vmap.ipynb), [28 · your own loops and checkpoints](28_own_loops.ipynb).
+# - *Build your own.* Your functions become an autodiff engine: [24 · a tape](24_a_tape.ipynb), [25 · your own tracer](25_own_tracer.ipynb),
+#   [26 · your own gradients](26_own_gradients.ipynb), [27 · your own vmap](27_own_vmap.ipynb), [28 · your own loops and checkpoints](28_own_loops.ipynb),
+#   [29 · your own transformer](29_own_transformer.ipynb).
 #
 # The notebooks of the first three paths take 20 to 35 minutes each; those with puzzles, from [30 · puzzles on memory](30_puzzles_on_memory.ipynb) on, take 40 to 50 minutes, and those
-# in which you build an engine take 35 to 85 minutes. The page *Tutorials* of the site lists all of them.
+# in which you build an engine take 50 to 90 minutes. The page *Tutorials* of the site lists all of them.
 # If you have a program of your own and a question about it, the how-tos of the site are shorter.
 #
 # Next: [1 · reading jaxprs](01_reading_jaxprs.ipynb), if you cannot read one yet.

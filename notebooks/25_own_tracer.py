@@ -13,7 +13,8 @@
 # %% [markdown]
 # # 25 · Can I write `jax.jvp` myself?
 #
-# In four notebooks you write an autodiff engine: tracing and tangents here, then gradients, `vmap`, and loops. Each correct function of yours becomes
+# In these notebooks you write an autodiff engine: tracing and tangents here, then gradients, `vmap`, and loops, and at the end it trains a
+# transformer. Each correct function of yours becomes
 # part of the engine, in the later notebooks too; where you have written none, the notebooks' own is used. So your own code differentiates the models.
 #
 # It takes 80 minutes. You should have read a jaxpr, and know what `jax.jvp` computes: [3 · JVP and linearize](03_jvp_and_linearize.ipynb).
@@ -36,12 +37,12 @@ my
 # `my` is the engine: a namespace of short functions. Its file is in the installed package, where the next cell says; in Jupyter, `%pycat {my.__file__}` shows it. On the site it is
 # the page *The small engine*. Your correct answers are stored in `answers/my_autodiff.py`; delete the file to start over.
 #
-# There are thirteen operations, identified by name. `sum` removes one axis and `spread` inserts one; `swap` exchanges the last two. Everything else is built
+# Thirteen operations are yours to differentiate; they are identified by name. `sum` removes one axis and `spread` inserts one; `swap` exchanges the last two. Everything else is built
 # from them: `my.tanh` from `exp`, `my.mean` from `sum`.
 
 # %%
 print(Path(my.__file__).relative_to(Path(jaxviz.__file__).parents[1]).as_posix())
-print(*(op for op in my.IMPLEMENTATIONS if op not in ("scan", "checkpoint")))  # those two are for the last notebook
+print(*(op for op in my.IMPLEMENTATIONS if op not in my.JVP_OF))  # the others, such as loops, are for later notebooks
 print("tanh(0.5) =", my.tanh(0.5), " NumPy:", np.tanh(0.5))
 
 # %% [markdown]

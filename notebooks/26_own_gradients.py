@@ -232,20 +232,18 @@ assert losses[-1] < 0.1 < 0.5 < losses[0]
 assert np.isclose(my.grad(my.grad(lambda x: my.sin(x) * x))(2.0), jax.grad(jax.grad(lambda x: jnp.sin(x) * x))(2.0))
 
 # %% [markdown]
-# Your gradient and JAX's, as programs side by side. Your residuals are the variables that your split cut; for JAX, the explorer lists the residuals.
+# `my.as_jax(f)` is a function of JAX whose derivative is yours: it runs the two halves that your split made, the second one transposed. So the explorer shows your backward pass beside
+# JAX's, each equation with the line of the rule that made it.
 
 # %%
 on_device = jax.tree.map(jnp.asarray, params)
-explorer = jaxviz.explore(jaxviz.compare(jax.grad(loss_by_jax), my.grad(loss), on_device))
-explorer.stage, explorer.beside = "primal", "primal"
+explorer = jaxviz.explore(jaxviz.compare(loss_by_jax, my.as_jax(loss), on_device))
+explorer.stage, explorer.beside = "backward", "backward"
 explorer
 
 # %%
-leaves = list(params.values())
-forward, linear = _halves(lambda *ps: loss(dict(zip(params, ps))), *leaves)
-sizes = [4 * int(np.prod(v.shape)) for v in linear.inputs[: -len(leaves)]]
-found = jaxviz.residuals(loss_by_jax, on_device)
-print(f"yours: {len(sizes)} residuals, {sum(sizes):,} B      JAX: {len(found)} residuals, {found.nbytes:,} B")
+for name, report in (("yours", jaxviz.residuals(my.as_jax(loss), on_device)), ("JAX's", jaxviz.residuals(loss_by_jax, on_device))):
+    print(f"{name}: {len(report)} residuals, {report.nbytes:,} B")
 
 # %% [markdown]
 # ## What to remember

@@ -14,12 +14,14 @@
 # # 28 · How does a gradient go through a loop?
 #
 # An unrolled loop of a hundred steps has a hundred times as many equations. As one equation that contains a program, it needs its own rules: what
-# the gradient saves for each step, and in which direction it runs. A checkpoint is the same kind of equation. You write the rules of both.
+# the gradient saves for each step, and how it runs backwards. A checkpoint is the same kind of equation. You write the rules of both.
 #
-# It takes 65 minutes. You need to know the walks of [26 · your own gradients](26_own_gradients.ipynb), and should have seen a checkpoint:
+# It takes 90 minutes. You need to know the walks of [26 · your own gradients](26_own_gradients.ipynb), and should have seen a checkpoint:
 # [6 · checkpoints](06_checkpoints.ipynb).
 
 # %%
+import inspect
+
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
@@ -85,6 +87,10 @@ print(len(loop.params["body"].equations), "equations in the body")
 #
 # One loop that carries values and tangents together would be enough for forward mode. But `my.split` could not split it, since all of it depends on a tangent. So write
 # two loops: one for the values, which also stacks the carry at the *start* of each iteration, and one for the tangents, which reads these carries.
+#
+# - `my.parts(params, inputs)` returns three lists: the constants, the carry, and the xs.
+# - `my.loop(f, consts, carry, xs, length, reverse)` runs `f(consts, carry, x) -> (carry, y)` as one equation, and returns the last carry and the stacked ys. Each of these
+#   may be a list, of lists too; a None in a list stays where it is.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: looping
@@ -95,20 +101,21 @@ looping
 # %% tags=["answer"]
 def scan_jvp(inputs, tangents, params):
     """(outputs, tangents of the outputs), each a list: the carry, then the ys."""
-    body, n, m, length = params["body"], params["n_const"], params["n_carry"], params["length"]
-    consts, carry, xs = inputs[:n], inputs[n : n + m], inputs[n + m :]
-    dots = [my.zeros(x) if d is None else d for x, d in zip(inputs, tangents)]
+    body, m, how = params["body"], params["n_carry"], (params["length"], params["reverse"])
+    consts, carry, xs = my.parts(params, inputs)
+    dconsts, dcarry, dxs = my.parts(params, my.instantiate_zeros(tangents, inputs))
 
-    def with_carry(*args):  # the body of the first loop: (consts, carry, slice) -> (carry, ys, the carry it began with)
+    def values(consts, carry, x):  # an iteration of the first loop
+        outs = my.evaluate(body, *consts, *carry, *x)  # the new carry, then the ys
         return ...
 
-    def moved(*args):  # the body of the second: (consts, their tangents; tangent of the carry; carry, slice, tangent of the slice)
-        return ...  # -> the tangents of the body's outputs
+    def moved(consts, dcarry, slices):  # an iteration of the second
+        (consts, dconsts), (before, x, dx) = consts, slices
+        return ...  # the tangents of the new carry, and those of the ys
 
-    outs, stacked = my.bind_scan(my.trace(with_carry, *body.inputs), consts, carry, xs, length, params["reverse"])
-    c, k, x = body.inputs[:n], body.inputs[n : n + m], body.inputs[n + m :]
-    tangent_body = my.trace(moved, *c, *c, *k, *k, *x, *x)
+    carry, (ys, before) = my.loop(values, consts, carry, xs, *how)
     ...
+    return [*carry, *ys], ...
 
 
 looping.answer(scan_jvp)
@@ -118,8 +125,108 @@ looping.answer(scan_jvp)
 looping.solution(my.original("scan_jvp"))
 
 # %% [markdown]
-# The transpose is already written, since it is mostly bookkeeping: `my.scan_transpose` is a loop in the other direction, whose body is your `transpose`
-# of the body. It carries the cotangent of the carry, and sums the cotangents of the constants.
+# ## 2. One iteration, backwards
+#
+# The second loop is linear: in the tangents of the constants, of the carry, and of the xs. Its transpose maps cotangents of what the loop returns to cotangents of those.
+# It is a loop too, and an iteration of it is the transpose of the body: it gets cotangents of the new carry and of the ys, and returns cotangents of the constants,
+# of the carry, and of the slice.
+#
+# Your `transpose` returns None where no cotangent arrives, but what a loop carries or stacks has to be an array.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: iteration
+iteration = teach.autodiff.exercise(my, "body_transpose")
+iteration
+
+
+# %% tags=["answer"]
+def body_transpose(body, inputs, cts):
+    """For each input that is None its cotangent, an array; None for the others, which have values."""
+    return ...
+
+
+iteration.answer(body_transpose)
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+iteration.solution(my.original("body_transpose"))
+
+# %% [markdown]
+# A cond is transposed by it as well: the transposed branches become the branches of a cond. Both return arrays for the same inputs, as branches must.
+
+# %%
+print(inspect.getsource(my.cond_transpose))
+
+# %% [markdown]
+# Only the cotangents of the loop's results are known at first: of the last carry, and of the ys.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: direction
+def _jax_turns_round():
+    turned = jax.linear_transpose(lambda c: jax.lax.scan(lambda c, x: (c * x, None), c, jnp.arange(60.0))[0], 1.0)
+    return "reverse=True" in str(jax.make_jaxpr(turned)(1.0))
+
+
+direction = teach.predict(
+    "The loop runs from iteration 0 to 59. Whose slice of the xs does the first iteration of its transpose read?",
+    ["that of iteration 0", "that of iteration 59"],
+    truth=lambda: "that of iteration 59" if _jax_turns_round() else "that of iteration 0",
+    because={
+        "that of iteration 0": "The cotangent of the carry after iteration 0 comes from iteration 1, and that of iteration 1 from iteration 2.",
+        "that of iteration 59": "Only of the last carry is the cotangent known. Each iteration turns it into that of the carry before.",
+    },
+    hints=("Which carry has a cotangent before any iteration has run backwards?",),
+)
+direction
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+direction.solution("that of iteration 59")
+
+# %% [markdown]
+# ## 3. All iterations, backwards
+#
+# Write the transpose in five steps, all in one cell. `answer` checks them in order, and stops at the first that is still wrong. For step 1, return None for every input but
+# the carry.
+#
+# 1. The *carry*: its cotangent goes through the loop, which runs the other way. Constants and xs with values are constants and xs of this loop too.
+# 2. The *constants*: each iteration has a part of the cotangent of each linear constant, one that is None, and the parts are added. How does a loop compute a sum?
+# 3. The *ys*: each iteration takes the cotangents of its own ys.
+# 4. The *xs*: each iteration has the cotangent of its own slice, if the xs are None.
+# 5. If the loop itself runs from the last slice to the first, the transpose runs from the first to the last.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: reversing
+reversing = teach.autodiff.exercise(my, "scan_transpose")
+reversing
+
+
+# %% tags=["answer"]
+def scan_transpose(inputs, shapes, cts, params):
+    """A cotangent for each input that is None, and None for the others. `shapes` are those of the inputs."""
+    body, m = params["body"], params["n_carry"]
+    consts, carry, xs = my.parts(params, inputs)  # the body is linear in all of the carry, even where it has values
+    ct_carry, ct_ys = cts[:m], cts[m:]
+
+    def backward(consts, carried, slices):  # one iteration
+        return ...
+
+    ...
+
+
+reversing.answer(scan_transpose)
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+reversing.solution(my.original("scan_transpose"))
+
+# %% [markdown]
+# Now `my.grad` goes through loops, in the two directions that you gave them:
+
+# %%
+for e in my.trace(my.grad(loss), guess).equations:
+    if e.op == "scan":
+        print({name: value for name, value in e.params.items() if name != "body"}, len(e.params["body"].equations), "equations in the body")
 
 # %%
 value, gradient = my.value_and_grad(loss)(guess)
@@ -162,13 +269,13 @@ assert losses[-1] < 0.02 * losses[0]
 assert np.allclose(fitted, [3.0, 0.3], atol=0.2)
 
 # %% [markdown]
-# ## 2. What is saved for each step
+# ## 4. What is saved for each step
 #
-# The second loop reads what the first one stacked. The explorer shows JAX's gradient beside it, with its residuals.
+# The second loop reads what the first one stacked. The explorer shows JAX's backward pass beside yours: `my.as_jax(f)` is a function of JAX with your derivative.
 
 # %%
-explorer = jaxviz.explore(jaxviz.compare(jax.grad(by_jax), my.grad(loss), jnp.asarray(guess)))
-explorer.stage, explorer.beside = "primal", "primal"
+explorer = jaxviz.explore(jaxviz.compare(by_jax, my.as_jax(loss), jnp.asarray(guess)))
+explorer.stage, explorer.beside = "backward", "backward"
 explorer
 
 
@@ -201,7 +308,7 @@ stacked
 stacked.solution("your loop" if kept(loss, guess) < _of_jax(by_jax) else "JAX's loop")
 
 # %% [markdown]
-# ## 3. A checkpoint
+# ## 5. A checkpoint
 #
 # `my.checkpoint(f)` is also one equation, which contains the program of `f`. Its values should not be saved, but recomputed from its inputs in the backward pass. Only its
 # tangent rule decides that: `my.split` puts everything that does not depend on a tangent into the first half.
@@ -215,8 +322,7 @@ again
 # %% tags=["answer"]
 def checkpoint_jvp(inputs, tangents, params):
     """(outputs, tangents of the outputs), each a list."""
-    body, n = params["body"], len(inputs)
-    dots = [my.zeros(x) if d is None else d for x, d in zip(inputs, tangents)]
+    body, dots = params["body"], my.instantiate_zeros(tangents, inputs)
     outs = my.bind("checkpoint", *inputs, body=body)
     return outs, ...
 
@@ -268,9 +374,8 @@ assert bytes_kept["none"] > 2 * bytes_kept["each layer"] > 2 * bytes_kept["all"]
 #
 # - An equation can contain a program. A transform needs a rule for it, which calls the transform on the inner program.
 # - A loop stacks what it saves. What it does not save, it recomputes; the rule decides which.
-# - The backward pass of a loop is a loop in reverse.
+# - The backward pass of a loop is a loop in reverse. It carries cotangents: those of the carry, and sums for the constants. Cotangents of the ys go in, those of the xs come out.
 #
-# You have written the core of `jax.jvp`, `jax.linearize`, `jax.grad`, `jax.vmap`, `jax.lax.scan` and `jax.checkpoint`; it is in `answers/my_autodiff.py`. Now you can
-# play with it.
+# You have written the core of `jax.jvp`, `jax.linearize`, `jax.grad`, `jax.vmap`, `jax.lax.scan` and `jax.checkpoint`; it is in `answers/my_autodiff.py`.
 #
-# Next: [30 · puzzles on memory](30_puzzles_on_memory.ipynb).
+# Next: it trains a language model, in [29 · your own transformer](29_own_transformer.ipynb).

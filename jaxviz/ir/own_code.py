@@ -18,7 +18,7 @@ ENVIRONMENT = "JAXVIZ_OWN_CODE"
 """The environment variable with the same content as `own_code`: `my_lib,-common`."""
 
 _JAXVIZ = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_PASSES_ON = os.path.join(_JAXVIZ, "ir", "compat") + os.sep
+_PASSES_ON = tuple(os.path.join(_JAXVIZ, *path.split("/")) + os.sep for path in ("ir/compat", "teach/autodiff"))
 _STARTS = tuple(
     os.path.join(_JAXVIZ, *path.split("/"))
     for path in ("runs/command.py", "runs/start.py", "notebook/magics.py", "cli.py", "__main__.py")
@@ -75,7 +75,7 @@ _settings: list[tuple[str, ...]] = list(_from_environment())
 @cleared
 @lru_cache(maxsize=4096)
 def owner(file: str) -> Owner:
-    """The owner of a source file."""
+    """The owner of a source file. What runs operations for its caller, as JAX does, counts as JAX's."""
     if file in _STARTS:
         return "python"
     if is_of_jaxviz(file):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import opcode
 import os
@@ -164,6 +165,18 @@ def in_transpose() -> Any:
     """Within it JAX traces equations as those of a backward pass, which `is_transposed` then finds in a function that
     it has traced."""
     return _source.transform_name_stack("transpose")
+
+
+@contextlib.contextmanager
+def from_own_frames() -> Iterator[None]:
+    """Within it, equations have the lines of the code that runs, even if JAX evaluates them as an equation's, as it
+    does the backward rule of a function with custom derivatives."""
+    before = _source._source_info_context.context
+    _source._source_info_context.context = _source.new_source_info().replace(name_stack=before.name_stack)
+    try:
+        yield
+    finally:
+        _source._source_info_context.context = before
 
 
 def within_scopes(source: Any, outer: Any) -> Any:

@@ -6,6 +6,7 @@ learner's functions.
 >>> moving.answer(jvp)  # if it is correct, my.jvp is the learner's from then on, also in later notebooks
 """
 
+from jaxviz.teach.autodiff.additions import addition as addition
 from jaxviz.teach.autodiff.exercises import EXERCISES as EXERCISES
 from jaxviz.teach.autodiff.exercises import exercise as exercise
 from jaxviz.teach.autodiff.workbook import engine as engine

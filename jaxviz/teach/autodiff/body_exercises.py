@@ -1,109 +1,18 @@
-"""The exercises of the last two notebooks: vmap, loops and checkpoints."""
+"""The fourth notebook's exercises: loops and checkpoints."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.teach.autodiff.grading import (
-    DOTS,
-    POSITIVE,
-    SAMPLES,
-    each,
-    functions,
-    reference,
-    unlike,
-)
+from jaxviz.teach.autodiff.grading import POSITIVE, moving, unlike
 from jaxviz.teach.autodiff.workbook import Engine
 from jaxviz.teach.exercise import Exercise
 from jaxviz.teach.rule import Check, rule
-
-
-def of_batched(my: Engine) -> Exercise:
-    def problem(batched: Any, op: str) -> str:
-        inputs, params = SAMPLES[op]
-        by_jax = reference(my, op, params)
-        for flags in [(True,)] if len(inputs) == 1 else [(True, True), (True, False), (False, True)]:
-            operands = [np.stack([x, x + 1, 2 * x]) if m else x for x, m in zip(inputs, flags, strict=True)]
-            result = batched(op, operands, list(flags), 3, params)
-            if result is ... or (isinstance(result, list) and any(x is ... for x in result)):
-                return DOTS
-            if not isinstance(result, (list, tuple)):
-                return "It should return a list of results, as `my.bind` does."
-            expected = jax.vmap(by_jax, tuple(0 if m else None for m in flags))(*operands)
-            which = " and ".join(f"input {i}" for i, m in enumerate(flags) if m)
-            if why := unlike(result[0], expected, "jax.vmap"):
-                return f"With {which} mapped, {why}"
-            program = my.trace(lambda *xs, flags=flags: batched(op, xs, list(flags), 3, params), *operands)
-            recorded = program.outputs[0].shape
-            if recorded != expected.shape:
-                return (
-                    f"With {which} mapped, the recorded equation has the shapes {recorded}: all inputs of an "
-                    "operation must have the same shape."
-                )
-        return ""
-
-    def forgets_axis(op: str, inputs: Any, mapped: Any, size: int, params: Any) -> Any:
-        return my.bind(op, *(x if m else my.spread(x, 0, size) for x, m in zip(inputs, mapped, strict=True)), **params)
-
-    def no_spread(op: str, inputs: Any, mapped: Any, size: int, params: Any) -> Any:
-        return my.original("batched")(op, inputs, [True] * len(inputs), size, params)
-
-    return each(
-        my, "Write `batched`: each operation for all examples at once. The examples are along axis 0 of the mapped "
-            "inputs and of the results.",
-        SAMPLES, problem, "batched",
-        hints=(
-            "For most operations, every input only needs the examples along axis 0: use `my.spread(x, 0, size)` for an "
-            "input that is not mapped.",
-            "sum and spread take an axis. Where is that axis once the examples are along axis 0?",
-        ),
-        wrong=(forgets_axis, no_spread),
-    )  # fmt: skip
-
-
-def of_vmap_program(my: Engine) -> Exercise:
-    def fails(walk: Any) -> str:
-        for text, (f, by_jax, args) in functions(my).items():
-            flags = [i == 0 for i in range(len(args))]
-            operands = [np.stack([x, x + 1, x + 2]) if m else x for x, m in zip(args, flags, strict=True)]
-            outs, along = walk(my.trace(f, *args), operands, flags, 3)
-            expected = jax.vmap(by_jax, tuple(0 if m else None for m in flags))(*operands)
-            why = unlike(outs[0], expected, "jax.vmap") or ("" if along[0] else "the output should be mapped.")
-            if why:
-                return f"For {text}, with its first argument mapped, {why}"
-        return ""
-
-    def once(walk: Any) -> str:
-        program = my.trace(lambda x, y: [my.sin(y) * x, my.sin(y), np.float32(2.0)], np.float32(1.0), np.float32(1.0))
-        (product, sine, two), along = walk(program, [POSITIVE, np.float32(1.0)], [True, False], 3)
-        if [bool(a) for a in along] != [True, False, False] or np.shape(sine) != () or np.shape(two) != ():
-            return (
-                "(x, y) → (sin(y) · x, sin(y), 2), x mapped: only the first result depends on the example. "
-                f"Returned as mapped: {along}."
-            )
-        return "sin(y) · x is wrong if x is mapped." if unlike(product, np.sin(1.0) * POSITIVE, "NumPy") else ""
-
-    def all_mapped(program: Any, inputs: Any, mapped: Any, size: int) -> Any:
-        full = [x if m else my.spread(x, 0, size) for x, m in zip(inputs, mapped, strict=True)]
-        return my.vmap_program(program, full, [True] * len(full), size)
-
-    return rule(
-        "Write `vmap_program(program, inputs, mapped, size)`: the outputs for all examples, and for each whether it is "
-        "mapped.",
-        Check("returns the same as jax.vmap", fails),
-        Check("computes only once what does not depend on the example", once),
-        hints=(
-            "It is `evaluate` with a second dict, which records for each variable whether it is mapped.",
-            "If no input of an equation is mapped, call `my.bind`; its outputs are not mapped. Otherwise call "
-            "`my.batched`; its outputs are mapped.",
-        ),
-        example=my.original("vmap_program"),
-        wrong=(all_mapped, lambda program, inputs, mapped, size: (list(inputs), list(mapped))),
-    )  # fmt: skip
 
 
 def _scanned(my: Engine, k: Any, c: Any, xs: Any) -> Any:
@@ -139,13 +48,14 @@ def of_scan_jvp(my: Engine) -> Exercise:
 
     def separates(scan_jvp: Any) -> str:
         with my.trying("scan_jvp", scan_jvp):
-            gradient = my.grad(lambda k: _scanned(my, k, *_AT[1:]))(_AT[0])
             forward, *_ = my.linearize_program(my.trace(lambda k: _scanned(my, k, *_AT[1:]), _AT[0]))
         if all(e.op != "scan" for e in forward.equations):
             return (
                 "No part of the loop can be computed before the tangents are known: its values and its tangents "
                 "must be two loops."
             )
+        with my.trying("scan_jvp", scan_jvp):
+            gradient = my.grad(lambda k: _scanned(my, k, *_AT[1:]))(_AT[0])
         why = unlike(gradient, jax.grad(_scanned_by_jax)(*_AT), "JAX")
         return f"With `transpose`, as the gradient with respect to k, {why}" if why else ""
 
@@ -181,11 +91,194 @@ def of_scan_jvp(my: Engine) -> Exercise:
             "First loop: `body`, which also returns the carry at the start of each iteration, as an additional y.",
             "Second loop: its carry is the tangent of the carry. It reads those stacked carries, the xs and the dxs, "
             "and calls `my.jvp(body, …)`.",
-            "Replace `None` with zeros first: `my.zeros(x)`. `my.bind_scan(body, consts, carry, xs, length, reverse)` "
-            "returns (carry, "
-            "ys); `my.trace(f, *like)` turns a function into a body, and `like` may be Vars.",
+            "`my.loop(values, consts, carry, xs, …)` is the first loop. The consts of the second are the pair "
+            "(consts, dconsts), its carry is dcarry, and its xs are (before, xs, dxs).",
         ),
         example=my.original("scan_jvp"), wrong=(one_loop, nothing_moves),
+    )  # fmt: skip
+
+
+def of_body_transpose(my: Engine) -> Exercise:
+    one, two, three = np.float32(1), np.float32(2), np.float32(3)
+
+    def cases() -> dict[str, tuple[Any, list[Any], list[Any], list[Any]]]:
+        """Bodies, with inputs, cotangents of the outputs, and the correct cotangents of the inputs."""
+        row = np.array([3.0, -1.0], np.float32)
+        return {
+            "(k, c, x) → (k · c + x, x), linear in c and x":
+                (my.trace(lambda k, c, x: [k * c + x, x], one, one, one), [two, None, None], [three, one],
+                 [None, 6.0, 4.0]),
+            "(c, x) → (2c, 5), linear in both, where x has two elements":
+                (my.trace(lambda c, x: [2.0 * c, np.float32(5)], one, row), [None, None], [three, one],
+                 [6.0, np.zeros(2)]),
+            "(x, w) → (x @ w), linear in x":
+                (my.trace(lambda x, w: [x @ w], row[None], np.ones((2, 2))), [None, np.diag(row)], [row[None]],
+                 [row[None] ** 2, None]),
+        }  # fmt: skip
+
+    def fails(body_transpose: Any) -> str:
+        for text, (body, inputs, cts, expected) in cases().items():
+            if why := _unlike_each(body_transpose(body, inputs, cts), expected):
+                return f"{text}: {why}"
+        return ""
+
+    def scalars(body: Any, inputs: Any, cts: Any) -> Any:
+        return [
+            np.float32(0) if x is None and ct is None else ct
+            for x, ct in zip(inputs, my.transpose(body, inputs, cts), strict=True)
+        ]
+
+    return rule(
+        "Write `body_transpose(body, inputs, cts)`: one iteration backwards. For each input that is None it returns an "
+        "array, its cotangent; for the others None.",
+        Check("returns an array for each linear input", fails),
+        hints=(
+            "Your `my.transpose(body, inputs, cts)` does almost all of it. What does it return for an input that no "
+            "output depends on?",
+            "`my.zeros(v)` for the variable `v` of an input, from `body.inputs`, if its cotangent is None and the "
+            "input is None too.",
+        ),
+        example=my.original("body_transpose"),
+        wrong=(
+            my.transpose, scalars,
+            lambda body, inputs, cts: my.instantiate_zeros(my.transpose(body, inputs, cts), body.inputs),
+            lambda body, inputs, cts: [ct for ct in my.original("body_transpose")(body, inputs, cts) if ct is not None],
+        ),
+    )  # fmt: skip
+
+
+def _unlike_each(cotangents: Any, expected: Any) -> str:
+    """What is wrong with a list of cotangents, None for a known input; '' if nothing is."""
+    if not isinstance(cotangents, (list, tuple)) or len(cotangents) != len(expected):
+        n = len(cotangents) if isinstance(cotangents, (list, tuple)) else "no list of"
+        return f"it returns {n} cotangents for {len(expected)} inputs; it should return one for each, or None."
+    for i, (a, b) in enumerate(zip(cotangents, expected, strict=True)):
+        if a is None and b is not None:
+            return f"for input {i} it returns None, but that input is linear and has a cotangent."
+        if a is not None and b is None:
+            return f"for input {i}, which is known, it returns a cotangent; it should return None."
+        if why := unlike(a, b, "JAX"):
+            return f"for input {i} {why}"
+    return ""
+
+
+_W, _C = np.array([[0.5, 1.0], [-1.0, 0.3]], np.float32), np.array([[1.0, 2.0]], np.float32)
+_XS = np.array([[[1.0, 0.5], [0.0, 1.0]], [[0.0, 1.0], [-1.0, 0.0]], [[2.0, 0.0], [1.0, 1.0]]], np.float32)
+_US, _B = np.array([[[1.0, 0.0]], [[0.5, -1.0]], [[0.0, 3.0]]], np.float32), np.array([[0.7, -0.2]], np.float32)
+
+_STEPS: dict[str, tuple[Any, list[Any], list[bool], bool]] = {
+    "step 1: the cotangent of the carry goes through the loop in reverse":
+        (lambda w, c, x: (c @ x @ w, []), [_W, _C, _XS], [False, True, False], False),
+    "step 2: the cotangent of a constant is the sum over all iterations":
+        (lambda w, b, c, x: (c @ x + b @ w, []), [_W, _B, _C, _XS], [False, True, True, False], False),
+    "step 3: each iteration takes the cotangent of its y":
+        (lambda w, b, c, x: (c @ x + b, [c @ w]), [_W, _B, _C, _XS], [False, True, True, False], False),
+    "step 4: each iteration returns the cotangent of its x":
+        (lambda w, b, c, x, u: (c @ x + b + u, [c @ w, u]), [_W, _B, _C, _XS, _US], [False, True, True, False, True],
+         False),
+    "step 5: so does a loop that runs from the last x to the first":
+        (lambda w, b, c, x, u: (c @ x + b + u, [c @ w, u]), [_W, _B, _C, _XS, _US], [False, True, True, False, True],
+         True),
+}  # fmt: skip
+"""A loop for each step: its body, from constants, a carry and slices to the carry and ys; the inputs; where it is
+linear; and whether it runs in reverse."""
+
+
+def of_scan_transpose(my: Engine) -> Exercise:
+    def loop(step: str) -> tuple[dict[str, Any], list[Any], list[Any], list[Any]]:
+        """The params of a step's loop, the inputs, cotangents of the outputs, and the correct cotangents."""
+        f, values, is_linear, reverse = _STEPS[step]
+        n = next(i for i, x in enumerate(values) if x is _C)
+        like = [*values[: n + 1], *(x[0] for x in values[n + 1 :])]
+        body = my.trace(lambda *xs: (lambda new, ys: [new, *ys])(*f(*xs)), *like)
+        params = {"body": body, "n_const": n, "n_carry": 1, "length": len(_XS), "reverse": reverse}
+
+        def by_jax(*linear: Any) -> Any:
+            it = iter(linear)
+            inputs = [next(it) if lin else x for x, lin in zip(values, is_linear, strict=True)]
+            last, ys = jax.lax.scan(
+                lambda c, xs: f(*inputs[:n], c, *xs), inputs[n], tuple(inputs[n + 1 :]), reverse=reverse)  # fmt: skip
+            return [last, *ys]
+
+        linear = [x for x, lin in zip(values, is_linear, strict=True) if lin]
+        cts = [moving(x) for x in jax.eval_shape(by_jax, *linear)]
+        found = iter(jax.linear_transpose(by_jax, *linear)(cts))
+        inputs = [None if lin else x for x, lin in zip(values, is_linear, strict=True)]
+        return params, inputs, cts, [next(found) if lin else None for lin in is_linear]
+
+    def fails(scan_transpose: Any, step: str) -> str:
+        params, inputs, cts, expected = loop(step)
+        shapes = [x.shape for x in _STEPS[step][1]]
+        return _unlike_each(scan_transpose(inputs, shapes, cts, params), expected)
+
+    def unrolls(scan_transpose: Any) -> str:
+        *_, step = _STEPS
+        params, inputs, cts, _ = loop(step)
+        shapes = [x.shape for x in _STEPS[step][1]]
+
+        def turned(*cts: Any) -> Any:
+            return [ct for ct in scan_transpose(inputs, shapes, list(cts), params) if ct is not None]
+
+        n = len([e for e in my.trace(turned, *cts).equations if e.op == "scan"])
+        if n != 1:
+            return f"The transpose should be one loop, with any number of iterations; it records {n} loops."
+        inputs[params["n_const"]] = np.zeros_like(_C)
+        if scan_transpose(inputs, shapes, cts, params)[params["n_const"]] is not None:
+            return "If the carry starts with zeros that are known, its input has a value: return None for it."
+        return ""
+
+    def variant(forwards: bool = False, adds: bool = True, takes: bool = True, ordered: bool = True,
+                always: bool = False, for_known: bool = False) -> Any:  # fmt: skip
+        """The solution, or with a mistake."""
+
+        def scan_transpose(inputs: Any, shapes: Any, cts: Any, params: Any) -> Any:
+            body, m = params["body"], params["n_carry"]
+            consts, carry, xs = my.parts(params, inputs)
+            ct_ys = cts[m:] if takes else [my.zeros(ct) for ct in cts[m:]]
+            sums = [np.zeros(s, np.float32) if x is None else None for x, s in zip(consts, shapes, strict=False)]
+
+            def backward(consts: Any, carried: Any, slices: Any) -> Any:
+                (sums, ct_carry), (x, ct_y) = carried, slices
+                cotangents = my.body_transpose(body, [*consts, *(None for _ in carry), *x], [*ct_carry, *ct_y])
+                parts, ct_carry, ct_x = my.parts(params, cotangents)
+                sums = [None if ct is None else my.add(s, ct) for s, ct in zip(sums, parts, strict=True)]
+                return (sums if adds else parts, ct_carry), ct_x
+
+            reverse = params["reverse"] if forwards else always or not params["reverse"]
+            (sums, ct_carry), ct_xs = my.loop(
+                backward, consts, (sums, cts[:m]), (xs, ct_ys), params["length"], reverse)  # fmt: skip
+            ct_xs = ct_xs if ordered else [None if ct is None else ct[::-1] for ct in ct_xs]
+            found = [*sums, *ct_carry, *ct_xs]
+            return [ct if for_known or x is None else None for x, ct in zip(inputs, found, strict=True)]
+
+        return scan_transpose
+
+    def carry_only(inputs: Any, shapes: Any, cts: Any, params: Any) -> Any:
+        n, m = params["n_const"], params["n_carry"]
+        found = my.original("scan_transpose")(inputs, shapes, cts, params)
+        return [ct if n <= i < n + m else None for i, ct in enumerate(found)]
+
+    return rule(
+        "Write `scan_transpose(inputs, shapes, cts, params)`, in steps: a cotangent for each input of a loop that is "
+        "None, and None for the others. `cts` are arrays: of the last carry, then of the stacked ys.",
+        *(Check(step, partial(fails, step=step)) for step in _STEPS),
+        Check("it is one loop, and returns None for each known input", unrolls),
+        hints=(
+            "The last iteration is the first whose cotangents are known. In which direction does this loop run, and "
+            "what does an iteration pass on to the one before it?",
+            "Step 1: `backward` calls `my.body_transpose(body, [*consts, None, …, *x], ct_carry)`, with a None for "
+            "each carry, and returns the cotangents of the carry as its carry. The known constants and xs are the "
+            "loop's own, and `my.loop` leaves each None in its place.",
+            "Step 2: every iteration reads the constant. Carry `sums` too: zeros at first, where a constant is None; "
+            "each iteration adds its part.",
+            "Steps 3 and 4: what was stacked is read in slices, and what was read in slices is stacked: the cotangents "
+            "of the ys are xs of this loop, and the cotangents of the xs are its ys.",
+            "`my.loop(backward, consts, (sums, ct_carry), (xs, ct_ys), params[\"length\"], not params[\"reverse\"])` "
+            "returns `(sums, ct_carry), ct_xs`.",
+        ),
+        example=my.original("scan_transpose"),
+        wrong=(variant(forwards=True), variant(adds=False), variant(takes=False), variant(ordered=False),
+               variant(always=True), variant(for_known=True), carry_only),
     )  # fmt: skip
 
 
@@ -230,9 +323,10 @@ def of_checkpoint_jvp(my: Engine) -> Exercise:
         hints=(
             "`split` puts the equations that depend on a tangent into the second half. Which equation must be one of "
             "them?",
-            'Two operations: `my.bind("checkpoint", *inputs, body=body)`, and a second checkpoint whose body takes the '
-            'inputs and the tangents.',
-            "The second body is `my.trace` of a function that calls `my.jvp(body, …)` and returns only the tangents.",
+            'Two operations: `my.bind("checkpoint", *inputs, body=body)`, and a second checkpoint, of a function of '
+            "the inputs and the tangents: `my.checkpoint(moved)(inputs, dots)`.",
+            "`moved(inputs, dots)` calls `my.jvp(body, inputs, dots)`, and returns only the tangents, with zeros in "
+            "place of None.",
         ),
         example=my.original("checkpoint_jvp"), wrong=(as_without, no_tangent),
     )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from jaxviz.teach.autodiff import backward_exercises, body_exercises, forward_exercises
+from jaxviz.teach.autodiff import backward_exercises, body_exercises, forward_exercises, vmap_exercises
 from jaxviz.teach.autodiff.workbook import Engine
 from jaxviz.teach.exercise import Exercise
 
@@ -33,9 +33,12 @@ EXERCISES: dict[str, Callable[[Engine], Exercise]] = {
     "split": backward_exercises.of_split,
     "transposed": backward_exercises.of_transposed,
     "transpose": backward_exercises.of_transpose,
-    "batched": body_exercises.of_batched,
-    "vmap_program": body_exercises.of_vmap_program,
+    "batched": vmap_exercises.of_batched,
+    "vmap_program": vmap_exercises.of_vmap_program,
+    "cond_batched": vmap_exercises.of_cond_batched,
     "scan_jvp": body_exercises.of_scan_jvp,
+    "body_transpose": body_exercises.of_body_transpose,
+    "scan_transpose": body_exercises.of_scan_transpose,
     "checkpoint_jvp": body_exercises.of_checkpoint_jvp,
 }
 """The constructor of each exercise, by the name of its function."""

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxviz.teach.autodiff.places import placed, rule_for
 from jaxviz.teach.autodiff.text import show
 
 
@@ -31,13 +32,18 @@ class Const:
         self.value, self.shape = value, shape(value)
 
 
-class Equation(NamedTuple):
-    """One operation: `outputs = op(inputs)`. An input is a Var or a Const."""
-
+class _Equation(NamedTuple):
     op: str
     inputs: tuple[Any, ...]
     params: dict[str, Any]
     outputs: tuple[Var, ...]
+
+
+class Equation(_Equation):
+    """One operation: `outputs = op(inputs)`. An input is a Var or a Const. Its `op` also knows the line."""
+
+    def __new__(cls, op: str, inputs: Any, params: Any, outputs: Any) -> Equation:
+        return super().__new__(cls, placed(op), inputs, params, outputs)
 
 
 class Program(NamedTuple):
@@ -117,8 +123,14 @@ def compute(op: str, inputs: Any, params: dict[str, Any]) -> list[Any]:
     return [library.asarray(y, np.float32) for y in (out if isinstance(out, list) else [out])]
 
 
+SHAPES_OF: dict[str, Any] = {}
+"""For an operation that is added later: (inputs, params) -> the shapes of its results; that of input 0 if missing."""
+
+
 def shapes_of(op: str, inputs: Any, params: dict[str, Any]) -> list[tuple[int, ...]]:
     """The shapes of an operation's results, without computing them."""
+    if op in SHAPES_OF:
+        return list(SHAPES_OF[op](inputs, params))
     first, axis = shape(inputs[0]), params.get("axis", 0)
     match op:
         case "sum":
@@ -129,11 +141,6 @@ def shapes_of(op: str, inputs: Any, params: dict[str, Any]) -> list[tuple[int, .
             return [(*first[:-1], shape(inputs[1])[-1])]
         case "swap":
             return [(*first[:-2], first[-1], first[-2])]
-        case "checkpoint":
-            return [v.shape for v in params["body"].outputs]
-        case "scan":
-            n, outputs = params["n_carry"], [v.shape for v in params["body"].outputs]
-            return [*outputs[:n], *((params["length"], *s) for s in outputs[n:])]
     return [first]
 
 
@@ -201,8 +208,8 @@ def instantiate_zeros(tangents: Any, like: Any) -> list[Any]:
 
 def innermost(inputs: Any) -> Recording | None:
     """The innermost recording among those of the inputs' tracers; None if there is no tracer."""
-    recordings = [x.recording for x in inputs if isinstance(x, Tracer)]
-    return max(recordings, key=lambda r: r.number, default=None)
+    recordings = sorted((x.recording for x in inputs if isinstance(x, Tracer)), key=lambda r: r.number)
+    return recordings[-1] if recordings else None
 
 
 def bind(op: str, *inputs: Any, **params: Any) -> list[Any]:
@@ -222,6 +229,18 @@ def trace(f: Any, *like: Any) -> Program:
     out = f(*inputs)
     outputs = out if isinstance(out, (list, tuple)) else [out]
     return Program(tuple(t.var for t in inputs), recording.equations, tuple(recording.read(x) for x in outputs))
+
+
+def trace_nested(f: Any, tree: Any, like: Any) -> tuple[Program, Any]:
+    """The same for nested arguments, of this structure, and nested results; and the structure of the results."""
+    structures: list[Any] = []
+
+    def flat(*xs: Any) -> list[Any]:
+        leaves, structure = jax.tree.flatten(f(*tree.unflatten(xs)))
+        structures.append(structure)
+        return list(leaves)
+
+    return trace(flat, *like), structures[0]
 
 
 def evaluate(program: Program, *inputs: Any) -> list[Any]:
@@ -259,19 +278,23 @@ def partial(op: str, i: int, dx: Any, inputs: Any, out: Any, params: dict[str, A
 
 
 JVP_OF: dict[str, Any] = {}
-"""For operations that contain a program, such as a loop: (inputs, tangents, params) -> (outputs, tangents)."""
+"""For an operation that is added later, such as a loop: (inputs, tangents, params) -> (outputs, tangents)."""
 
 
 def push(op: str, inputs: Any, tangents: Any, params: dict[str, Any]) -> tuple[list[Any], list[Any]]:
     """The results of an operation and their tangents: the sum over all inputs that move. None is a zero tangent."""
-    if op in JVP_OF:
-        return tuple(JVP_OF[op](inputs, tangents, params))  # type: ignore[return-value]
-    (out,) = bind(op, *inputs, **params)
-    moved = None
-    for i, dx in enumerate(tangents):
-        part = None if dx is None else partial(op, i, dx, inputs, out, params)
-        moved = part if moved is None else moved if part is None else add(moved, part)
-    return [out], [moved]
+    if all(dx is None for dx in tangents):
+        outs = bind(op, *inputs, **params)
+        return outs, [None for _ in outs]
+    with rule_for(op):
+        if op in JVP_OF:
+            return tuple(JVP_OF[op](inputs, tangents, params))  # type: ignore[return-value]
+        (out,) = bind(op, *inputs, **params)
+        moved = None
+        for i, dx in enumerate(tangents):
+            part = None if dx is None else partial(op, i, dx, inputs, out, params)
+            moved = part if moved is None else moved if part is None else add(moved, part)
+        return [out], [moved]
 
 
 def jvp(program: Program, inputs: Any, tangents: Any) -> tuple[list[Any], list[Any]]:
@@ -319,16 +342,19 @@ def partial_eval(program: Program, n_known: int) -> tuple[Program, Program]:
 
 def linearize_program(program: Program) -> tuple[Program, Program, list[int]]:
     """inputs -> (residuals, outputs), and (residuals, tangents) -> tangents of the outputs that move; their numbers."""
+    n = len(program.inputs)
     moving: list[int] = []
 
     def both(*xs: Any) -> list[Any]:
-        n = len(program.inputs)
         outs, dots = jvp(program, xs[:n], xs[n:])
         moving[:] = [i for i, d in enumerate(dots) if d is not None]
         return [*outs, *(dots[i] for i in moving)]
 
     traced = trace(both, *program.inputs, *program.inputs)
-    return (*partial_eval(traced, len(program.inputs)), list(moving))
+    forward, linear = partial_eval(traced, n)
+    dots = traced.outputs[len(program.outputs) :]
+    # What depends on no tangent is zero, even if a rule computed it.
+    return forward, linear, [i for i, d in zip(moving, dots, strict=True) if d in linear.outputs]
 
 
 def linearize(f: Any, *inputs: Any) -> tuple[list[Any], Any]:
@@ -337,7 +363,7 @@ def linearize(f: Any, *inputs: Any) -> tuple[list[Any], Any]:
     forward, linear, moving = linearize_program(program)
     n_residuals = len(linear.inputs) - len(inputs)
     results = evaluate(forward, *inputs)
-    residuals, outs = results[:n_residuals], results[n_residuals:]
+    residuals, outs = results[:n_residuals], results[n_residuals:][: len(program.outputs)]
 
     def pushed(*tangents: Any) -> list[Any]:
         tangent_of = dict(zip(moving, evaluate(linear, *residuals, *tangents), strict=True))
@@ -365,14 +391,16 @@ def transposed(op: str, i: int, ct: Any, inputs: Any, shape: Any, params: dict[s
 
 
 TRANSPOSE_OF: dict[str, Any] = {}
-"""For operations with a program: (inputs, None where linear; shapes; cotangents; params) -> their cotangents."""
+"""For an operation that is added later: (inputs, None where linear; shapes; cotangents; params) -> cotangents."""
 
 
 def pull(op: str, inputs: Any, shapes: Any, cts: Any, params: dict[str, Any]) -> list[Any]:
     """Cotangents for the inputs that are None, in which the operation is linear; None for the others."""
-    if op in TRANSPOSE_OF:
-        return list(TRANSPOSE_OF[op](inputs, shapes, cts, params))
-    return [transposed(op, i, cts[0], inputs, shapes[i], params) if x is None else None for i, x in enumerate(inputs)]
+    with rule_for(op):
+        if op in TRANSPOSE_OF:
+            return list(TRANSPOSE_OF[op](inputs, shapes, cts, params))
+        (ct,) = cts
+        return [transposed(op, i, ct, inputs, shapes[i], params) if x is None else None for i, x in enumerate(inputs)]
 
 
 def transpose(program: Program, inputs: Any, cts: Any) -> list[Any]:
@@ -432,15 +460,33 @@ def batched(op: str, inputs: Any, mapped: Any, size: int, params: dict[str, Any]
     return bind(op, *(x if m else spread(x, 0, size) for x, m in zip(inputs, mapped, strict=True)), **params)
 
 
+BATCHED_OF: dict[str, Any] = {}
+"""For an operation that is added later: (inputs, mapped, size, params) -> results, which are all mapped."""
+
+
+def batch(op: str, inputs: Any, mapped: Any, size: int, params: dict[str, Any]) -> list[Any]:
+    """The operation for all examples at once, by its own rule if it has one."""
+    with rule_for(op):
+        if op in BATCHED_OF:
+            return list(BATCHED_OF[op](inputs, mapped, size, params))
+        return list(batched(op, inputs, mapped, size, params))
+
+
 def vmap_program(program: Program, inputs: Any, mapped: Any, size: int) -> tuple[list[Any], list[bool]]:
     """The outputs for all examples, and which are mapped. What does not depend on the example is computed once."""
     value, along = dict(zip(program.inputs, inputs, strict=True)), dict(zip(program.inputs, mapped, strict=True))
     for e in program.equations:
         ins, maps = [read(value, a) for a in e.inputs], [along.get(a, False) for a in e.inputs]
-        outs = batched(e.op, ins, maps, size, e.params) if any(maps) else bind(e.op, *ins, **e.params)
+        outs = batch(e.op, ins, maps, size, e.params) if any(maps) else bind(e.op, *ins, **e.params)
         value.update(zip(e.outputs, outs, strict=True))
         along.update((v, any(maps)) for v in e.outputs)
     return [read(value, a) for a in program.outputs], [along.get(a, False) for a in program.outputs]
+
+
+def all_mapped(program: Program, inputs: Any, mapped: Any, size: int) -> list[Any]:
+    """The outputs for all examples; copies of those that are the same for all of them."""
+    outs, along = vmap_program(program, inputs, mapped, size)
+    return [x if m else spread(x, 0, size) for x, m in zip(outs, along, strict=True)]
 
 
 def vmap(f: Any, mapped: Any) -> Any:
@@ -450,151 +496,8 @@ def vmap(f: Any, mapped: Any) -> Any:
         leaves, tree = jax.tree.flatten(args)
         flags = jax.tree.leaves([jax.tree.map(lambda _, m=m: m, a) for a, m in zip(args, mapped, strict=True)])
         size = next(shape(x)[0] for x, m in zip(leaves, flags, strict=True) if m)
-        results: list[Any] = []
-
-        def flat(*xs: Any) -> list[Any]:
-            leaves_out, result = jax.tree.flatten(f(*tree.unflatten(xs)))
-            results[:] = [result]
-            return list(leaves_out)
-
         like = [Var(shape(x)[1:]) if m else x for x, m in zip(leaves, flags, strict=True)]
-        outs, along = vmap_program(trace(flat, *like), leaves, flags, size)
-        outs = [x if m else spread(x, 0, size) for x, m in zip(outs, along, strict=True)]
-        return results[0].unflatten(outs)
+        program, results = trace_nested(f, tree, like)
+        return results.unflatten(all_mapped(program, leaves, flags, size))
 
     return mapped_f
-
-
-# --- 4. scan and checkpoint -------------------------------------------------------------------------------------------
-
-
-def _run_scan(
-    library: Any, *inputs: Any, body: Program, n_const: int, n_carry: int, length: int, reverse: bool
-) -> list[Any]:
-    consts, carry, xs = inputs[:n_const], inputs[n_const : n_const + n_carry], inputs[n_const + n_carry :]
-
-    def one(carry: Any, x: Any) -> Any:
-        outs = evaluate(body, *consts, *carry, *x)
-        return tuple(outs[:n_carry]), tuple(outs[n_carry:])
-
-    if library is jnp:
-        carry, ys = jax.lax.scan(one, tuple(carry), tuple(xs), length=length, reverse=reverse)
-        return [*carry, *ys]
-    results = []
-    for i in reversed(range(length)) if reverse else range(length):
-        carry, y = one(carry, [x[i] for x in xs])
-        results.append(y)
-    return [*carry, *(np.stack(y) for y in zip(*(results[::-1] if reverse else results), strict=True))]
-
-
-IMPLEMENTATIONS["scan"] = _run_scan
-IMPLEMENTATIONS["checkpoint"] = lambda library, *inputs, body: evaluate(body, *inputs)
-
-
-def bind_scan(
-    body: Program, consts: Any, carry: Any, xs: Any, length: int, reverse: bool = False
-) -> tuple[list[Any], list[Any]]:
-    """A loop: the final carry, and the stacked ys. The body goes from (consts, carry, x) to (carry, y), each some."""
-    params = {"body": body, "n_const": len(consts), "n_carry": len(carry), "length": length, "reverse": reverse}
-    outs = bind("scan", *consts, *carry, *xs, **params)
-    return outs[: len(carry)], outs[len(carry) :]
-
-
-def scan(f: Any, carry: Any, xs: Any, consts: Any = ()) -> tuple[Any, Any]:
-    """`f(carry, x, *consts) -> (carry, y)`, over the first axis of xs; other inputs of f are passed in consts."""
-    n = len(consts)
-
-    def flat(*args: Any) -> list[Any]:
-        new, y = f(args[n], args[n + 1], *args[:n])
-        return [new, y]
-
-    body = trace(flat, *consts, carry, Var(shape(xs)[1:]))
-    (carry,), (ys,) = bind_scan(body, consts, [carry], [xs], shape(xs)[0])
-    return carry, ys
-
-
-def scan_jvp(inputs: Any, tangents: Any, params: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-    """The loop, which also stacks the carry at the start of each iteration; and one over tangents, which reads it."""
-    body, n, m, length = params["body"], params["n_const"], params["n_carry"], params["length"]
-    consts, carry, xs = inputs[:n], inputs[n : n + m], inputs[n + m :]
-    dots = instantiate_zeros(tangents, inputs)
-
-    def with_carry(*args: Any) -> list[Any]:
-        return [*evaluate(body, *args), *args[n : n + m]]
-
-    def moved(*args: Any) -> list[Any]:
-        consts, dconsts, args = args[:n], args[n : 2 * n], args[2 * n :]
-        dcarry, before, args = args[:m], args[m : 2 * m], args[2 * m :]
-        xs, dxs = args[: len(args) // 2], args[len(args) // 2 :]
-        outs, out_dots = jvp(body, [*consts, *before, *xs], [*dconsts, *dcarry, *dxs])
-        return instantiate_zeros(out_dots, outs)
-
-    outs, stacked = bind_scan(trace(with_carry, *body.inputs), consts, carry, xs, length, params["reverse"])
-    n_y = len(stacked) - m
-    before = stacked[n_y:]
-    c, k, x = body.inputs[:n], body.inputs[n : n + m], body.inputs[n + m :]
-    moved_body = trace(moved, *c, *c, *k, *k, *x, *x)
-    dcarry, dys = bind_scan(
-        moved_body, [*consts, *dots[:n]], dots[n : n + m], [*before, *xs, *dots[n + m :]], length, params["reverse"]
-    )
-    return [*outs, *stacked[:n_y]], [*dcarry, *dys]
-
-
-def scan_transpose(inputs: Any, shapes: Any, cts: Any, params: dict[str, Any]) -> list[Any]:
-    """A loop in reverse. Its carry is the cotangent of the carry, and the sums of the cotangents of the constants."""
-    body, n, m, length = params["body"], params["n_const"], params["n_carry"], params["length"]
-    # Tangents that start at zero are still tangents.
-    is_linear = [n <= i < n + m or x is None for i, x in enumerate(inputs)]
-    k_consts = [x for x in inputs[:n] if x is not None]
-    k_xs = [x for x in inputs[n + m :] if x is not None]
-    sums = [np.zeros(s, np.float32) for s, lin in zip(shapes[:n], is_linear, strict=False) if lin]
-    shapes_out = [v.shape for v in body.outputs[:m]] + [(length, *v.shape) for v in body.outputs[m:]]
-    cts = [np.zeros(s, np.float32) if ct is None else ct for s, ct in zip(shapes_out, cts, strict=True)]
-    p, q, r = len(k_consts), len(sums), len(k_xs)
-
-    def backward(*args: Any) -> list[Any]:
-        values = iter([*args[:p], *args[p + q + m :][:r]])
-        operands = [None if lin else next(values) for lin in is_linear]
-        cotangents = transpose(body, operands, [*args[p + q :][:m], *args[p + q + m + r :]])
-        cotangents = instantiate_zeros(cotangents, body.inputs)
-        parts = [ct for ct, lin in zip(cotangents, is_linear[:n], strict=False) if lin]
-        ct_xs = [ct for ct, lin in zip(cotangents[n + m :], is_linear[n + m :], strict=True) if lin]
-        return [*(add(x, y) for x, y in zip(args[p:], parts, strict=False)), *cotangents[n : n + m], *ct_xs]
-
-    one = [Var(shape(x)[1:]) for x in (*k_xs, *cts[m:])]
-    traced = trace(backward, *k_consts, *sums, *cts[:m], *one)
-    done, ct_xs = bind_scan(traced, k_consts, [*sums, *cts[:m]], [*k_xs, *cts[m:]], length, not params["reverse"])
-    in_turn = iter([*done, *ct_xs])
-    input_cts = [next(in_turn) if lin else None for lin in is_linear]
-    return [ct if x is None else None for x, ct in zip(inputs, input_cts, strict=True)]
-
-
-def checkpoint(f: Any) -> Any:
-    """f, whose values are not saved for the backward pass but recomputed there. Its arguments are arrays."""
-
-    def checkpointed(*args: Any) -> Any:
-        outs = bind("checkpoint", *args, body=trace(f, *args))
-        return outs[0] if len(outs) == 1 else outs
-
-    return checkpointed
-
-
-def checkpoint_jvp(inputs: Any, tangents: Any, params: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-    """Two operations: the values, and the tangents, which recompute the values from the inputs."""
-    body, n = params["body"], len(inputs)
-    dots = instantiate_zeros(tangents, inputs)
-
-    def moved(*args: Any) -> list[Any]:
-        outs, out_dots = jvp(body, args[:n], args[n:])
-        return instantiate_zeros(out_dots, outs)
-
-    outs = bind("checkpoint", *inputs, body=body)
-    return outs, bind("checkpoint", *inputs, *dots, body=trace(moved, *body.inputs, *body.inputs))
-
-
-JVP_OF |= {"scan": lambda *a: scan_jvp(*a), "checkpoint": lambda *a: checkpoint_jvp(*a)}
-TRANSPOSE_OF |= {
-    "scan": lambda *a: scan_transpose(*a),
-    # `transpose` computes known values before it goes backward: here that is the recomputation.
-    "checkpoint": lambda inputs, shapes, cts, params: transpose(params["body"], inputs, cts),
-}

@@ -22,7 +22,7 @@ def show(program: Any) -> str:
 
     lines = [f"({', '.join(map(typed, program.inputs))})"]
     for e in program.equations:
-        params = ", ".join(f"{k}={v}" for k, v in e.params.items() if not hasattr(v, "equations"))
+        params = ", ".join(f"{k}={v}" for k, v in e.params.items() if k not in ("body", "branches"))
         call = f"{e.op}{f'[{params}]' if params else ''} {' '.join(map(name, e.inputs))}"
         lines.append(f"  {' '.join(map(typed, e.outputs))} = {call}")
     return "\n".join([*lines, f"→ ({', '.join(map(name, program.outputs))})"])

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import functools
 import linecache
+import re
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxviz.teach import answers
+from jaxviz.teach.autodiff.places import at_definition, replayed
 from jaxviz.teach.exercise import Verdict, raised
 from jaxviz.teach.source import defines, names_missing, source_of
 
-_SOURCE = Path(__file__).with_name("small_engine.py")
+_SOURCES = [Path(__file__).with_name(name) for name in ("small_engine.py", "small_engine_bodies.py")]
 _HEAD = "# Your answers, which the notebooks on building your own autodiff continue with. You may edit them.\n"
 
 ANSWERS = "answers/my_autodiff.py"
 
 SLOTS = (
-    "bind", "evaluate", "partial", "jvp", "split", "transposed", "transpose", "batched", "vmap_program", "scan_jvp",
-    "checkpoint_jvp",
+    "bind", "evaluate", "partial", "jvp", "split", "transposed", "transpose", "batched", "vmap_program",
+    "cond_batched", "scan_jvp", "body_transpose", "scan_transpose", "checkpoint_jvp",
 )  # fmt: skip
 """The functions that the learner writes, in the order of the notebooks."""
 
@@ -37,24 +41,27 @@ class Engine(types.ModuleType):
 
     def __init__(self, path: str | Path = ANSWERS):
         super().__init__("my")
-        self.__file__ = str(_SOURCE)
-        self._path = Path(path)
+        self.__file__ = str(_SOURCES[0])
+        self.path = Path(path)
         self._own: dict[str, str] = {}  # the source of each of the learner's functions, '' if unknown
-        exec(compile(_SOURCE.read_text(encoding="utf-8"), str(_SOURCE), "exec", dont_inherit=True), self.__dict__)
+        for file in _SOURCES:
+            exec(compile(file.read_text(encoding="utf-8"), str(file), "exec", dont_inherit=True), self.__dict__)
         self.__dict__.update(my=self, np=np)
         self._solutions = {name: getattr(self, name) for name in SLOTS}
         self._notes = self._load()
 
     def _load(self) -> list[str]:
         notes = []
-        for name, source in answers.read(self._path).items():
+        for name, source in answers.read(self.path).items():
+            # It may be older than `batch`, which also knows the rules of operations that are added later.
+            source = re.sub(r"\bmy\.batched\b", "my.batch", source)
             before = getattr(self, name, None)
             try:
                 self._run(name, source)
             except Exception as error:
                 setattr(self, name, before)
                 notes.append(
-                    f"Your {name} in {self._path} raises {type(error).__name__}, so the notebook's own is used."
+                    f"Your {name} in {self.path} raises {type(error).__name__}, so the notebook's own is used."
                 )
         return notes
 
@@ -65,7 +72,7 @@ class Engine(types.ModuleType):
 
     def _fails_later(self, name: str, source: str, check: Callable[[Engine, Any], Verdict]) -> str:
         """What is wrong with an answer in the next notebook, which has only its source; '' if nothing is."""
-        later = Engine(self._path)
+        later = Engine(self.path)
         try:
             later._run(name, source)
         except Exception as error:
@@ -91,7 +98,7 @@ class Engine(types.ModuleType):
         self._own[name] = "" if missing or fails else source
         sources = {n: s for n, s in self._own.items() if s}
         if sources:
-            answers.write(self._path, _HEAD, sources)
+            answers.write(self.path, _HEAD, sources)
         if missing:
             return (
                 f"It reads {', '.join(missing)} from another cell, so only this notebook can use it: put that into "
@@ -108,6 +115,48 @@ class Engine(types.ModuleType):
     def original(self, name: str) -> Any:
         """The notebooks' own function, even if the learner's is in use."""
         return self._solutions[name]
+
+    def as_jax(self, f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """The function as one of JAX's, whose derivative is this engine's: `jax.grad` of it runs the forward and the
+        backward program that the engine records. So reports and the explorer show these, with the lines of the rules.
+
+        >>> jaxviz.explore(my.as_jax(loss), params)
+
+        Args:
+          f: a function of one argument, which may be nested, to a number.
+        """
+
+        @functools.wraps(f)
+        def traced(x: Any) -> Any:
+            leaves, tree = jax.tree.flatten(x)
+            program = self.trace(lambda *xs: f(tree.unflatten(xs)), *leaves)
+            forward, linear, moving = self.linearize_program(program)
+            n = len(linear.inputs) - len(leaves)
+
+            def backward(*args: Any) -> Any:
+                inputs = [*args[:n], *(None for _ in leaves)]
+                return self.instantiate_zeros(self.transpose(linear, inputs, args[n:])[n:], leaves)
+
+            like = [*linear.inputs[:n], *(program.outputs[i] for i in moving)]
+            backward_program = self.trace(backward, *like)
+
+            def of_leaves(*xs: Any) -> Any:
+                return replayed(self, program, xs)[0]
+
+            of_leaves.__name__ = getattr(f, "__name__", "f")
+            call = jax.custom_vjp(of_leaves)
+
+            def call_fwd(*xs: Any) -> Any:
+                results = replayed(self, forward, xs)
+                return results[n], results[:n]
+
+            def call_bwd(residuals: Any, ct: Any) -> Any:
+                return tuple(replayed(self, backward_program, [*residuals, *(ct for _ in moving)]))
+
+            call.defvjp(call_fwd, call_bwd)
+            return at_definition(f, lambda: call(*leaves))
+
+        return traced
 
     @contextlib.contextmanager
     def trying(self, name: str, function: Any) -> Iterator[None]:
