@@ -177,7 +177,8 @@ assert jaxviz.grad(absolute_or_square)(-3.0) == jax.grad(absolute_or_square)(-3.
 #   [7 · policies and plans](07_policies_and_plans.ipynb), [8 · gradients of control flow](08_control_flow_gradients.ipynb),
 #   [12 · the memory of a transformer](12_memory_of_a_transformer.ipynb), [19 · references](19_references.ipynb), [22 · checkpoints in 2027](22_checkpoints_in_2027.ipynb).
 # - *When it is wrong.* An error under `jit`, or a gradient that is NaN, zero or too large: [2 · sharp bits](02_sharp_bits.ipynb),
-#   [11 · gradients on devices](11_gradients_on_devices.ipynb), [13 · finding a NaN](13_finding_a_nan.ipynb).
+#   [11 · gradients on devices](11_gradients_on_devices.ipynb), [13 · finding a NaN](13_finding_a_nan.ipynb), [16 · why is it zero](16_why_is_it_zero.ipynb),
+#   [17 · where two runs part](17_where_two_runs_part.ipynb).
 # - *Build your own.* Your functions become an autodiff engine: [24 · a tape](24_a_tape.ipynb), [25 · your own tracer](25_own_tracer.ipynb),
 #   [26 · your own gradients](26_own_gradients.ipynb), [27 · your own vmap](27_own_vmap.ipynb), [28 · your own loops and checkpoints](28_own_loops.ipynb),
 #   [29 · your own transformer](29_own_transformer.ipynb).

@@ -158,7 +158,7 @@ def test_each_primitive_that_is_opened_is_in_the_table_of_programs():
 
 BUDGETS = {
     ".": 1_620,
-    "analysis": 6_705,
+    "analysis": 6_712,
     "contracts": 1_175,
     "environments": 1_650,
     "features": 440,
@@ -174,11 +174,11 @@ BUDGETS = {
     "features/probes": 1_240,
     "features/remat": 9_380,
     "features/residuals": 2_010,
-    "features/values": 3_835,
+    "features/values": 3_860,
     "functions": 2_280,
     "higher_order": 4_210,
     "ir": 3_950,
-    "ir/compat": 4_550,
+    "ir/compat": 4_555,
     "notebook": 1_300,
     "page": 1_250,
     "report": 2_950,

@@ -89,6 +89,8 @@ class _Returned:
         self._results = self._read_outside(program)
         self._levels: dict[int, list[int]] = {}
         self._ways = cache(returned_by)
+        # A call that returns many values asks for the name of each of them, for each of them.
+        self.by, self._names = cache(self._by), cache(self._names_of)
 
     def levels(self, v: Var) -> list[int]:
         """The frames of a value in which the user's own code calls something that is also the user's, innermost
@@ -103,7 +105,7 @@ class _Returned:
             self._levels[id(stack)] = [i for i, o in enumerate(whose) if o == "user"][::-1]
         return self._levels[id(stack)]
 
-    def by(self, v: Var, level: int) -> WrittenValue | None:
+    def _by(self, v: Var, level: int) -> WrittenValue | None:
         """A value as the result of the call by this frame; None if it is not known to be that."""
         equation, _ = self.made[v]
         stack, calls = self._stacks[equation], self._calls[equation]
@@ -136,7 +138,7 @@ class _Returned:
         module = "/".join(_common(*(m.split("/") for m in self._modules[calls[level]])))
         return WrittenValue(text=text, assigned=assigned, function=at.function, module=module, location=at)
 
-    def _names(self, v: Var, level: int) -> tuple[str, ...]:
+    def _names_of(self, v: Var, level: int) -> tuple[str, ...]:
         """What a value is called by the function of this frame."""
         equation, place = self.made[v]
         if level == self._own(v)[0]:

@@ -16,6 +16,7 @@ from short_runs import short
 import jaxviz
 from benchmarks.addresses import MODELS, imported, numbers, run
 from benchmarks.editing import sliced
+from jaxviz.analysis import returned
 from jaxviz.analysis.addresses import AddressError, at, matching, resolve
 
 X = jnp.ones((3, 3))
@@ -432,3 +433,21 @@ def test_what_calls_return_is_what_python_returns(model, tmp_path):
                 assert any(np.allclose(one, x, rtol=1e-4, atol=1e-5) for x in there), r.text
                 n += 1
     assert n > 0 or model.name not in WITH_CALLS
+
+
+def moved_by_mean(state):
+    mean = jax.tree.map(lambda m, p: 0.9 * m + 0.1 * p, state["mean"], state["params"])
+    move = lambda p, m: p - 0.1 * m / (jnp.sqrt(m) + 1.0)
+    return {"params": jax.tree.map(move, state["params"], mean), "mean": mean}
+
+
+def test_of_a_call_that_returns_many_values_each_is_asked_once(monkeypatch):
+    asked = []
+    by = returned._Returned._by
+    monkeypatch.setattr(
+        returned._Returned, "_by", lambda self, v, level: asked.append((v, level)) or by(self, v, level)
+    )
+    many = {str(i): jnp.ones(3) for i in range(12)}
+    jaxviz.record(lambda state: moved_by_mean(state), {"params": many, "mean": many}, cotangents=False)
+    assert asked
+    assert len(asked) == len(set(asked))

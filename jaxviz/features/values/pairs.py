@@ -3,25 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 
 from jaxviz.features.values.records import Occurrence, RecordedArgument, RecordedValue, RunRecord
 from jaxviz.report.tables import counted
 
-_ByName = dict[tuple[str, str], list[Occurrence]]
-"""The arrays of a run by phase and name."""
+
+@dataclass(frozen=True)
+class _NamedArrays:
+    """The arrays of a run by phase and name."""
+
+    run: RunRecord
+
+    @cached_property
+    def arrays(self) -> dict[tuple[str, str], list[Occurrence]]:
+        found: dict[tuple[str, str], list[Occurrence]] = {}
+        for e in self.run.events:
+            for name in self.names(e):
+                found.setdefault((e.value.phase, name), []).append(e)
+        return found
+
+    def names(self, e: Occurrence) -> list[str]:
+        return [self._in_order.get(name, name) for name in e.names]
+
+    @cached_property
+    def _in_order(self) -> dict[str, str]:
+        """From names to those with the numbers that the run gives them. Addresses count what is outside of a loop
+        before what is inside; where another run has no loop, that is not the order."""
+        seen: dict[tuple[str, str], dict[str, None]] = {}
+        for e in self.run.events:
+            if e.value.phase != "cotangent":
+                for name in e.names:
+                    body, _, which = name.rpartition("#")
+                    number, _, total = which.partition("/")
+                    seen.setdefault((body, total), {})[number] = None
+        return {
+            f"{body}#{number}/{total}": f"{body}#{k}/{total}"
+            for (body, total), numbers in seen.items()
+            if str(len(numbers)) == total
+            for k, number in enumerate(numbers, 1)
+        }
 
 
-def _by_name(run: RunRecord) -> _ByName:
-    found: _ByName = {}
-    for e in run.events:
-        for name in e.names:
-            found.setdefault((e.value.phase, name), []).append(e)
-    return found
-
-
-def _counterparts(e: Occurrence, name: str, here: _ByName, there: _ByName) -> list[Occurrence]:
+def _counterparts(e: Occurrence, name: str, here: _NamedArrays, there: _NamedArrays) -> list[Occurrence]:
     """The arrays of one name; of a step that takes the same gradient several times, that of the same time."""
-    ours, theirs = here[e.value.phase, name], there.get((e.value.phase, name), [])
+    key = e.value.phase, name
+    ours, theirs = here.arrays[key], there.arrays.get(key, [])
     if e.value.around and len(ours) == len(theirs):
         return [theirs[ours.index(e)]]
     return theirs
@@ -29,10 +57,10 @@ def _counterparts(e: Occurrence, name: str, here: _ByName, there: _ByName) -> li
 
 def paired_values(a: RunRecord, b: RunRecord) -> dict[Occurrence, Occurrence]:
     """The values and cotangents of both that have a name in common, and are of one kind."""
-    here, there = _by_name(a), _by_name(b)
+    here, there = _NamedArrays(a), _NamedArrays(b)
     pairs, used = dict[Occurrence, Occurrence](), set[Occurrence]()
     for e in a.events:
-        found = {id(o): o for name in e.names for o in _counterparts(e, name, here, there)}
+        found = {id(o): o for name in here.names(e) for o in _counterparts(e, name, here, there)}
         same = [o for o in found.values() if _are_of_one_kind(e.value, o.value)]
         if len(same) == 1 and same[0] not in used:
             pairs[e] = same[0]

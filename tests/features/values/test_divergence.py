@@ -37,6 +37,32 @@ def test_the_same_program_otherwise_raises_no_alarm(against):
     assert found.worst < MOST_NOISE / 3
 
 
+def scaled(x):
+    return x / jnp.sqrt(jnp.mean(x**2, axis=-1, keepdims=True) + 1e-5)
+
+
+def two_calls(x, w):
+    x = x + scaled(x) @ w
+    return x + jnp.tanh(scaled(x) @ w), None
+
+
+def in_python(ws, x):
+    for w in ws:
+        x, _ = two_calls(x, w)
+    return jnp.sum(scaled(x))
+
+
+def in_a_scan(ws, x):
+    return jnp.sum(scaled(lax.scan(two_calls, x, ws)[0]))
+
+
+@pytest.mark.parametrize("pair", [(in_python, in_a_scan), (in_a_scan, in_python)], ids=lambda p: p[0].__name__)
+def test_a_function_called_inside_and_after_a_loop_is_paired_in_the_order_of_the_run(pair):
+    found = jaxviz.divergence(*pair, WS[:3, 0], X)
+    assert found.parting is None, str(found)
+    assert sum(p.expression == "x**2" and p.phase == "forward" for p in found.partings) == 7
+
+
 def test_sums_of_devices_are_not_the_whole_sum():
     mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
 
