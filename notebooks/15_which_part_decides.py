@@ -519,4 +519,4 @@ for values, slopes in lines.values():
 # - A patch says what a value decides. A lens, or the size of a value, does not.
 # - Cotangent times difference ranks all patches at once. Run those that matter: a model that is sure of something has small slopes there.
 #
-# Next: write an autodiff engine yourself, in [25 · your own tracer](25_own_tracer.ipynb).
+# Next: a gradient that is zero, in [16 · why is it zero](16_why_is_it_zero.ipynb).
