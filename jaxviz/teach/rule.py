@@ -292,7 +292,8 @@ def difference(ours: Any, theirs: Any, tol: float, name: str) -> str:
         at = f" in {keystr(path)}" if path else ""
         if np.shape(a) != np.shape(b):
             return f"it returns the shape {np.shape(a)}{at}, but {name} returns the shape {np.shape(b)}."
-        x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        kind = np.complex128 if np.iscomplexobj(a) or np.iscomplexobj(b) else np.float64
+        x, y = np.asarray(a, kind), np.asarray(b, kind)
         off = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.abs(x - y))
         off = np.where(np.isnan(off), np.inf, off)
         scale = np.max(np.abs(y[np.isfinite(y)]), initial=1e-30)

@@ -181,3 +181,10 @@ def test_an_exercise_in_a_script_needs_no_notebook():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_the_imaginary_part_of_an_answer_counts():
+    conjugate = teach.rule("Write `conj`.", teach.computes(jnp.conj, (jnp.array([1 + 2j, 3 - 1j]),)))
+    assert conjugate.answer(jnp.conj)
+    assert "1+2j" in str(conjugate.answer(lambda z: z))
+    assert not conjugate.answer(jnp.real)
