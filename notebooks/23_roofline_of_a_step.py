@@ -387,4 +387,4 @@ assert 0 < mfu < 10
 #
 # `jaxviz.cost(step, *args)` counts your own step.
 #
-# Next: all of a gradient in 40 lines, in [24 · a tape](24_a_tape.ipynb).
+# Next: a gradient of your own, in plain Python, in [24 · a tape](24_a_tape.ipynb).
