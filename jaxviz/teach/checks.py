@@ -36,7 +36,8 @@ def computes(reference: Callable[..., Any], *points: tuple[Any, ...], tol: float
 
 
 def gradient_of(reference: Callable[..., Any], *points: tuple[Any, ...], tol: float = 1e-4) -> Check:
-    """Checks that the answer has the same gradient, by JAX, as a reference; for several results, of their sum.
+    """Checks that the answer has the same gradient, by JAX, as a reference; for several results, of their sum, and for
+    complex ones, of the sum of their real and imaginary parts.
 
     >>> teach.rule("Write `square`.", teach.gradient_of(jnp.square, (3.0,), (-1.0,)))
 
@@ -49,7 +50,8 @@ def gradient_of(reference: Callable[..., Any], *points: tuple[Any, ...], tol: fl
     def gradient(f: Callable[..., Any]) -> Callable[..., Any]:
         def pulled_back(*args: Any) -> Any:
             out, pull_back = jax.vjp(f, *args)
-            return pull_back(tree_map(jnp.ones_like, out))
+            # A real cotangent would not tell f(z) from f(conj(z)).
+            return pull_back(tree_map(lambda y: jnp.full_like(y, 1 - 1j if jnp.iscomplexobj(y) else 1), out))
 
         return pulled_back
 
@@ -93,7 +95,8 @@ def has_right_rule(*points: tuple[Any, ...], twice: bool = False) -> Check:
 
 
 def is_linear(*points: tuple[Any, ...]) -> Check:
-    """Checks that the answer is linear in all of its arguments together.
+    """Checks that the answer is linear in all of its arguments together: for real multiples, as a derivative is, so
+    `jnp.real` and `jnp.conj` are linear.
 
     >>> teach.rule("Write the derivative of `sin` at 1 as a linear function.", teach.is_linear((jnp.ones(3),)))
     """
@@ -101,10 +104,7 @@ def is_linear(*points: tuple[Any, ...]) -> Check:
     def fails(written: Any) -> str:
         for args in points:
             rng = np.random.default_rng(0)
-            u, v = (
-                tree_map(lambda x: jnp.asarray(rng.normal(size=np.shape(x)), jnp.result_type(x)), args)
-                for _ in range(2)
-            )
+            u, v = (tree_map(lambda x: _random_like(x, rng), args) for _ in range(2))
             together = written(*tree_map(lambda a, b: 2 * a - 3 * b, u, v))
             apart = tree_map(lambda a, b: 2 * a - 3 * b, written(*u), written(*v))
             problem = difference(together, apart, 1e-4, "2 f(u) - 3 f(v)")
@@ -113,6 +113,13 @@ def is_linear(*points: tuple[Any, ...]) -> Check:
         return ""
 
     return Check("is linear", fails)
+
+
+def _random_like(x: Any, rng: np.random.Generator) -> jax.Array:
+    z = rng.normal(size=np.shape(x))
+    if jnp.issubdtype(jnp.result_type(x), jnp.complexfloating):
+        z = z + 1j * rng.normal(size=np.shape(x))
+    return jnp.asarray(z, jnp.result_type(x))
 
 
 def keeps_at_most(nbytes: int, *args: Any, argnums: Argnums = 0) -> Check:
@@ -181,7 +188,8 @@ def difference(ours: Any, theirs: Any, tol: float, name: str) -> str:
         at = f" in {keystr(path)}" if path else ""
         if np.shape(a) != np.shape(b):
             return f"it returns the shape {np.shape(a)}{at}, but {name} returns the shape {np.shape(b)}."
-        x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        kind = np.complex128 if np.iscomplexobj(a) or np.iscomplexobj(b) else np.float64
+        x, y = np.asarray(a, kind), np.asarray(b, kind)
         off = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.abs(x - y))
         off = np.where(np.isnan(off), np.inf, off)
         scale = np.max(np.abs(y[np.isfinite(y)]), initial=1e-30)

@@ -202,3 +202,21 @@ def test_the_index_of_all_of_a_reference_is_no_blank():
     assert exercise.answer(all_of_a_reference)
     assert exercise.answer(dots_in_place_of_an_argument).is_right is None
     assert exercise.answer(dots_in_place_of_a_value).is_right is None
+
+
+def test_the_checks_of_code_compare_both_parts_of_complex_numbers():
+    z = jnp.array([3 + 4j, 1 - 2j])
+    assert teach.computes(jnp.square, (z,)).fails(lambda z: z * z) == ""
+    assert "it returns -7-24j at index [0], but square returns -7+24j" in teach.computes(jnp.square, (z,)).fails(
+        lambda z: jnp.conj(z * z)
+    )
+    assert teach.computes(jnp.square, (z,)).fails(lambda z: (z * z).real)
+    assert teach.gradient_of(jnp.abs, (z,)).fails(lambda z: jnp.sqrt(z.real**2 + z.imag**2)) == ""
+    assert teach.gradient_of(jnp.sin, (z,)).fails(lambda z: jnp.sin(jnp.conj(z)))
+
+
+def test_what_is_linear_for_real_multiples_is_linear_also_of_complex_numbers():
+    linear = teach.is_linear((jnp.ones(3, jnp.complex64),))
+    assert linear.fails(jnp.conj) == linear.fails(lambda z: 2j * z.real) == linear.fails(jnp.fft.fft) == ""
+    assert linear.fails(lambda z: z + jnp.maximum(z.imag, 0)), "nothing is wrong for real numbers"
+    assert linear.fails(lambda z: z * z)
