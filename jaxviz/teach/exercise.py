@@ -124,6 +124,11 @@ def raised(error: Exception) -> str:
     return f"It raises {type(error).__name__}: {first}"
 
 
+def anchor(label: str, target: str) -> str:
+    """A link to a notebook beside this one, which opens in a tab of its own."""
+    return f'<a href="{html.escape(target, quote=True)}" target="_blank">{html.escape(label)}</a>'
+
+
 def _start(is_right: bool | None) -> str:
     return "" if is_right is None else "Right. " if is_right else "Not yet. "
 
@@ -138,12 +143,18 @@ class AnswerForm:
       groups: the options: headings, each with its options as pairs of a key and a label; for code, only headings.
       placeholder: the placeholder of the input.
       code: the code that the question is about.
+      link: the title and the file of a notebook that teaches what is needed; empty if there is none.
     """
 
     kind: OneOf["marks", "choice", "line", "code"]
     groups: tuple[tuple[str, tuple[tuple[Any, str], ...]], ...] = ()
     placeholder: str = ""
     code: str = ""
+    link: tuple[str, str] | tuple[()] = ()
+
+    @property
+    def link_html(self) -> str:
+        return f"<p>What is needed: {anchor(*self.link)}</p>" if self.link else ""
 
 
 @dataclass(eq=False)
@@ -213,7 +224,8 @@ class Exercise:
         for heading, options in self.form.groups:
             lines += [wrapped(heading)] if heading else []
             lines += [f"  [ ] {printable(label)}" for _, label in options]
-        return "\n".join([*lines, *([self.form.code] if self.form.code else [])])
+        lines += [self.form.code] if self.form.code else []
+        return "\n".join([*lines, *([f"What is needed: {self.form.link[0]}"] if self.form.link else [])])
 
     __repr__ = __str__
 
@@ -225,7 +237,7 @@ class Exercise:
             parts.append(
                 f"{f'<div>{code_html(heading)}</div>' if heading else ''}{f'<ul>{items}</ul>' if items else ''}"
             )
-        return "".join([*parts, *([preformatted(self.form.code)] if self.form.code else [])])
+        return "".join([*parts, *([preformatted(self.form.code)] if self.form.code else []), self.form.link_html])
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         shown = display("form of an exercise")(self)._repr_mimebundle_(**kwargs)

@@ -89,7 +89,7 @@ def _fields(form: AnswerForm) -> str:
     if form.kind == "code":
         headings = "".join(f"<p>{code_html(heading)}</p>" for heading, _ in form.groups)
         code = preformatted(form.code) if form.code else ""
-        return f"{headings}{code}<p>An answer in code is checked in a notebook, where it can run.</p>"
+        return f"{headings}{code}{form.link_html}<p>An answer in code is checked in a notebook, where it can run.</p>"
     kind = "radio" if form.kind == "choice" else "checkbox"
     return "".join(_group(kind, heading, options) for heading, options in form.groups)
 

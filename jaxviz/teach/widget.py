@@ -86,6 +86,7 @@ def _line(form: Any) -> _Fields:
 
 def _code(form: Any) -> _Fields:
     texts = [code_html(heading) for heading, _ in form.groups] + ([preformatted(form.code)] if form.code else [])
+    texts += [form.link_html] if form.link else []
     return [widgets.HTML(text, layout=_fit()) for text in texts], lambda: ..., None
 
 
