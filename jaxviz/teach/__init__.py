@@ -13,6 +13,10 @@ from jaxviz.teach.exercise import Exercise as Exercise
 from jaxviz.teach.exercise import Point as Point
 from jaxviz.teach.exercise import Verdict as Verdict
 from jaxviz.teach.predict import predict as predict
+from jaxviz.teach.results import Answered as Answered
+from jaxviz.teach.results import Results as Results
+from jaxviz.teach.results import read_results as read_results
+from jaxviz.teach.results import results as results
 from jaxviz.teach.rule import Check as Check
 from jaxviz.teach.rule import computes as computes
 from jaxviz.teach.rule import gradient_of as gradient_of

@@ -12,6 +12,7 @@ from jaxviz.displays import display
 from jaxviz.ir.errors import message_of
 from jaxviz.report.data import Data
 from jaxviz.report.tables import code_html, preformatted, printable, wrapped
+from jaxviz.teach import sessions
 from jaxviz.teach.messages import OfChoice, OfMarks, OfNumber, OfWord, Said
 
 BLANK = "Replace the dots with your answer, and run the cell again."
@@ -187,6 +188,9 @@ class Exercise:
     store: Callable[[Any], str] | None = None
     _n_hints: int = field(default=0, init=False)
 
+    def __post_init__(self) -> None:
+        sessions.exercises[self.question] = self
+
     def answer(self, given: Any = ...) -> Verdict:
         """The verdict on an answer.
 
@@ -196,6 +200,7 @@ class Exercise:
         if given is ... or (isinstance(given, (list, tuple)) and any(x is ... for x in given)):
             return Verdict(None, BLANK)
         verdict = self.check(given)
+        sessions.note_answer(self, given, verdict)
         return replace(verdict, note=self.store(given)) if verdict and self.store is not None else verdict
 
     def blank(self) -> Verdict:
@@ -210,6 +215,7 @@ class Exercise:
         """The next hint."""
         if self._n_hints >= len(self.hints):
             return Verdict(None, "There are no more hints; `.reveal()` shows the answer.")
+        sessions.note_hint(self)
         hint = self.hints[self._n_hints]
         self._n_hints += 1
         text = hint if isinstance(hint, str) else hint()
@@ -217,6 +223,7 @@ class Exercise:
 
     def reveal(self) -> Verdict:
         """The answer, with its reason."""
+        sessions.note_reveal(self)
         return self.truth()
 
     def __str__(self) -> str:

@@ -39,7 +39,7 @@ def static_form(exercise: Exercise) -> str:
         "grading": exercise.grading() if exercise.grading is not None else None,
         "blank": exercise.blank().headline,
         "hints": [text if isinstance(text, str) else text() for text in exercise.hints],
-        "answer": said(exercise.reveal()),
+        "answer": said(exercise.truth()),
     }
     return (
         f'<form class="jvx" data-sheet="{encoded(json.dumps(sheet))}"><fieldset>'
