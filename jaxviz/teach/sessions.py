@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Progress:
+class Attempts:
     """How far a learner is with an exercise, up to the first right answer; see `teach.results`."""
 
     question: str
@@ -28,17 +28,17 @@ class Progress:
 exercises: WeakValueDictionary[str, Exercise] = WeakValueDictionary()
 """The exercises of this session, by their questions."""
 
-progress: dict[str, Progress] = {}
+progress: dict[str, Attempts] = {}
 """What was done with them, by their questions."""
 
 student = ""
 """What was given to `teach.seed`."""
 
 
-def of(exercise: Exercise) -> Progress:
+def of(exercise: Exercise) -> Attempts:
     """The progress with an exercise; it is kept if its cell is run again."""
     puzzle = getattr(exercise, "puzzle", None)
-    new = Progress(exercise.question, exercise.form.kind, "" if puzzle is None else puzzle.name)
+    new = Attempts(exercise.question, exercise.form.kind, "" if puzzle is None else puzzle.name)
     return progress.setdefault(exercise.question, new)
 
 
