@@ -12,6 +12,8 @@ from jaxviz.teach import autodiff as autodiff
 from jaxviz.teach.exercise import Exercise as Exercise
 from jaxviz.teach.exercise import Point as Point
 from jaxviz.teach.exercise import Verdict as Verdict
+from jaxviz.teach.handouts import given as given
+from jaxviz.teach.handouts import student_copies as student_copies
 from jaxviz.teach.predict import predict as predict
 from jaxviz.teach.results import Answered as Answered
 from jaxviz.teach.results import Results as Results

@@ -79,9 +79,9 @@ def code_of(answer: Any, beside: Callable[..., Any]) -> str:
     while len(needed) > size:
         size = len(needed)
         for statement in body:
-            if needed & {*_defines(statement), *_extends(statement)}:
+            if needed & {*_defines(statement), *extends(statement)}:
                 needed |= {n.id for n in ast.walk(statement) if isinstance(n, ast.Name)} & defined
-    parts = [s for s in body if {*_defines(s), *_extends(s)} & (needed - ({beside.__name__} - {name}))]
+    parts = [s for s in body if {*_defines(s), *extends(s)} & (needed - ({beside.__name__} - {name}))]
     lines = inspect.getsource(module).splitlines()
     text = "\n\n".join("\n".join(lines[_first_line(s) - 1 : s.end_lineno]) for s in parts)
     return re.sub(r"\b_(?=[A-Za-z])", "", text)  # a module's private names are not private in a cell
@@ -94,7 +94,13 @@ def names_missing(source: str) -> set[str]:
     for table in tables:
         tables += table.get_children()
     read = {s.get_name() for table in tables for s in table.get_symbols() if s.is_global() and s.is_referenced()}
-    return read - {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
+    return read - names_defined(source)
+
+
+def names_defined(source: str) -> set[str]:
+    """The global names that a source defines or imports."""
+    top = symtable.symtable(source, "<source>", "exec")
+    return {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
 
 
 def defines(source: str, name: str) -> bool:
@@ -119,13 +125,13 @@ def _first_line(statement: ast.stmt) -> int:
 
 
 def _defines(statement: ast.stmt) -> Iterator[str]:
-    if isinstance(statement, ast.FunctionDef) and not list(_extends(statement)):
+    if isinstance(statement, ast.FunctionDef) and not list(extends(statement)):
         yield statement.name
     if isinstance(statement, ast.Assign):
         yield from (t.id for t in statement.targets if isinstance(t, ast.Name))
 
 
-def _extends(statement: ast.stmt) -> Iterator[str]:
+def extends(statement: ast.stmt) -> Iterator[str]:
     """The function for which a statement defines a rule: `f.defvjp(…)`, or a function under `@f.defjvp`."""
     calls: list[ast.expr] = []
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
