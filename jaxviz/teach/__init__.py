@@ -30,6 +30,7 @@ from jaxviz.teach.rule import traces_to as traces_to
 from jaxviz.teach.saved import saved as saved
 from jaxviz.teach.static import static_fold as static_fold
 from jaxviz.teach.static import static_form as static_form
+from jaxviz.teach.static import static_result as static_result
 from jaxviz.teach.static import static_script as static_script
 
 if _typing.TYPE_CHECKING:

@@ -61,6 +61,20 @@ def static_fold(summary: str, content: str) -> str:
     return f'<details class="jvx" data-content="{encoded(content)}"><summary>{code_html(summary)}</summary></details>'
 
 
+def static_result(title: str) -> str:
+    """HTML for a page with several forms: how many were right at the first try, with a button that copies the result as
+    text, without any answer.
+
+    >>> page = f"{teach.static_form(size)}{teach.static_result('An exercise')}<script>{teach.static_script()}</script>"
+
+    The page must include the script returned by `static_script` once.
+
+    Args:
+      title: the first line of the text.
+    """
+    return f'<div class="jvx jvx-result" data-title="{html.escape(title, quote=True)}"></div>'
+
+
 def static_script() -> str:
     """The script, with its style, that a page with `static_form` or `static_fold` includes once. It fetches nothing.
 
@@ -91,7 +105,8 @@ def _fields(form: AnswerForm) -> str:
         code = preformatted(form.code) if form.code else ""
         return f"{headings}{code}{form.link_html}<p>An answer in code is checked in a notebook, where it can run.</p>"
     kind = "radio" if form.kind == "choice" else "checkbox"
-    return "".join(_group(kind, heading, options) for heading, options in form.groups)
+    groups = "".join(_group(kind, heading, options) for heading, options in form.groups)
+    return f"{preformatted(form.code) if form.code else ''}{groups}{form.link_html}"
 
 
 def _group(kind: str, heading: str, options: Sequence[tuple[Any, str]]) -> str:

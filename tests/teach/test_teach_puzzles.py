@@ -17,6 +17,7 @@ import jaxviz
 from jaxviz import teach
 from jaxviz.teach import answers
 from jaxviz.teach.puzzles import records, scores
+from jaxviz.teach.puzzles.choices import answers_of
 from jaxviz.teach.puzzles.game import GROUPS, PUZZLES, check
 from jaxviz.teach.puzzles.puzzle import lesson_link, score_name
 from jaxviz.teach.source import code_of
@@ -334,3 +335,33 @@ def test_values_are_compared_with_jax_at_random_and_at_hard_points():
     a, b = norm.points[0]
     gradients = jax.grad(lambda a: jnp.sum(norm.better(a, b)))(a)
     assert np.isfinite(gradients).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("puzzle", short(PUZZLES, 6), ids=lambda p: p.name)
+def test_one_of_the_answers_to_choose_from_is_right_and_lowest(puzzle):
+    exercise = teach.puzzles.choose(puzzle.name)
+    verdicts = {letter: exercise.answer(letter) for letter in answers_of(puzzle)}
+    (right,) = (letter for letter, verdict in verdicts.items() if verdict)
+    assert 3 <= len(verdicts) <= 7
+    assert answers_of(puzzle)[right][1] is (puzzle.better if puzzle.better is not None else puzzle.solution)
+    for verdict in verdicts.values():
+        assert verdict.note.startswith(("It computes the same. ", "It fails a check ("))
+        assert ".py:" not in verdict.note, "it shows a place of this machine"
+    others = [a for a in puzzle.wrong if a is not puzzle.function]
+    assert len(verdicts) == len(others) + 1 + (puzzle.better is not None)
+
+
+@each_puzzle
+def test_the_code_of_each_choice_is_the_answer_that_is_measured(puzzle):
+    for code, answer in answers_of(puzzle).values():
+        cell = {"jax": jax, "jnp": jnp, "checkpoint_name": checkpoint_name}
+        exec(code_of(puzzle.function, puzzle.function), cell)
+        exec(code, cell)
+        assert puzzle.measured(puzzle.function_of(cell["answer"])) == puzzle.measured(puzzle.function_of(answer))
+
+
+def test_the_page_to_play_has_them_in_order():
+    text = (ROOT / "docs" / "play.md").read_text(encoding="utf-8")
+    assert re.findall(r'teach\.puzzles\.choose\("(\w+)"\)', text) == [p.name for p in PUZZLES]
+    assert re.findall(r"^## (.*)", text, re.MULTILINE) == [*GROUPS, "Your result"]

@@ -7,6 +7,7 @@
 
 from jaxviz.teach.puzzles.card import Card as Card
 from jaxviz.teach.puzzles.card import card as card
+from jaxviz.teach.puzzles.choices import choose as choose
 from jaxviz.teach.puzzles.game import ask as ask
 from jaxviz.teach.puzzles.game import show as show
 from jaxviz.teach.puzzles.puzzle import Puzzle as Puzzle

@@ -263,8 +263,8 @@ COLLECTIVE = Puzzle(
     how="It is the answer at par: there is no variance without a collective.",
     lesson="10_named_axes",
     wrong=(variance, _of_moments,
-           lambda x: _of_pair(x)[1] / (DEVICES * x.size) - (_of_pair(x)[0] / (DEVICES * x.size)) ** 2,
-           lambda x: jax.lax.pmean(jnp.var(x), AXIS)),
+           lambda x: _of_pair(x)[1] / (8 * x.size) - (_of_pair(x)[0] / (8 * x.size)) ** 2,
+           lambda x: jax.lax.pmean(jnp.var(x), "devices")),
     points=((_FAR_FROM_ZERO,),),
     run=_mapped,
     tol=1e-3,
@@ -272,7 +272,7 @@ COLLECTIVE = Puzzle(
 
 
 def _of_pair(x):
-    pair = jax.lax.psum((jnp.sum(x), jnp.sum(x**2)), AXIS)
+    pair = jax.lax.psum((jnp.sum(x), jnp.sum(x**2)), "devices")
     return jnp.stack(pair)
 
 
@@ -316,8 +316,8 @@ GATHER = Puzzle(
     better=_of_logs,
     how="One number from each device: it is the answer that beats par.",
     lesson="10_named_axes",
-    wrong=(log_sum, lambda x: jnp.log(jax.lax.psum(jnp.sum(jnp.exp(x)), AXIS)),
-           lambda x: jax.lax.psum(jax.nn.logsumexp(x), AXIS)),
+    wrong=(log_sum, lambda x: jnp.log(jax.lax.psum(jnp.sum(jnp.exp(x)), "devices")),
+           lambda x: jax.lax.psum(jax.nn.logsumexp(x), "devices")),
     run=_mapped,
 )  # fmt: skip
 
