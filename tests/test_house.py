@@ -166,7 +166,7 @@ BUDGETS = {
     "features/cost": 1_090,
     "features/debugger": 4_190,
     "features/draw": 1_520,
-    "features/explorer": 4_505,
+    "features/explorer": 4_560,
     "features/flow": 1_725,
     "features/lint": 2_405,
     "features/memory": 1_220,
