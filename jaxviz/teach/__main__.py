@@ -26,9 +26,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     students.add_argument("--to", default="handout", metavar="FOLDER", help="where to write them (default: handout)")
     students.add_argument("--nbgrader", action="store_true", help="write the instructor's versions for nbgrader")
     students.add_argument("--points", type=float, default=1, help="with --nbgrader: the points of an exercise")
+    students.add_argument("--slides", action="store_true", help="mark the cells as slides, for a lecture")
     options = parser.parse_args(argv)
+    kind = {"nbgrader": options.nbgrader, "points": options.points, "slides": options.slides}
     try:
-        written = student_copies(options.notebooks, options.to, nbgrader=options.nbgrader, points=options.points)
+        written = student_copies(options.notebooks, options.to, **kind)
     except (ImportError, OSError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -19,8 +19,9 @@ _REMOVED = ("solution", "check")
 
 
 def student_copies(
-    notebooks: Sequence[str | Path] | str | Path, folder: str | Path, *, nbgrader: bool = False, points: float = 1
-) -> list[Path]:
+    notebooks: Sequence[str | Path] | str | Path, folder: str | Path, *, nbgrader: bool = False, points: float = 1,
+    slides: bool = False,
+) -> list[Path]:  # fmt: skip
     """Writes copies of notebooks, as `.ipynb`, without their solutions and without the cells that check the text.
 
     >>> Path("squares.py").write_text("# %%\\nprint(2**2)\\n")
@@ -37,6 +38,8 @@ def student_copies(
       nbgrader: whether to write the instructor's version for nbgrader instead: each exercise has a cell for the answer,
         with the solution between nbgrader's marks, and a cell that grades it.
       points: with nbgrader, how many points an exercise has.
+      slides: whether to mark the cells as slides, of which each begins at a heading, with the exercises as forms that
+        need no kernel; for a lecture.
 
     Returns:
       the copies.
@@ -59,6 +62,8 @@ def student_copies(
         needed, solutions = _needed_later(notebook.cells), _solutions(notebook.cells)
         copies = [c for cell in notebook.cells for c in _for_students(cell, needed)]
         notebook.cells = list(_graded(copies, solutions, points)) if nbgrader else copies
+        if slides:
+            _as_slides(notebook.cells)
         for number, cell in enumerate(notebook.cells):
             cell["id"] = f"cell-{number}"
         written.append(Path(folder) / f"{path.stem}.ipynb")
@@ -143,6 +148,20 @@ def _defining(cell: Any, needed: set[str]) -> str:
 
 def _name(cell: Any) -> str:
     return str(cell.source.rstrip().rpartition("\n")[2].strip())
+
+
+def _as_slides(cells: Sequence[Any]) -> None:
+    """Marks the slides, and shows the exercises as HTML, with the script of the forms in the first of them."""
+    script = "<script>{teach.static_script()}</script>"
+    for cell in cells:
+        begins = cell.cell_type == "markdown" and cell.source.startswith("#")
+        kind = "skip" if _kind(cell) == "answer" else "slide" if begins else "-"
+        cell.metadata["slideshow"] = {"slide_type": kind}
+        if _kind(cell) == "exercise":
+            head, _, name = cell.source.rpartition("\n")
+            shown = f'HTML(f"{{teach.static_form({name})}}{script}")'
+            cell.source = f"{head}\n\nfrom IPython.display import HTML\n\n{shown}"
+            script = ""
 
 
 # --- nbgrader ---------------------------------------------------------------------------------------------------------

@@ -82,3 +82,17 @@ def test_the_command_writes_copies(tmp_path, capsys):
     assert capsys.readouterr().out == f"{tmp_path / 'out' / NOTEBOOKS[5].stem}.ipynb\n"
     assert main(["students", str(tmp_path / "none.py")]) == 1
     assert "there is no file" in capsys.readouterr().err
+
+
+def test_slides_begin_at_headings_and_show_forms_that_need_no_kernel(tmp_path):
+    cells = copy_of(NOTEBOOKS[5], tmp_path, slides=True).cells
+    kinds = [c.metadata["slideshow"]["slide_type"] for c in cells]
+    headings = [c.cell_type == "markdown" and c.source.startswith("#") for c in cells]
+    assert [kind == "slide" for kind in kinds] == headings
+    assert kinds.count("skip") == sum("answer" in c.metadata.get("tags", ()) for c in cells) > 0
+    forms = [c.source for c in cells if "exercise" in c.metadata.get("tags", ())]
+    assert ["static_script" in source for source in forms] == [True] + [False] * (len(forms) - 1)
+    first = "\n".join(line for line in forms[1].splitlines() if not line.startswith("teach.given"))
+    names = {"linear": teach.predict("?", truth=lambda: 1), "scattered": teach.predict("?", truth=lambda: 1)}
+    exec(first.rpartition("\n")[0], names)
+    assert "<form" in eval(first.rpartition("\n")[2], names).data
