@@ -184,7 +184,7 @@ BUDGETS = {
     "report": 2_890,
     "runs": 1_945,
     "runtime": 1_800,
-    "teach": 6_640,
+    "teach": 6_720,
     "transforms": 3_610,
     "xla": 10,
     "xla/collectives": 2_230,

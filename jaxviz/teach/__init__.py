@@ -28,6 +28,8 @@ from jaxviz.teach.rule import keeps_at_most as keeps_at_most
 from jaxviz.teach.rule import rule as rule
 from jaxviz.teach.rule import traces_to as traces_to
 from jaxviz.teach.saved import saved as saved
+from jaxviz.teach.sessions import number as number
+from jaxviz.teach.sessions import seed as seed
 from jaxviz.teach.static import static_fold as static_fold
 from jaxviz.teach.static import static_form as static_form
 from jaxviz.teach.static import static_result as static_result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -66,3 +67,34 @@ def note_hint(exercise: Exercise) -> None:
 def note_reveal(exercise: Exercise) -> None:
     state = of(exercise)
     state.is_revealed |= not state.is_right
+
+
+def seed(text: str) -> None:
+    """Chooses the numbers of this student's questions, such as a length: those that a notebook takes from
+    `teach.number`. To call first; without it, all have the same numbers.
+
+    >>> teach.seed("Ada Lovelace")
+    >>> teach.number("positions", 1024, 1536, 2048)
+    1024
+
+    Whoever knows the name knows the numbers: it makes answers differ between students, and hides nothing.
+
+    Args:
+      text: the student's name or number; '' for the numbers that all have.
+    """
+    global student
+    student = text
+
+
+def number(name: str, *choices: int) -> int:
+    """One of some numbers, by what was given to `teach.seed`; without that, the first.
+
+    >>> n = teach.number("positions", 1024, 1536, 2048)
+    >>> size = teach.predict(f"How many bytes are {n:,} numbers?", truth=lambda: 4 * n)
+
+    Args:
+      name: what the number is, so that those of a notebook differ in their places.
+      *choices: the numbers.
+    """
+    digest = hashlib.sha256(f"{student}: {name}".encode()).digest()
+    return choices[int.from_bytes(digest[:8], "big") % len(choices) if student else 0]
