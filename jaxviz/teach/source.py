@@ -101,6 +101,7 @@ def code_of_argument(of: str, keyword: str, index: int, beside: Callable[..., An
     if isinstance(expression, ast.Lambda):
         text = f"def answer({ast.unparse(expression.args)}):\n    return {ast.unparse(expression.body)}"
     text = re.sub(r"\b_(?=[A-Za-z])", "", text)
+    text = re.sub(r"'([^'\"]*)'", r'"\1"', text)  # as the module writes them
     return "\n\n".join(filter(None, (_definitions(module, read, {beside.__name__}), text)))
 
 

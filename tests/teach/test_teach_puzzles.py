@@ -358,6 +358,7 @@ def test_the_code_of_each_choice_is_the_answer_that_is_measured(puzzle):
         cell = {"jax": jax, "jnp": jnp, "checkpoint_name": checkpoint_name}
         exec(code_of(puzzle.function, puzzle.function), cell)
         exec(code, cell)
+        assert "'" not in code, "the quotes say which answers are known"
         assert puzzle.measured(puzzle.function_of(cell["answer"])) == puzzle.measured(puzzle.function_of(answer))
 
 
@@ -365,3 +366,16 @@ def test_the_page_to_play_has_them_in_order():
     text = (ROOT / "docs" / "play.md").read_text(encoding="utf-8")
     assert re.findall(r'teach\.puzzles\.choose\("(\w+)"\)', text) == [p.name for p in PUZZLES]
     assert re.findall(r"^## (.*)", text, re.MULTILINE) == [*GROUPS, "Your result"]
+
+
+def test_a_choice_shows_the_answers_and_the_lesson_in_a_notebook_and_on_a_page():
+    from jaxviz.teach.widget import exercise_form
+
+    exercise = teach.puzzles.choose("order")
+    form = exercise_form(exercise)
+    shown = "".join(str(getattr(part, "value", "")) for part in form.children)
+    for text in (shown, teach.static_form(exercise), exercise._repr_html_()):
+        assert "# As given\ndef pushed(a, b, c, v)" in text
+        assert text.count("def answer(") == 3
+        assert 'href="03_jvp_and_linearize.ipynb"' in text
+    assert "What is needed: 3 · JVP and linearize" in str(exercise)

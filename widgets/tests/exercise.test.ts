@@ -124,7 +124,7 @@ test("a result says what was right at once, and is copied without any answer", a
   expect(result()).toBe("1 of 3 right at the first try.");
   press("Copy the result");
   await Promise.resolve();
-  expect(written).toEqual(["Some forms\n🟨🟩⬜\n1 of 3 right at the first try"]);
+  expect(written).toEqual(["Some forms\n◪■□\n1 of 3 right at the first try"]);
 });
 
 test("what was revealed first was not right at the first try", () => {

@@ -51,7 +51,7 @@ function given(form: HTMLFormElement): Given | null {
 
 /** What became of each form that checks answers: null until the first answer. */
 const tries = new Map<HTMLFormElement, "first" | "later" | "wrong" | null>();
-const SQUARES = { first: "🟩", later: "🟨", wrong: "⬜" };
+const SQUARES = { first: "■", later: "◪", wrong: "□" };
 
 function count(form: HTMLFormElement, isRight: boolean | null): void {
   const before = tries.get(form);
