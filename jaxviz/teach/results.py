@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -202,13 +203,8 @@ def _again(a: Answered) -> str | None:
 
 def _run(source: str) -> Any:
     """The answer that a program assigns."""
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-
-    import jaxviz
-    from jaxviz import teach
-
-    cell: dict[str, Any] = {"jax": jax, "jnp": jnp, "np": np, "jaxviz": jaxviz, "teach": teach}
+    # A cell of a notebook has these names; importing jaxviz here would import a higher layer.
+    modules = {"jax": "jax", "jnp": "jax.numpy", "np": "numpy", "jaxviz": "jaxviz", "teach": "jaxviz.teach"}
+    cell: dict[str, Any] = {name: import_module(module) for name, module in modules.items()}
     exec(compile(source, "<an answer>", "exec", dont_inherit=True), cell)
     return cell["answer"]
