@@ -226,12 +226,15 @@ def _depends_on_notebooks(app, env, added, changed, removed):
 
 
 def _explorers_found(app, pagename, templatename, context, doctree):
-    """Copies the explorers of a page into the site, and fixes their URLs in the page."""
+    """Copies the explorers of a page into the site, and fixes their URLs, and those of notebooks, in the page."""
     for name in set(re.findall(r"explorers:/([\w-]+\.html)", context.get("body", ""))):
         (app.outdir / "explorers").mkdir(exist_ok=True)
         shutil.copy(OUTPUTS / "explorers" / name, app.outdir / "explorers" / name)
     if "body" in context:
-        context["body"] = context["body"].replace("explorers:/", f"{'../' * pagename.count('/')}explorers/")
+        up = "../" * pagename.count("/")
+        context["body"] = (
+            context["body"].replace("explorers:/", f"{up}explorers/").replace('href="site:/', f'href="{up}')
+        )
 
 
 def _all_in_the_reference(app, env):

@@ -75,7 +75,7 @@ def _time_line(widget):
 def _form(exercise):
     from jaxviz.teach import static_form
 
-    _show(static_form(exercise))
+    _show(re.sub(r'href="(\w+)\.ipynb"', r'href="site:/tutorials/\1.html"', static_form(exercise)))  # see conf.py
 
 
 def _verdict(verdict):

@@ -300,26 +300,27 @@ def _size(n):
 
 
 def _why_so_large():
-    found = jaxviz.residuals(loss, params, normal(4, 1024, 8), normal(5, 1024, 2))
-    square = sum(r.nbytes for r in found if r.aval.shape == (1024, 1024))
+    found = jaxviz.residuals(loss, params, normal(4, positions, 8), normal(5, positions, 2))
+    square = sum(r.nbytes for r in found if r.aval.shape == (positions, positions))
     return f"{square:,} bytes of it are the n × n values, {square / found.nbytes:.0%}: twice the length is four times the bytes."
 
 
+positions = teach.number("positions", 1024, 1536, 2048)  # the first, unless teach.seed is called
 size = teach.predict(
-    "How many bytes does it keep for 1,024 positions? Within a tenth is right; write `8 MiB` or a number.",
-    truth=lambda: _size(1024),
+    f"How many bytes does it keep for {positions:,} positions? Within a tenth is right; write `5 MiB` or a number.",
+    truth=lambda: _size(positions),
     because=_why_so_large,
     tolerance=0.1,
     hints=(
-        "Two values have 1,024 × 1,024 numbers of 4 bytes.",
-        lambda: f"Those two alone take {2 * 4 * 1024**2:,} bytes. The rest is a few hundred bytes for each position.",
+        f"Two values have {positions:,} × {positions:,} numbers of 4 bytes.",
+        lambda: f"Those two alone take {2 * 4 * positions**2:,} bytes. The rest is a few hundred bytes for each position.",
     ),
 )
 size
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-size.solution("8.3 MiB")
+size.solution(2 * 4 * positions**2 + 300 * positions)
 
 # %% [markdown]
 # The arguments that you differentiate matter too. With respect to `params` alone, `params['query']` is not saved: it multiplies no tangent, because the tangent of `x` is

@@ -201,25 +201,27 @@ plt.legend(frameon=False);
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: factor
 def _factor():
-    return sum(by_length(512)) / sum(by_length(256))
+    return sum(by_length(2 * positions)) / sum(by_length(positions))
 
 
+positions = teach.number("length", 256, 192, 320)  # the first, unless teach.seed is called
 factor = teach.predict(
-    "By what factor do all residuals together grow from 256 positions to 512? Within 3 % is right.",
+    f"By what factor do all residuals together grow from {positions} positions to {2 * positions}? Within 3 % is right.",
     truth=_factor,
     tolerance=0.03,
-    because=lambda: f"The square part has a factor of {by_length(512)[0] / by_length(256)[0]:.2f}, the rest one of "
-    f"{by_length(512)[1] / by_length(256)[1]:.2f}, and at 256 positions the square part is {by_length(256)[0] / sum(by_length(256)):.0%} of the whole.",
+    because=lambda: f"The square part has a factor of {by_length(2 * positions)[0] / by_length(positions)[0]:.2f}, the rest one of "
+    f"{by_length(2 * positions)[1] / by_length(positions)[1]:.2f}, and at {positions} positions the square part is {by_length(positions)[0] / sum(by_length(positions)):.0%} of the whole.",
     hints=(
         "One part grows by 4, the other by 2.",
-        lambda: f"At 256 positions they are {kib(by_length(256)[0])} and {kib(by_length(256)[1])}.",
+        lambda: f"At {positions} positions they are {kib(by_length(positions)[0])} and {kib(by_length(positions)[1])}.",
     ),
 )
 factor
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-factor.solution(3.61)
+four, two = by_length(positions)
+factor.solution((4 * four + 2 * two) / (four + two))
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted

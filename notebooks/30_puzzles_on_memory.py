@@ -18,9 +18,10 @@
 # - Your answer must compute the same: its values and gradients are compared with those of the function as given, computed by JAX on random inputs.
 # - Then it is measured, for arrays of realistic size. They are never allocated: the engine's reports need only types.
 # - *Par* is the result of the planner, `jaxviz.plan_remat`, which adds checkpoints to the function and changes nothing else. Where it does not apply, par is a known answer.
-# - To beat par, rewrite the function. Less than par is a *birdie*, half of par or less an *eagle*.
+# - To beat par, rewrite the function. Less than par is a *birdie*, half of par or less an *eagle*, a tenth an *albatross*, a hundredth a *condor*.
+# - The *record* is the best answer known, measured as yours is. How it is done is shown with the known answers.
 #
-# Each form has hints, shown one at a time, and can reveal known answers. Your best answers are stored in `answers/my_puzzles.py`.
+# Each form names the notebook that teaches what is needed, has hints, shown one at a time, and can reveal known answers. Your best answers are stored in `answers/my_puzzles.py`.
 #
 # It takes 45 minutes. You need to know what a residual is ([4 · partial evaluation and residuals](04_partial_evaluation_and_residuals.ipynb)), and to beat par,
 # how to write a `custom_vjp` ([9 · custom rules](09_custom_rules.ipynb)). This is the score card:
@@ -167,7 +168,7 @@ mask.answer(my_rectified)
 mask.solution(mask.puzzle.solution)
 
 # %% [markdown]
-# Where do you stand?
+# Where do you stand? `print(teach.puzzles.card().share())` is the same as text, without any code.
 
 # %%
 teach.puzzles.card()

@@ -44,7 +44,8 @@ _MODULES = (
     "features.remat.verify", "features.residuals.residual_set", "features.values.capture",
     "features.values.divergence", "features.values.growth", "features.values.records",
     "functions.rule_check",
-    "teach.puzzles.game", "environments.report", "runs.report", "contracts.contract", "contracts.report",
+    "teach.puzzles.card", "teach.results", "environments.report", "runs.report", "contracts.contract",
+    "contracts.report",
 )  # fmt: skip
 """The modules that define reports. They are not imported here, but where a schema is asked for."""
 

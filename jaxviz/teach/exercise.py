@@ -12,6 +12,7 @@ from jaxviz.displays import display
 from jaxviz.ir.errors import message_of
 from jaxviz.report.data import Data
 from jaxviz.report.tables import code_html, preformatted, printable, wrapped
+from jaxviz.teach import sessions
 from jaxviz.teach.messages import OfChoice, OfMarks, OfNumber, OfWord, Said
 
 BLANK = "Replace the dots with your answer, and run the cell again."
@@ -124,6 +125,11 @@ def raised(error: Exception) -> str:
     return f"It raises {type(error).__name__}: {first}"
 
 
+def anchor(label: str, target: str) -> str:
+    """A link to a notebook beside this one, which opens in a tab of its own."""
+    return f'<a href="{html.escape(target, quote=True)}" target="_blank">{html.escape(label)}</a>'
+
+
 def _start(is_right: bool | None) -> str:
     return "" if is_right is None else "Right. " if is_right else "Not yet. "
 
@@ -138,12 +144,18 @@ class AnswerForm:
       groups: the options: headings, each with its options as pairs of a key and a label; for code, only headings.
       placeholder: the placeholder of the input.
       code: the code that the question is about.
+      link: the title and the file of a notebook that teaches what is needed; empty if there is none.
     """
 
     kind: OneOf["marks", "choice", "line", "code"]
     groups: tuple[tuple[str, tuple[tuple[Any, str], ...]], ...] = ()
     placeholder: str = ""
     code: str = ""
+    link: tuple[str, str] | tuple[()] = ()
+
+    @property
+    def link_html(self) -> str:
+        return f"<p>What is needed: {anchor(*self.link)}</p>" if self.link else ""
 
 
 @dataclass(eq=False)
@@ -176,6 +188,9 @@ class Exercise:
     store: Callable[[Any], str] | None = None
     _n_hints: int = field(default=0, init=False)
 
+    def __post_init__(self) -> None:
+        sessions.exercises[self.question] = self
+
     def answer(self, given: Any = ...) -> Verdict:
         """The verdict on an answer.
 
@@ -185,6 +200,7 @@ class Exercise:
         if given is ... or (isinstance(given, (list, tuple)) and any(x is ... for x in given)):
             return Verdict(None, BLANK)
         verdict = self.check(given)
+        sessions.note_answer(self, given, verdict)
         return replace(verdict, note=self.store(given)) if verdict and self.store is not None else verdict
 
     def blank(self) -> Verdict:
@@ -199,6 +215,7 @@ class Exercise:
         """The next hint."""
         if self._n_hints >= len(self.hints):
             return Verdict(None, "There are no more hints; `.reveal()` shows the answer.")
+        sessions.note_hint(self)
         hint = self.hints[self._n_hints]
         self._n_hints += 1
         text = hint if isinstance(hint, str) else hint()
@@ -206,6 +223,7 @@ class Exercise:
 
     def reveal(self) -> Verdict:
         """The answer, with its reason."""
+        sessions.note_reveal(self)
         return self.truth()
 
     def __str__(self) -> str:
@@ -213,7 +231,8 @@ class Exercise:
         for heading, options in self.form.groups:
             lines += [wrapped(heading)] if heading else []
             lines += [f"  [ ] {printable(label)}" for _, label in options]
-        return "\n".join([*lines, *([self.form.code] if self.form.code else [])])
+        lines += [self.form.code] if self.form.code else []
+        return "\n".join([*lines, *([f"What is needed: {self.form.link[0]}"] if self.form.link else [])])
 
     __repr__ = __str__
 
@@ -225,7 +244,7 @@ class Exercise:
             parts.append(
                 f"{f'<div>{code_html(heading)}</div>' if heading else ''}{f'<ul>{items}</ul>' if items else ''}"
             )
-        return "".join([*parts, *([preformatted(self.form.code)] if self.form.code else [])])
+        return "".join([*parts, *([preformatted(self.form.code)] if self.form.code else []), self.form.link_html])
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         shown = display("form of an exercise")(self)._repr_mimebundle_(**kwargs)

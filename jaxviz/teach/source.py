@@ -72,16 +72,50 @@ def code_of(answer: Any, beside: Callable[..., Any]) -> str:
       beside: a function of the module that the cell has already, unless it is the answer.
     """
     module = sys.modules[beside.__module__]
-    name = next(n for n, value in vars(module).items() if value is answer)
+    name = name_of(answer, beside)
+    return _definitions(module, {name}, {beside.__name__} - {name})
+
+
+def name_of(answer: Any, beside: Callable[..., Any]) -> str:
+    """The name of a value in the module of a function."""
+    return next(n for n, value in vars(sys.modules[beside.__module__]).items() if value is answer)
+
+
+def code_of_argument(of: str, keyword: str, index: int, beside: Callable[..., Any]) -> str:
+    """The source of one of the values of a keyword, with everything that it reads, as written in a cell.
+
+    Args:
+      of: the first argument of the call, a string.
+      keyword: the keyword, whose value is a tuple.
+      index: the place in that tuple.
+      beside: a function of the module that the cell has already.
+    """
+    module = sys.modules[beside.__module__]
+    calls = (c for c in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(c, ast.Call) and c.args)
+    call = next(c for c in calls if isinstance(c.args[0], ast.Constant) and c.args[0].value == of and c.keywords)
+    value = next(k.value for k in call.keywords if k.arg == keyword)
+    assert isinstance(value, ast.Tuple)
+    expression = value.elts[index]
+    read = {n.id for n in ast.walk(expression) if isinstance(n, ast.Name)} & vars(module).keys()
+    text = f"answer = {ast.unparse(expression)}"
+    if isinstance(expression, ast.Lambda):
+        text = f"def answer({ast.unparse(expression.args)}):\n    return {ast.unparse(expression.body)}"
+    text = re.sub(r"\b_(?=[A-Za-z])", "", text)
+    text = re.sub(r"'([^'\"]*)'", r'"\1"', text)  # as the module writes them
+    return "\n\n".join(filter(None, (_definitions(module, read, {beside.__name__}), text)))
+
+
+def _definitions(module: Any, names: set[str], without: set[str]) -> str:
+    """What a module says of some names and of all that these read, but for some that the cell has already."""
     body = ast.parse(inspect.getsource(module)).body
     defined = {n for statement in body for n in _defines(statement)}
-    needed, size = {name}, 0
+    needed, size = set(names), 0
     while len(needed) > size:
         size = len(needed)
         for statement in body:
-            if needed & {*_defines(statement), *_extends(statement)}:
+            if needed & {*_defines(statement), *extends(statement)}:
                 needed |= {n.id for n in ast.walk(statement) if isinstance(n, ast.Name)} & defined
-    parts = [s for s in body if {*_defines(s), *_extends(s)} & (needed - ({beside.__name__} - {name}))]
+    parts = [s for s in body if {*_defines(s), *extends(s)} & (needed - without)]
     lines = inspect.getsource(module).splitlines()
     text = "\n\n".join("\n".join(lines[_first_line(s) - 1 : s.end_lineno]) for s in parts)
     return re.sub(r"\b_(?=[A-Za-z])", "", text)  # a module's private names are not private in a cell
@@ -94,7 +128,13 @@ def names_missing(source: str) -> set[str]:
     for table in tables:
         tables += table.get_children()
     read = {s.get_name() for table in tables for s in table.get_symbols() if s.is_global() and s.is_referenced()}
-    return read - {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
+    return read - names_defined(source)
+
+
+def names_defined(source: str) -> set[str]:
+    """The global names that a source defines or imports."""
+    top = symtable.symtable(source, "<source>", "exec")
+    return {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
 
 
 def defines(source: str, name: str) -> bool:
@@ -119,13 +159,13 @@ def _first_line(statement: ast.stmt) -> int:
 
 
 def _defines(statement: ast.stmt) -> Iterator[str]:
-    if isinstance(statement, ast.FunctionDef) and not list(_extends(statement)):
+    if isinstance(statement, ast.FunctionDef) and not list(extends(statement)):
         yield statement.name
     if isinstance(statement, ast.Assign):
         yield from (t.id for t in statement.targets if isinstance(t, ast.Name))
 
 
-def _extends(statement: ast.stmt) -> Iterator[str]:
+def extends(statement: ast.stmt) -> Iterator[str]:
     """The function for which a statement defines a rule: `f.defvjp(…)`, or a function under `@f.defjvp`."""
     calls: list[ast.expr] = []
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):

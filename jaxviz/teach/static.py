@@ -39,7 +39,7 @@ def static_form(exercise: Exercise) -> str:
         "grading": exercise.grading() if exercise.grading is not None else None,
         "blank": exercise.blank().headline,
         "hints": [text if isinstance(text, str) else text() for text in exercise.hints],
-        "answer": said(exercise.reveal()),
+        "answer": said(exercise.truth()),
     }
     return (
         f'<form class="jvx" data-sheet="{encoded(json.dumps(sheet))}"><fieldset>'
@@ -59,6 +59,20 @@ def static_fold(summary: str, content: str) -> str:
       content: HTML.
     """
     return f'<details class="jvx" data-content="{encoded(content)}"><summary>{code_html(summary)}</summary></details>'
+
+
+def static_result(title: str) -> str:
+    """HTML for a page with several forms: how many were right at the first try, with a button that copies the result as
+    text, without any answer.
+
+    >>> page = f"{teach.static_form(size)}{teach.static_result('An exercise')}<script>{teach.static_script()}</script>"
+
+    The page must include the script returned by `static_script` once.
+
+    Args:
+      title: the first line of the text.
+    """
+    return f'<div class="jvx jvx-result" data-title="{html.escape(title, quote=True)}"></div>'
 
 
 def static_script() -> str:
@@ -89,9 +103,10 @@ def _fields(form: AnswerForm) -> str:
     if form.kind == "code":
         headings = "".join(f"<p>{code_html(heading)}</p>" for heading, _ in form.groups)
         code = preformatted(form.code) if form.code else ""
-        return f"{headings}{code}<p>An answer in code is checked in a notebook, where it can run.</p>"
+        return f"{headings}{code}{form.link_html}<p>An answer in code is checked in a notebook, where it can run.</p>"
     kind = "radio" if form.kind == "choice" else "checkbox"
-    return "".join(_group(kind, heading, options) for heading, options in form.groups)
+    groups = "".join(_group(kind, heading, options) for heading, options in form.groups)
+    return f"{preformatted(form.code) if form.code else ''}{groups}{form.link_html}"
 
 
 def _group(kind: str, heading: str, options: Sequence[tuple[Any, str]]) -> str:

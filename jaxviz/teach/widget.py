@@ -75,7 +75,9 @@ def _marks(form: Any) -> _Fields:
 def _choice(form: Any) -> _Fields:
     options = [(str(label), key) for _, of_group in form.groups for key, label in of_group]
     choice = widgets.RadioButtons(options=options, value=None, layout=_fit())
-    return [choice], lambda: ... if choice.index is None else choice.value, None
+    above = [widgets.HTML(preformatted(form.code), layout=_fit())] if form.code else []
+    below = [widgets.HTML(form.link_html, layout=_fit())] if form.link else []
+    return [*above, choice, *below], lambda: ... if choice.index is None else choice.value, None
 
 
 def _line(form: Any) -> _Fields:
@@ -86,6 +88,7 @@ def _line(form: Any) -> _Fields:
 
 def _code(form: Any) -> _Fields:
     texts = [code_html(heading) for heading, _ in form.groups] + ([preformatted(form.code)] if form.code else [])
+    texts += [form.link_html] if form.link else []
     return [widgets.HTML(text, layout=_fit()) for text in texts], lambda: ..., None
 
 

@@ -90,6 +90,7 @@ REPORTS = {
     "check_contracts": check_contracts,
     "compilations": lambda: jaxviz.watch_compilations(False),
     "score card": jaxviz.teach.puzzles.card,
+    "results": jaxviz.teach.results,
 }
 
 

@@ -1,5 +1,6 @@
 """Puzzles: par is the best known result, of the planner or known answers, only answers that compute the same count."""
 
+import ast
 import linecache
 import re
 import sys
@@ -15,16 +16,16 @@ from short_runs import short
 import jaxviz
 from jaxviz import teach
 from jaxviz.teach import answers
-from jaxviz.teach.puzzles import scores
+from jaxviz.teach.puzzles import records, scores
+from jaxviz.teach.puzzles.choices import answers_of
 from jaxviz.teach.puzzles.game import GROUPS, PUZZLES, check
+from jaxviz.teach.puzzles.puzzle import lesson_link, score_name
 from jaxviz.teach.source import code_of
 
 ROOT = Path(__file__).parents[2]
 
 each_puzzle = pytest.mark.parametrize("puzzle", PUZZLES, ids=lambda p: p.name)
 each_third_puzzle = pytest.mark.parametrize("puzzle", short(PUZZLES, 3), ids=lambda p: p.name)
-BEATEN = {"softmax", "width", "pairs", "mask", "steps", "loops", "hessian", "where", "norm", "entropy", "softplus",
-          "straight", "implicit", "gather"}  # fmt: skip
 
 
 def test_there_are_24_short_ones():
@@ -56,11 +57,75 @@ def test_the_known_answers_reach_par_and_beat_it(puzzle):
     verdict = check(puzzle, puzzle.solution)
     assert verdict, verdict
     assert str(verdict).startswith("Right. Par. ")
-    assert (puzzle.better is not None) == (puzzle.name in BEATEN)
-    if puzzle.better is not None:
-        verdict = check(puzzle, puzzle.better)
+    for answer in (a for a in (puzzle.better, puzzle.record) if a is not None):
+        verdict = check(puzzle, answer)
         assert verdict, verdict
-        assert str(verdict).startswith(("Right. Birdie! ", "Right. Eagle! "))
+        assert str(verdict).startswith(BETTER), verdict
+    assert verdict.headline.endswith("and that is the record.")
+
+
+BETTER = ("Right. Birdie! ", "Right. Eagle! ", "Right. Albatross! ", "Right. Condor! ")
+
+
+@each_puzzle
+def test_the_record_is_the_lowest_amount_known(puzzle):
+    known = [a for a in (puzzle.solution, puzzle.better) if a is not None]
+    amounts = [puzzle.measured(puzzle.function_of(a)) for a in known]
+    assert puzzle.record_amount <= min(amounts)
+    assert (puzzle.record is not None) == (puzzle.record_amount < min(amounts))
+    known_how = "It is the answer at par" in puzzle.how, "it is the answer that beats par" in puzzle.how
+    assert any(known_how) == (puzzle.record is None) or puzzle.name == "softplus"
+    assert not known_how[0] or puzzle.better is None
+
+
+def test_there_are_words_for_every_distance_from_par():
+    names = [score_name(n, 1_000) for n in (1_011, 1_010, 990, 989, 505, 101, 10, 0)]
+    assert names == ["over par", "par", "par", "birdie", "eagle", "albatross", "condor", "condor"]
+    reached = {score_name(p.record_amount, p.par_amount) for p in PUZZLES}
+    assert reached == {"par", "birdie", "eagle", "albatross", "condor"}
+
+
+@each_puzzle
+def test_the_lesson_of_a_puzzle_is_a_notebook_of_the_course(puzzle):
+    label, target = lesson_link(puzzle.lesson)
+    assert (ROOT / "notebooks" / f"{puzzle.lesson}.py").exists()
+    index = (ROOT / "docs" / "tutorials" / "index.md").read_text(encoding="utf-8")
+    assert f"[{label}]({puzzle.lesson}.py)" in index
+    shown = teach.puzzles.show(puzzle.name)
+    assert f'href="{target}"' in teach.static_form(shown)
+    assert f'href="{target}"' in shown._repr_html_()
+    over = check(puzzle, puzzle.function)
+    if over.points and over.points[-1].mark == "right":
+        assert f"What is needed for par: {label}" in str(over)
+        assert f'href="{target}"' in over._repr_html_()
+
+
+@each_puzzle
+def test_hints_begin_with_a_question_and_contain_no_code_of_a_known_answer(puzzle):
+    assert "?" in puzzle.hints[0] or "jaxviz." in puzzle.hints[0]
+    known = [code_of(a, puzzle.function) for a in (puzzle.solution, puzzle.better) if a is not None]
+    known += [code_of(puzzle.record, puzzle.record)] if puzzle.record is not None else []
+    given = expressions(code_of(puzzle.function, puzzle.function))
+    secret = set().union(*map(expressions, known)) - given
+    assert secret
+    for text in (*re.findall(r"`([^`]*)`", " ".join(puzzle.hints)), *(h.rstrip(".") for h in puzzle.hints)):
+        assert not expressions(text) & secret, text
+
+
+def expressions(code):
+    """The calls, operations and lookups in a text, in one notation; none if it is not Python."""
+    try:
+        tree = ast.parse(code)
+    except SyntaxError:
+        return set()
+    kinds = (ast.Call, ast.BinOp, ast.Compare, ast.Subscript, ast.Lambda)
+    return {ast.unparse(e) for e in ast.walk(tree) if isinstance(e, kinds)}
+
+
+def test_a_lower_amount_than_the_record_is_said_to_be_one(monkeypatch):
+    mask = teach.puzzles.show("mask").puzzle
+    monkeypatch.setitem(mask.__dict__, "record_amount", 10 * mask.par_amount)
+    assert str(check(mask, mask.solution)).startswith("Right. A new record! ")
 
 
 @pytest.mark.slow
@@ -81,10 +146,11 @@ def test_a_question_has_one_answer_and_says_why_others_are_wrong(puzzle):
 @each_third_puzzle
 def test_the_code_that_is_shown_runs_and_is_measured_alike(puzzle):
     names = {id(value): name.lstrip("_") for name, value in vars(sys.modules[puzzle.function.__module__]).items()}
-    for answer in filter(None, (puzzle.function, puzzle.solution, puzzle.better)):
+    names |= {id(value): name.lstrip("_") for name, value in reversed(vars(records).items())}
+    for answer in filter(None, (puzzle.function, puzzle.solution, puzzle.better, puzzle.record)):
         cell = {"jax": jax, "jnp": jnp, "checkpoint_name": checkpoint_name}
         exec(code_of(puzzle.function, puzzle.function), cell)
-        exec(code_of(answer, puzzle.function), cell)
+        exec(code_of(answer, answer if answer is puzzle.record else puzzle.function), cell)
         shown = cell[names[id(answer)]]
         if answer is not puzzle.function:
             assert puzzle.measured(puzzle.function_of(shown)) == puzzle.measured(puzzle.function_of(answer))
@@ -142,6 +208,13 @@ def test_the_best_answer_is_kept_with_its_cell(tmp_path):
     card = teach.puzzles.card(path)
     assert card.solved == 2
     assert str(card).startswith("2 of 24 puzzles solved: 1 at par, 1 eagle")
+    assert card.share().splitlines() == [
+        "jaxviz puzzles: 2 of 24 solved: 1 at par, 1 eagle",
+        " 5 Only the sign: 2.0 MiB, par 16.0 MiB, record 2.0 MiB: eagle (the record)",
+        " 7 By name: 64.0 MiB, par 64.0 MiB, record 64.0 MiB: par (the record)",
+    ]
+    assert card._repr_html_().count("Copy the result</button>") == 1
+    assert "Copy" not in teach.puzzles.card(tmp_path / "none.py")._repr_html_()
     assert "Only the sign" in str(card)
     assert card._repr_html_().count("<span title=") == 24
 
@@ -262,3 +335,47 @@ def test_values_are_compared_with_jax_at_random_and_at_hard_points():
     a, b = norm.points[0]
     gradients = jax.grad(lambda a: jnp.sum(norm.better(a, b)))(a)
     assert np.isfinite(gradients).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("puzzle", short(PUZZLES, 6), ids=lambda p: p.name)
+def test_one_of_the_answers_to_choose_from_is_right_and_lowest(puzzle):
+    exercise = teach.puzzles.choose(puzzle.name)
+    verdicts = {letter: exercise.answer(letter) for letter in answers_of(puzzle)}
+    (right,) = (letter for letter, verdict in verdicts.items() if verdict)
+    assert 3 <= len(verdicts) <= 7
+    assert answers_of(puzzle)[right][1] is (puzzle.better if puzzle.better is not None else puzzle.solution)
+    for verdict in verdicts.values():
+        assert verdict.note.startswith(("It computes the same. ", "It fails a check ("))
+        assert ".py:" not in verdict.note, "it shows a place of this machine"
+    others = [a for a in puzzle.wrong if a is not puzzle.function]
+    assert len(verdicts) == len(others) + 1 + (puzzle.better is not None)
+
+
+@each_puzzle
+def test_the_code_of_each_choice_is_the_answer_that_is_measured(puzzle):
+    for code, answer in answers_of(puzzle).values():
+        cell = {"jax": jax, "jnp": jnp, "checkpoint_name": checkpoint_name}
+        exec(code_of(puzzle.function, puzzle.function), cell)
+        exec(code, cell)
+        assert "'" not in code, "the quotes say which answers are known"
+        assert puzzle.measured(puzzle.function_of(cell["answer"])) == puzzle.measured(puzzle.function_of(answer))
+
+
+def test_the_page_to_play_has_them_in_order():
+    text = (ROOT / "docs" / "play.md").read_text(encoding="utf-8")
+    assert re.findall(r'teach\.puzzles\.choose\("(\w+)"\)', text) == [p.name for p in PUZZLES]
+    assert re.findall(r"^## (.*)", text, re.MULTILINE) == [*GROUPS, "Your result"]
+
+
+def test_a_choice_shows_the_answers_and_the_lesson_in_a_notebook_and_on_a_page():
+    from jaxviz.teach.widget import exercise_form
+
+    exercise = teach.puzzles.choose("order")
+    form = exercise_form(exercise)
+    shown = "".join(str(getattr(part, "value", "")) for part in form.children)
+    for text in (shown, teach.static_form(exercise), exercise._repr_html_()):
+        assert "# As given\ndef pushed(a, b, c, v)" in text
+        assert text.count("def answer(") == 3
+        assert 'href="03_jvp_and_linearize.ipynb"' in text
+    assert "What is needed: 3 · JVP and linearize" in str(exercise)

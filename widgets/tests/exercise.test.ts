@@ -99,3 +99,39 @@ test("a fold is filled when it is opened", () => {
   by("details").dispatchEvent(new Event("toggle"));
   expect(document.querySelectorAll("pre")).toHaveLength(1);
 });
+
+test("a result says what was right at once, and is copied without any answer", async () => {
+  const written: string[] = [];
+  Object.assign(navigator, { clipboard: { writeText: async (text: string) => written.push(text) } });
+  const forms = ["choice", "size", "marks", "code"].map(
+    (name) => (fixture as unknown as Record<string, Case>)[name]!.html,
+  );
+  document.body.innerHTML = `${forms.join("")}<div class="jvx jvx-result" data-title="Some forms"></div>`;
+  start();
+  const result = () => by(".jvx-result p").textContent;
+  expect(result()).toBe("0 of 3 right at the first try."); // code is not checked
+  const [choice, size] = Array.from(document.querySelectorAll("form"));
+  const radios = choice!.querySelectorAll("input");
+  radios[0]!.checked = true;
+  choice!.requestSubmit();
+  radios[1]!.checked = true;
+  choice!.requestSubmit();
+  expect(result()).toBe("0 of 3 right at the first try.");
+  size!.querySelector("input")!.value = "12 KiB";
+  size!.requestSubmit();
+  size!.querySelector("input")!.value = "1";
+  size!.requestSubmit();
+  expect(result()).toBe("1 of 3 right at the first try.");
+  press("Copy the result");
+  await Promise.resolve();
+  expect(written).toEqual(["Some forms\n◪■□\n1 of 3 right at the first try"]);
+});
+
+test("what was revealed first was not right at the first try", () => {
+  document.body.innerHTML = `${(fixture as unknown as Record<string, Case>)["choice"]!.html}<div class="jvx-result"></div>`;
+  start();
+  press("Reveal");
+  document.querySelectorAll("input")[1]!.checked = true;
+  by<HTMLFormElement>("form").requestSubmit();
+  expect(by(".jvx-result").textContent).toContain("0 of 1 right");
+});

@@ -6,6 +6,8 @@ memory.
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,9 @@ from jaxviz.page.schema import ROLES, View
 from jaxviz.report.pictures import fitted
 from jaxviz.report.tables import format_bytes
 
-FORMATS = (".gif", ".png", ".webp")
+FORMATS = (".gif", ".mp4", ".png", ".webp")
+_PAUSE_MS = 1500
+"""The pause at the end, before it repeats."""
 _SHARP = 1.25
 _DPI = 100
 _FRAMES = 120
@@ -33,16 +37,38 @@ def save_animation(view: View, path: str | Path, seconds: float) -> Path:
         raise ValueError(f"an animation is written as {', '.join(FORMATS[:-1])} or {FORMATS[-1]}; got {path.name!r}")
     if not seconds > 0:
         raise ValueError(f"seconds must be positive; got {seconds}")
+    if path.suffix == ".mp4" and shutil.which("ffmpeg") is None:
+        raise FileNotFoundError(
+            "an .mp4 is written by ffmpeg, which was not found: install it (apt install ffmpeg, brew install ffmpeg, "
+            "conda install ffmpeg), or write a .gif, .png or .webp"
+        )
     scene = Scene(Overview(view))
     frames = [scene.frame(step) for step in scene.steps]
+    stays = max(_LEAST_MS, round(1000 * seconds / len(frames)))
+    if path.suffix == ".mp4":
+        return _write_video(frames, path, stays)
     if path.suffix == ".gif":
         # All frames share the palette of the last one, which has every colour, so that unchanged parts take no bytes.
         colours = frames[-1].quantize(192)
         frames = [frame.quantize(palette=colours, dither=Image.Dither.NONE) for frame in frames]
-    stays = max(_LEAST_MS, round(1000 * seconds / len(frames)))
-    # Pause at the end before it loops.
-    stay = [stays] * (len(frames) - 1) + [max(stays, 1500)]
+    stay = [stays] * (len(frames) - 1) + [max(stays, _PAUSE_MS)]
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=stay, loop=0)
+    return path
+
+
+def _write_video(frames: list[Image.Image], path: Path, stays: int) -> Path:
+    """Writes frames, each of which stays for some milliseconds, as a video that all players play: with 8 bits for each
+    colour at half the resolution, so that width and height have to be even."""
+    width, height = frames[0].size
+    shown = [*frames, *frames[-1:] * (max(stays, _PAUSE_MS) // stays)]
+    command = [
+        "ffmpeg", "-loglevel", "error", "-y", "-f", "rawvideo", "-pixel_format", "rgb24",
+        "-video_size", f"{width}x{height}", "-framerate", f"1000/{stays}", "-i", "-",
+        "-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2:color=white,format=yuv420p", "-movflags", "+faststart", str(path),
+    ]  # fmt: skip
+    done = subprocess.run(command, input=b"".join(f.tobytes() for f in shown), capture_output=True)
+    if done.returncode:
+        raise OSError(f"ffmpeg could not write {path}: {done.stderr.decode(errors='replace').strip()}")
     return path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,7 @@ class Pictured:
         >>> explorer.save_animation("loss.gif")
 
         Args:
-          path: the path of the file, a .gif, .png or .webp.
+          path: the path of the file, a .gif, .png or .webp; or an .mp4, which ffmpeg writes.
           seconds: the approximate length; the animation repeats.
 
         Returns:
@@ -88,8 +89,28 @@ class Pictured:
 
         Raises:
           ValueError: the function has no gradient, the file is of another kind, or the length is not above 0.
+          FileNotFoundError: ffmpeg, which writes an .mp4, is not installed.
         """
         with needs("An animation", "matplotlib", "pillow"):
             from jaxviz.features.explorer.animation import save_animation
 
         return save_animation(self.view, path, seconds)
+
+    def save_html(self, path: str | Path) -> Path:
+        """Writes the explorer as one HTML file."""
+        raise NotImplementedError
+
+    def embed(self, path: str | Path, height: int = 640) -> str:
+        """Writes the explorer as one HTML file, and returns the line that shows it in another page, such as a slide.
+
+        >>> explorer.embed("loss.html")
+        '<iframe src="loss.html" title="The explorer of loss" ...></iframe>'
+
+        Args:
+          path: the path of the file; the other page is to lie in the same folder.
+          height: the height of the frame in pixels.
+        """
+        name = html.escape(self.save_html(path).name, quote=True)
+        title = html.escape(f"The explorer of {self.derivation.primal.name}", quote=True)
+        style = f"width:100%;height:{height}px;border:0"
+        return f'<iframe src="{name}" title="{title}" style="{style}" loading="lazy"></iframe>'

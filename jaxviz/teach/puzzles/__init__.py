@@ -5,8 +5,9 @@
 >>> teach.puzzles.card()  # the score card, of all of them
 """
 
-from jaxviz.teach.puzzles.game import Card as Card
+from jaxviz.teach.puzzles.card import Card as Card
+from jaxviz.teach.puzzles.card import card as card
+from jaxviz.teach.puzzles.choices import choose as choose
 from jaxviz.teach.puzzles.game import ask as ask
-from jaxviz.teach.puzzles.game import card as card
 from jaxviz.teach.puzzles.game import show as show
 from jaxviz.teach.puzzles.puzzle import Puzzle as Puzzle

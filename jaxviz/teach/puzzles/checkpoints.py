@@ -9,6 +9,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from jaxviz.features.cost.report import cost
 from jaxviz.teach.predict import predict
+from jaxviz.teach.puzzles import records
 from jaxviz.teach.puzzles.measures import KEPT, PEAK, at_most
 from jaxviz.teach.puzzles.puzzle import PLANNED, Puzzle, amount_of, fewest_kept, least_peak, normal, typed
 
@@ -50,6 +51,10 @@ CALL = Puzzle(
         },
         hints=("`gelu` has a cube, a tanh and products, and the derivative of each multiplies by something.",),
     ),
+    record=records.call,
+    how="It saves the argument of `gelu` in 16 bits, evenly spaced in its `arcsinh`, which is as exact as "
+        "the tolerance asks.",
+    lesson="06_checkpoints",
     wrong=(block, jax.checkpoint(block), lambda p, x: x + jax.checkpoint(jax.nn.gelu)(x @ p["widen"]) @ p["narrow"],
            lambda p, x: x + jax.nn.relu(x @ p["widen"]) @ p["narrow"]),
     argnums=(0, 1),
@@ -106,6 +111,8 @@ NAMES = Puzzle(
             "mixed": "The backward pass does not read the result, so saving it does not help.",
         },
     ),
+    how="It is the answer at par: without the scores, a product of that size is computed again.",
+    lesson="07_policies_and_plans",
     wrong=(_only("weights"), _only("mixed"), _only("scores", "weights"), jax.checkpoint_policies.nothing_saveable,
            jax.checkpoint_policies.everything_saveable),
     argnums=(0, 1),
@@ -140,11 +147,11 @@ BODY = Puzzle(
     rollout, PEAK, _ROLLOUT, lambda rng: (normal(rng, 3, 3) / 2, normal(rng, 5, 3)),
     least_peak(0.1), "the lowest peak that the planner finds for 10 % more FLOPs",
     (
-        "The residuals of one step are saved sixteen times. A checkpoint goes around a function, and the step is a "
-        "function.",
+        "What is saved for each of the sixteen steps? `jaxviz.residuals` lists it. A checkpoint goes around a "
+        "function, and the step is a function.",
         "With a checkpoint around the step, its product is computed twice, which is a third more FLOPs. A policy can "
         "save the product.",
-        "`jax.checkpoint(step, policy=jax.checkpoint_policies.dots_saveable)`.",
+        "The policy `dots_saveable` saves the results of products; a checkpoint takes a policy beside its function.",
     ),
     _saved_step,
     lambda: predict(
@@ -159,6 +166,10 @@ BODY = Puzzle(
         },
         hints=("The derivatives of the sine, of the product in `w`, and of tanh.",),
     ),
+    record=records.body,
+    how="32 rows go through all steps, and are computed again in the backward pass; Strassen's method pays for that.",
+    lesson="07_policies_and_plans",
+    run_with=lambda w, h: (w / 16, h),  # otherwise 16 steps turn rounding into another result
     wrong=(rollout, _bare_step, jax.checkpoint(rollout), lambda w, h: _saved_step(w, h) + 1e-2),
     argnums=(0, 1),
     checks=(at_most(0.1, rollout, *_ROLLOUT, argnums=(0, 1)),),
@@ -202,8 +213,7 @@ STEPS = Puzzle(
     roots, KEPT, _ROOTS, lambda rng: ((1 + 2 * rng.random(4)).astype(np.float32),),
     amount_of(_checked_roots), "the residuals with a checkpoint around the step",
     (
-        "A step that does nothing saves zeros in place of residuals, since every step must save arrays of the same "
-        "types.",
+        "What does a step save that does nothing? Every step must save arrays of the same types.",
         "With a checkpoint around the step, only its arguments are saved.",
         "To beat par: however the loop gets there, x³ + x = a at the end. So (3x² + 1) dx = da, and a custom rule can "
         "use that.",
@@ -221,6 +231,10 @@ STEPS = Puzzle(
         },
     ),
     better=_implicit_roots,
+    record=records.steps,
+    how="The cubic has a closed solution, with `sinh` and `arcsinh`; a checkpoint around it saves nothing "
+        "but its argument.",
+    lesson="08_control_flow_gradients",
     wrong=(roots, jax.checkpoint(roots), lambda a: jax.lax.stop_gradient(roots(a)), jnp.cbrt),
     checks=(at_most(0.4, roots, *_ROOTS),),
     tol=1e-3,
@@ -283,8 +297,8 @@ LOOPS = Puzzle(
     orbit, PEAK, _ORBIT, lambda rng: (normal(rng, 4), normal(rng, 4)),
     amount_of(_twenty_chunks), "the peak of 20 chunks of 20 steps",
     (
-        "A checkpoint around the step saves 400 states. One around the whole loop saves one, but then all 400 are in "
-        "memory in the backward pass.",
+        "How many states does a checkpoint around the step save? And with one around the whole loop, how many are in "
+        "memory in the backward pass?",
         "In between: a loop over 20 chunks, each a loop of 20 steps, with checkpoints around the chunk and around the "
         "step.",
         "To beat par: each step can be inverted. All earlier states can be computed backward from the last one, so "
@@ -307,6 +321,10 @@ LOOPS = Puzzle(
         },
     ),
     better=_reversible,
+    record=records.loops,
+    how="The steps are inverted, for ten particles at a time: what remains are arguments, results, "
+        "cotangents and gradients.",
+    lesson="08_control_flow_gradients",
     wrong=(orbit, jax.checkpoint(orbit), _in_chunks(2), lambda q, p: orbit(p, q)),
     argnums=(0, 1),
     checks=(at_most(1.0, orbit, *_ORBIT, argnums=(0, 1)),),

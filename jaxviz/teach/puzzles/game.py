@@ -1,11 +1,10 @@
-"""Playing the puzzles: forms, verdicts and the score card."""
+"""Playing the puzzles: forms and verdicts."""
 
 from __future__ import annotations
 
 import html
-import itertools
-from collections import Counter
-from collections.abc import Callable, Iterator
+import textwrap
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -16,13 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
-from jaxviz.report.report import Part, Report, Table
-from jaxviz.report.tables import counted
-from jaxviz.teach.exercise import BLANK, AnswerForm, Exercise, Point, Verdict, raised
+from jaxviz.teach.exercise import BLANK, AnswerForm, Exercise, Point, Verdict, anchor, raised
 from jaxviz.teach.puzzles import scores
 from jaxviz.teach.puzzles.checkpoints import CHECKPOINTS
 from jaxviz.teach.puzzles.nans import NANS
-from jaxviz.teach.puzzles.puzzle import Puzzle, score_name
+from jaxviz.teach.puzzles.puzzle import SCORES, Puzzle, lesson_link, score_name
 from jaxviz.teach.puzzles.rules import RULES
 from jaxviz.teach.puzzles.saving import SAVING
 from jaxviz.teach.puzzles.work import WORK
@@ -47,19 +44,32 @@ class Scored(Verdict):
     """The verdict on an answer that computes the correct values, with its score.
 
     Args:
-      picture: bars for the answer, par, and the function as given; HTML.
-      stars: one for par, two for better, three for half of par or less.
+      picture: bars for the answer, par, the record, and the function as given; HTML.
+      stars: one for par, and one more for each better score.
+      lesson: the notebook that teaches what is needed for par, if the answer does not reach it.
     """
 
     picture: str = ""
     stars: int = 0
+    lesson: str = ""
+
+    def __str__(self) -> str:
+        return "\n".join([Verdict.__str__(self), *([self._read(lesson_link(self.lesson)[0])] if self.lesson else [])])
+
+    __repr__ = __str__
+
+    @staticmethod
+    def _read(notebook: str) -> str:
+        return f"What is needed for par: {notebook}"
 
     def _repr_html_(self) -> str:
         shown = Verdict._repr_html_(replace(self, is_folded=False))
         cheers = (
             f'<div style="color:#c98500;font-size:1.7em;letter-spacing:.15em;line-height:1">{"★" * self.stars}</div>'
         )
-        text = f"{cheers if self.stars else ''}{shown}{self.picture}"
+        label, target = lesson_link(self.lesson) if self.lesson else ("", "")
+        lesson = f"<div>{self._read(anchor(label, target))}</div>" if self.lesson else ""
+        text = f"{cheers if self.stars else ''}{shown}{self.picture}{lesson}"
         return f"<details><summary>Result of the solution</summary>{text}</details>" if self.is_folded else text
 
 
@@ -79,7 +89,8 @@ def show(which: int | str, path: str | Path = scores.ANSWERS) -> PuzzleExercise:
     ...
 
     An answer first has to compute what the function computes as it is given, with its gradient, on random inputs. Then
-    an amount is measured: right is what reaches par. Such an answer is also run for the arrays that are measured.
+    an amount is measured: right is what reaches par. Such an answer is also run for the arrays that are measured. The
+    record is the amount of the best answer known; `.reveal()` says how that is done.
 
     Args:
       which: its number, from 1, or its name.
@@ -89,15 +100,17 @@ def show(which: int | str, path: str | Path = scores.ANSWERS) -> PuzzleExercise:
       ValueError: there is no such puzzle.
     """
     puzzle = find(which)
-    amount, par = puzzle.measure.written(puzzle.given_amount), puzzle.measure.written(puzzle.par_amount)
+    amounts = (puzzle.given_amount, puzzle.par_amount, puzzle.record_amount)
+    amount, par, record = map(puzzle.measure.written, amounts)
     return PuzzleExercise(
         f"{PUZZLES.index(puzzle) + 1} · {puzzle.title}. {puzzle.task}",
         lambda answer: check(puzzle, answer),
         lambda: _known(puzzle),
         AnswerForm(
             "code",
-            ((f"As given: {amount}. Par: {par}, {puzzle.par_is}.", ()),),
+            ((f"As given: {amount}. Par: {par}, {puzzle.par_is}. Record: {record}.", ()),),
             code=code_of(puzzle.function, puzzle.function),
+            link=lesson_link(puzzle.lesson),
         ),
         puzzle.hints,
         lambda: puzzle.wrong,
@@ -167,18 +180,21 @@ def check(puzzle: Puzzle, answer: Any) -> Verdict:
 
 
 def _scored(puzzle: Puzzle, function: Any, points: tuple[Point, ...], amount: int, score: str) -> Verdict:
-    par, written = puzzle.par_amount, puzzle.measure.written
+    par, record, written = puzzle.par_amount, puzzle.record_amount, puzzle.measure.written
     said = puzzle.measure.says.format(written(amount))
-    picture = _bars({"as given": puzzle.given_amount, "par": par, "yours": amount}, written)
+    picture = _bars({"as given": puzzle.given_amount, "par": par, "record": record, "yours": amount}, written)
     if score == "over par":
         why = puzzle.most_of(function)
-        return Scored(False, f"{said}; par is {written(par)}.", points, why, picture=picture)
-    if score == "par":
-        return Scored(True, f"Par. {said}.", points, picture=picture, stars=1)
-    cheer = "Eagle!" if score == "eagle" else "Birdie!"
-    return Scored(
-        True, f"{cheer} {said}, and par is {written(par)}.", points, picture=picture, stars=3 if score == "eagle" else 2
-    )
+        headline = f"{said}; par is {written(par)}."
+        return Scored(False, headline, points, why, picture=picture, lesson=puzzle.lesson)
+    beside = score_name(amount, record)  # the record in place of par
+    if beside not in ("over par", "par"):
+        headline = f"A new record! {said}. Par is {written(par)}, and the record was {written(record)}."
+    else:
+        of_record = "that is the record" if beside == "par" else f"the record is {written(record)}"
+        cheer = "Par." if score == "par" else f"{score.capitalize()}!"
+        headline = f"{cheer} {said}. Par is {written(par)}, and {of_record}."
+    return Scored(True, headline, points, picture=picture, stars=1 + list(SCORES).index(score))
 
 
 def _bars(amounts: dict[str, int], written: Callable[[int], str]) -> str:
@@ -193,7 +209,7 @@ def _bars(amounts: dict[str, int], written: Callable[[int], str]) -> str:
     return f'<table style="margin:4px 0 4px 10px">{"".join(rows)}</table>'
 
 
-_COLOURS = {"as given": "#7f8894", "par": "#4a86d8", "yours": "#249b82"}
+_COLOURS = {"as given": "#7f8894", "par": "#4a86d8", "record": "#e0a21b", "yours": "#249b82"}
 
 
 def _known(puzzle: Puzzle) -> Verdict:
@@ -201,6 +217,10 @@ def _known(puzzle: Puzzle) -> Verdict:
     parts = ["# At par", code_of(puzzle.solution, puzzle.function)]
     if puzzle.better is not None:
         parts += ["# Better than par", code_of(puzzle.better, puzzle.function)]
+    record = f"The record, {puzzle.measure.written(puzzle.record_amount)}. {puzzle.how}"
+    parts += ["\n".join(f"# {line}" for line in textwrap.wrap(record, 98))]
+    if puzzle.record is not None:
+        parts += [code_of(puzzle.record, puzzle.record)]
     return Verdict(None, "A known answer:", note="\n\n".join(parts))
 
 
@@ -235,104 +255,3 @@ def again(name: str, source: str) -> tuple[str, int]:
     if not verdict:
         return f"{next((p.why for p in verdict.points if p.mark == 'wrong'), verdict.headline).rstrip('.')}.", 0
     return "", puzzle.measured(puzzle.function_of(answer))
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Card(Report, schema="teach.puzzles.card"):
-    """The score card: the best amount for each puzzle, and par.
-
-    >>> teach.puzzles.card().solved
-    7
-
-    Args:
-      best: the best answers that are right, by the names of the puzzles, as measured now.
-      problems: what is wrong with the other stored answers.
-    """
-
-    best: dict[str, scores.Best]
-    problems: dict[str, str] = field(default_factory=dict)
-
-    _data = ("solved", "best")
-
-    @property
-    def solved(self) -> int:
-        """How many puzzles are solved."""
-        return sum(p.name in self.best for p in PUZZLES)
-
-    def score_of(self, puzzle: Puzzle) -> str:
-        """'par', 'birdie' or 'eagle'; '' for a puzzle that is not solved yet."""
-        best = self.best.get(puzzle.name)
-        return "" if best is None else score_name(best.amount, best.par)
-
-    @property
-    def summary(self) -> str:
-        """`7 of 24 puzzles solved: 4 at par, 1 birdie and 2 eagles`."""
-        counts = Counter(map(self.score_of, PUZZLES))
-        parts = [f"{counts['par']} at par"] if counts["par"] else []
-        parts += [counted(counts[s], s) for s in ("birdie", "eagle") if counts[s]]
-        return f"{self.solved} of {len(PUZZLES)} puzzles solved{': ' if parts else ''}{', '.join(parts)}"
-
-    def _parts(self) -> Iterator[Part]:
-        rows = []
-        for number, puzzle in enumerate(PUZZLES, 1):
-            best, written = self.best.get(puzzle.name), puzzle.measure.written
-            amounts = (written(best.par), written(best.amount)) if best is not None else ("", "")
-            rows.append((str(number), puzzle.title, puzzle.measure.name, *amounts, self.score_of(puzzle)))
-        for name, problem in self.problems.items():
-            yield f"The stored answer to '{name}' does not count: {problem}"
-        yield Table(("", "puzzle", "measured", "par", "yours", "score"), rows, "><<>><", shown=None)
-
-    def _html_parts(self) -> Iterator[Part]:
-        """In a notebook, the boxes show all puzzles, and the table lists the solved ones."""
-        for part in self._parts():
-            yield replace(part, rows=[row for row in part.rows if row[-1]]) if isinstance(part, Table) else part
-
-    def _picture(self) -> str:
-        numbers = itertools.count()
-        rows = (
-            f'<tr><td style="text-align:left">{html.escape(subject)}</td>'
-            f'<td style="text-align:left">{"".join(self._box(next(numbers)) for _ in group)}</td></tr>'
-            for subject, group in GROUPS.items()
-        )
-        return f'<table style="margin:4px 0">{"".join(rows)}</table>'
-
-    def _box(self, index: int) -> str:
-        puzzle = PUZZLES[index]
-        score = self.score_of(puzzle)
-        background, ink = _BOXES[score]
-        title = html.escape(f"{puzzle.title}: {score or 'not solved yet'}", quote=True)
-        return (
-            f'<span title="{title}" '
-            'style="display:inline-block;width:2.2em;line-height:2.2em;margin-right:3px;text-align:center;border:1px '
-            "solid #7f8894;border-radius:3px;"
-            f'background:{background};color:{ink}">{index + 1}</span>'
-        )
-
-
-_BOXES = {
-    "": ("transparent", "inherit"),
-    "par": ("#4a86d8", "#fff"),
-    "birdie": ("#1e7d69", "#fff"),
-    "eagle": ("#e0a21b", "#000"),
-}
-
-
-def card(path: str | Path = scores.ANSWERS) -> Card:
-    """The score card: the best answers so far. Each is run from its stored source, checked and measured, which takes
-    seconds for the first time.
-
-    >>> teach.puzzles.card()
-    7 of 24 puzzles solved: 4 at par, 1 birdie, 2 eagles
-    ...
-
-    Args:
-      path: the file that stores the best answers.
-    """
-    stored = {p.name: b for p in PUZZLES if (b := scores.read(path).get(p.name)) is not None}
-    measured = {name: again(name, b.source) for name, b in stored.items()}
-    best = {
-        name: scores.Best(amount, find(name).par_amount, stored[name].source)
-        for name, (problem, amount) in measured.items()
-        if not problem
-    }
-    return Card(best, {name: problem for name, (problem, _) in measured.items() if problem})

@@ -15,6 +15,7 @@ from jaxviz.higher_order import of
 from jaxviz.ir.trace import trace
 from jaxviz.teach.checks import has_right_rule
 from jaxviz.teach.predict import predict
+from jaxviz.teach.puzzles import records
 from jaxviz.teach.puzzles.measures import KEPT, OPERATIONS, Function
 from jaxviz.teach.puzzles.puzzle import Puzzle, amount_of, normal, typed
 from jaxviz.teach.rule import Check
@@ -76,6 +77,9 @@ WHERE = Puzzle(
         },
     ),
     better=_next_to_zero,
+    record=records.where,
+    how="It adds 1e-30, which changes zero alone, and a rule computes the slope from the sine and the cosine.",
+    lesson="13_finding_a_nan",
     wrong=(sinc, lambda x: jnp.where(x == 0, 1.0, jnp.sin(x) / x), lambda x: jnp.sinc(x / jnp.pi),
            lambda x: jnp.sin(x) / (x + 1e-4)),
     right=_twice_where,
@@ -111,7 +115,7 @@ NORM = Puzzle(
     amount_of(_safe_distances), "the count with two `jnp.where`",
     (
         "The derivative of a square root at 0 is infinite. What is it multiplied by?",
-        "`jnp.where(squares > 0, squares, 1.0)` before the root, and another `jnp.where` after it.",
+        "The root must not see the zero: replace it before the root with a `jnp.where`, and use another one after it.",
         "To beat par: the argument of the root need not be exactly 0. Adding 1e-30 changes no other value in float32, "
         "and the root of 1e-30 has a finite derivative. It is enormous, and here it is multiplied by that of the "
         "squares, which is 0.",
@@ -127,6 +131,9 @@ NORM = Puzzle(
         },
     ),
     better=_nearly,
+    record=records.norm,
+    how="A rule divides the cotangent once for each pair of particles, and uses the difference for both gradients.",
+    lesson="13_finding_a_nan",
     wrong=(distances, lambda a, b: jnp.linalg.norm(a - b, axis=-1),
            lambda a, b: jnp.sqrt(jnp.sum((a - b) ** 2, -1) + 1e-3),
            lambda a, b: jnp.where(jnp.all(a == b, -1), 0.0, distances(a, b))),
@@ -188,6 +195,9 @@ MASKED = Puzzle(
         hints=("Which logits does `jnp.where` let through?",),
     ),
     better=_large_and_finite,
+    record=records.entropy,
+    how="The gradient of an entropy is -p (log p + H), and a rule computes it with the exponentials of the value.",
+    lesson="13_finding_a_nan",
     wrong=(entropy, lambda logits, mask: entropy(logits, True),
            lambda logits, mask: jnp.nan_to_num(entropy(logits, mask)), _kept_entropy),
     right=_kept_entropy,
@@ -245,7 +255,7 @@ RULE = Puzzle(
     softplus, KEPT, _LINE, lambda rng: (normal(rng, 4),),
     amount_of(_own_softplus), "one array in float32, as with a `custom_jvp` that uses the sigmoid",
     (
-        "The value: max(x, 0) + log1p(exp(-|x|)) is the same, and never overflows.",
+        "From which `x` on does `exp(x)` overflow? max(x, 0) + log1p(exp(-|x|)) is the same value, and never does.",
         "The derivative is the sigmoid. Use `@jax.custom_jvp`, and `@f.defjvp` for a function of `(primals, tangents)` "
         "that returns the value and its tangent.",
         "To beat par: you choose what the rule of a `custom_vjp` saves, and the argument is in memory anyway.",
@@ -263,6 +273,8 @@ RULE = Puzzle(
         },
     ),
     better=_from_argument,
+    how="The rule reads the argument: it is the answer that beats par.",
+    lesson="09_custom_rules",
     wrong=(softplus, jax.nn.softplus, jax.checkpoint(jax.nn.softplus), jax.nn.relu),
     right=jax.nn.softplus,
     points=((_FAR,),),

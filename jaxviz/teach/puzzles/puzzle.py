@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -57,7 +57,10 @@ class Puzzle:
       hints: hints, each more helpful than the last.
       solution: an answer that reaches par.
       ask: a question whose answer can be predicted.
+      how: how the best answer known does it, in a sentence.
+      lesson: the notebook that teaches what is needed for par, by its file's name.
       better: an answer that beats par; None if none is known.
+      record: the best answer known, if it is neither of these two.
       wrong: answers that must not be accepted.
       argnums: the arguments to differentiate.
       right: computes what an answer should, if that is not the function as given.
@@ -65,6 +68,7 @@ class Puzzle:
       checks: further checks of an answer, on the measured arguments.
       function_of: maps an answer to the function that is compared and measured.
       run: maps that function to the one that is run to compare it.
+      run_with: maps random arguments of the measured types to those with which an answer is run.
       tol: the largest allowed difference, relative to the largest number of an array.
     """
 
@@ -80,7 +84,10 @@ class Puzzle:
     hints: tuple[str, ...]
     solution: Any
     ask: Callable[[], Exercise]
+    how: str = field(kw_only=True)
+    lesson: str = field(kw_only=True)
     better: Any = None
+    record: Any = None
     wrong: tuple[Any, ...] = ()
     argnums: Argnums = 0
     right: Function | None = None
@@ -88,6 +95,7 @@ class Puzzle:
     checks: tuple[Check, ...] = ()
     function_of: Callable[[Any], Function] = lambda answer: answer
     run: Callable[[Function], Function] = lambda function: function
+    run_with: Callable[..., tuple[Any, ...]] = lambda *args: args
     tol: float = 1e-4
 
     @cached_property
@@ -98,6 +106,16 @@ class Puzzle:
     @cached_property
     def par_amount(self) -> int:
         return self.par(self)
+
+    @property
+    def best(self) -> Any:
+        """The best answer known."""
+        return next(answer for answer in (self.record, self.better, self.solution) if answer is not None)
+
+    @cached_property
+    def record_amount(self) -> int:
+        """The measure of the best answer known."""
+        return self.measured(self.function_of(self.best))
 
     def measured(self, function: Function) -> int:
         return self.measure.of(function, self.types, self.argnums)
@@ -133,8 +151,7 @@ class Puzzle:
             shares = np.shape(small)[: np.ndim(small) - len(measured.shape)]  # of several devices
             return jnp.asarray(rng.choice(np.ravel(small), (*shares, *measured.shape)), measured.dtype)
 
-        found: tuple[Any, ...] = tree_map(of_type, self.tried(rng), self.types)
-        return found
+        return self.run_with(*tree_map(of_type, self.tried(rng), self.types))
 
     @cached_property
     def _measured_result(self) -> Any:
@@ -227,10 +244,34 @@ def fewest_kept(work: float) -> Callable[[Puzzle], int]:
     return planned_amount
 
 
+SCORES = {"par": 1, "birdie": 1, "eagle": 2, "albatross": 10, "condor": 100}
+"""The golf terms, and how many times smaller than par an amount is at least."""
+
+
 def score_name(amount: int, par: int) -> str:
-    """The golf term: 'over par', 'par', 'birdie' for less than par, 'eagle' for half of it or less."""
+    """The golf term: 'over par', 'par', 'birdie' for less than par, and the others of `SCORES`."""
     if amount > par * (1 + _NEAR):
         return "over par"
     if amount >= par * (1 - _NEAR):
         return "par"
-    return "birdie" if 2 * amount > par else "eagle"
+    return [name for name, times in SCORES.items() if amount * times <= par * (1 + _NEAR)][-1]
+
+
+LESSONS = {
+    "01_reading_jaxprs": "1 · reading jaxprs",
+    "03_jvp_and_linearize": "3 · JVP and linearize",
+    "04_partial_evaluation_and_residuals": "4 · partial evaluation and residuals",
+    "05_transposition": "5 · transposition",
+    "06_checkpoints": "6 · checkpoints",
+    "07_policies_and_plans": "7 · policies and plans",
+    "08_control_flow_gradients": "8 · gradients of control flow",
+    "09_custom_rules": "9 · custom rules",
+    "10_named_axes": "10 · named axes",
+    "13_finding_a_nan": "13 · finding a NaN",
+}
+"""The notebooks that teach what a puzzle needs, and their titles in links."""
+
+
+def lesson_link(lesson: str) -> tuple[str, str]:
+    """The title of a notebook, and its file."""
+    return LESSONS[lesson], f"{lesson}.ipynb"

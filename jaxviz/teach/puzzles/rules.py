@@ -59,8 +59,8 @@ STRAIGHT = Puzzle(
     amount_of(lambda w, x: _of_mask(x @ w)), "one boolean for each element",
     (
         "What is the derivative of clip, and what does it need to know about `x`?",
-        "`jax.custom_vjp`: forward, return the result and `jnp.abs(x) < 1`; backward, return the cotangent where that "
-        "is true, and 0 elsewhere.",
+        "`jax.custom_vjp`: the forward rule saves where `x` is within the bounds, and the backward rule returns the "
+        "cotangent there, and 0 elsewhere.",
         "To beat par: eight booleans fit into a byte. See `jnp.packbits`.",
     ),
     _of_mask,
@@ -77,6 +77,8 @@ STRAIGHT = Puzzle(
         },
     ),
     better=_of_bits,
+    how="One bit for each element: it is the answer that beats par.",
+    lesson="09_custom_rules",
     wrong=(quantized, _stopped, _straight, lambda x: jnp.clip(x, -1, 1)),
     right=lambda w, x: _stopped(x @ w),
     checks=(at_most(0.1, lambda w, x: _stopped(x @ w), *_QUANTIZED),),
@@ -140,6 +142,9 @@ IMPLICIT = Puzzle(
         },
     ),
     better=_implicit,
+    how="The rule of the equation: it is the answer that beats par, and what remains are arguments, results, "
+        "a sine and a cotangent.",
+    lesson="09_custom_rules",
     wrong=(kepler, jax.checkpoint(kepler), lambda m, e: jax.lax.stop_gradient(kepler(m, e)),
            lambda m, e: m + e * jnp.sin(m)),
     argnums=(0, 1),
@@ -192,6 +197,8 @@ ROLLED = Puzzle(
             "both stay the same": "Python runs its loop while JAX traces, and each layer's operations are recorded.",
         },
     ),
+    how="It is the answer at par: a product, a `tanh`, a sum, and the `scan`.",
+    lesson="01_reading_jaxprs",
     wrong=(deep, jax.jit(deep), lambda ws, x: jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, ws)[0]),
     argnums=(0, 1),
 )  # fmt: skip
@@ -253,9 +260,11 @@ COLLECTIVE = Puzzle(
                    "on that.",
         },
     ),
+    how="It is the answer at par: there is no variance without a collective.",
+    lesson="10_named_axes",
     wrong=(variance, _of_moments,
-           lambda x: _of_pair(x)[1] / (DEVICES * x.size) - (_of_pair(x)[0] / (DEVICES * x.size)) ** 2,
-           lambda x: jax.lax.pmean(jnp.var(x), AXIS)),
+           lambda x: _of_pair(x)[1] / (8 * x.size) - (_of_pair(x)[0] / (8 * x.size)) ** 2,
+           lambda x: jax.lax.pmean(jnp.var(x), "devices")),
     points=((_FAR_FROM_ZERO,),),
     run=_mapped,
     tol=1e-3,
@@ -263,7 +272,7 @@ COLLECTIVE = Puzzle(
 
 
 def _of_pair(x):
-    pair = jax.lax.psum((jnp.sum(x), jnp.sum(x**2)), AXIS)
+    pair = jax.lax.psum((jnp.sum(x), jnp.sum(x**2)), "devices")
     return jnp.stack(pair)
 
 
@@ -291,7 +300,7 @@ GATHER = Puzzle(
     log_sum, SENT, _SHARE, lambda rng: (100 * normal(rng, DEVICES, 5),),
     amount_of(_of_maximum), "two numbers: a maximum and a sum",
     (
-        "A sum of 1,000 numbers is one number, and each device can compute its own.",
+        "How many numbers does a device have to send of a sum over its own 1,000 numbers?",
         "The exponentials overflow unless the largest number is subtracted: use `jax.lax.pmax`, then `jax.lax.psum`. "
         "The result does not depend on the subtracted number, so stop its gradient.",
         "To beat par: what does a device know once it has computed the result for its own share?",
@@ -305,8 +314,10 @@ GATHER = Puzzle(
         hints=("What does `all_gather` gather?",),
     ),
     better=_of_logs,
-    wrong=(log_sum, lambda x: jnp.log(jax.lax.psum(jnp.sum(jnp.exp(x)), AXIS)),
-           lambda x: jax.lax.psum(jax.nn.logsumexp(x), AXIS)),
+    how="One number from each device: it is the answer that beats par.",
+    lesson="10_named_axes",
+    wrong=(log_sum, lambda x: jnp.log(jax.lax.psum(jnp.sum(jnp.exp(x)), "devices")),
+           lambda x: jax.lax.psum(jax.nn.logsumexp(x), "devices")),
     run=_mapped,
 )  # fmt: skip
 

@@ -10,6 +10,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from jaxviz.features.residuals.residual_set import residuals
 from jaxviz.teach.predict import predict
+from jaxviz.teach.puzzles import records
 from jaxviz.teach.puzzles.measures import KEPT, PEAK, at_most
 from jaxviz.teach.puzzles.puzzle import PLANNED, Puzzle, amount_of, fewest_kept, least_peak, normal, typed
 
@@ -35,7 +36,7 @@ ROW = Puzzle(
     (
         "What is the type of `rows`?",
         "A product with a one-hot row picks a row. How else can you pick a row of an array?",
-        "`table[tokens]`; the transpose of picking rows adds to them.",
+        "An array can be indexed by an array of integers. The transpose of that adds to the rows that were picked.",
     ),
     _indexed,
     lambda: predict(
@@ -51,6 +52,9 @@ ROW = Puzzle(
         },
         hints=("The derivative of a product with respect to one factor multiplies by the other.",),
     ),
+    how="It is the answer at par: the table, its gradient and the rows are arguments and results, and four "
+        "bytes a token are saved.",
+    lesson="05_transposition",
     wrong=(embedded, jax.checkpoint(embedded), lambda table, tokens: table[tokens - 1]),
 )  # fmt: skip
 
@@ -109,6 +113,10 @@ SOFTMAX = Puzzle(
         },
     ),
     better=_fused,
+    record=records.softmax,
+    how="It saves nothing but its arguments, and computes the logits twice; Strassen's method, with seven "
+        "products for eight, pays for that.",
+    lesson="09_custom_rules",
     wrong=(cross_entropy, jax.checkpoint(cross_entropy), lambda w, x, labels: _log_softmax(w, x, labels) / 2),
     checks=(at_most(0.1, cross_entropy, *_LOGITS),),
 )  # fmt: skip
@@ -176,6 +184,10 @@ WIDTH = Puzzle(
         hints=("The derivative of tanh is computed in float32, and `jaxviz.residuals` lists what JAX's rule saves.",),
     ),
     better=_eighth,
+    record=records.width,
+    how="It saves nothing but its arguments, and computes the product twice; Strassen's method, with seven "
+        "products for eight, pays for that.",
+    lesson="06_checkpoints",
     wrong=(activation, jax.checkpoint(activation), lambda w, x: _coarse_tanh(2 * (x @ w))),
     checks=(at_most(0.1, activation, *_HALF),),
     tol=0.02,
@@ -234,6 +246,10 @@ PAIRS = Puzzle(
         },
     ),
     better=_row_by_row,
+    record=records.pairs,
+    how="The slope of each result is a number, which one pass over the pairs computes beside the result, 128 "
+        "pairs at a time.",
+    lesson="08_control_flow_gradients",
     wrong=(attraction, jax.checkpoint(attraction), lambda x, y, mass: attraction(x, y, 2 * mass)),
     checks=(at_most(0.3, attraction, *_PAIRS),),
 )  # fmt: skip
@@ -304,6 +320,8 @@ MASK = Puzzle(
         },
     ),
     better=_in_bits,
+    how="One bit for each element: it is the answer that beats par.",
+    lesson="04_partial_evaluation_and_residuals",
     wrong=(rectified, lambda w, x: jax.nn.relu(x @ w), jax.checkpoint(rectified), lambda w, x: _relu_of_bits(-(x @ w))),
     checks=(at_most(0.1, rectified, *_LAYER),),
 )  # fmt: skip

@@ -9,6 +9,7 @@ import numpy as np
 from jaxviz.ir.trace import trace
 from jaxviz.report.tables import type_text
 from jaxviz.teach.predict import predict
+from jaxviz.teach.puzzles import records
 from jaxviz.teach.puzzles.measures import FLOPS
 from jaxviz.teach.puzzles.puzzle import Puzzle, amount_of, normal, typed
 
@@ -46,6 +47,8 @@ ORDER = Puzzle(
                        "Forward mode starts from a tangent, to the right of `J1`.",
         },
     ),
+    how="It is the answer at par: each matrix is read once.",
+    lesson="03_jvp_and_linearize",
     wrong=(pushed, lambda a, b, c, v: (a @ b) @ (c @ v), lambda a, b, c, v: 2 * (a @ (b @ (c @ v)))),
     argnums=(0, 1, 2, 3),
 )  # fmt: skip
@@ -89,6 +92,8 @@ MODE = Puzzle(
                            "pass for each argument.",
         },
     ),
+    how="It is the answer at par: one product for the value, and one for the tangent.",
+    lesson="03_jvp_and_linearize",
     wrong=(velocity, jax.jit(velocity), lambda w, t: 2 * _forward(w, t)),
     argnums=(0, 1),
 )  # fmt: skip
@@ -144,6 +149,9 @@ BENT = Puzzle(
         },
     ),
     better=_reverse_over_forward,
+    record=records.hessian,
+    how="The second derivative of `tanh(u) ** 2`, written by hand: the three products remain, and little beside them.",
+    lesson="03_jvp_and_linearize",
     wrong=(bent, lambda w, x, v: jax.grad(lambda x: energy(w, x))(x) * v,
            lambda w, x, v: jax.jacrev(jax.grad(lambda x: energy(w, x)))(x) @ v),
     argnums=(1, 2),
@@ -171,9 +179,10 @@ TRACE = Puzzle(
     divergence, FLOPS, _FIELD, lambda rng: (normal(rng, 5, 3), normal(rng, 3, 5), normal(rng, 3)),
     amount_of(_diagonal), "the count for the diagonal alone",
     (
-        "The Jacobian is `u @ diag(1 - tanh²) @ w`: 256 × 256 numbers, but only 256 are used.",
+        "The Jacobian is `u @ diag(1 - tanh²) @ w`: 256 × 256 numbers. How many of them does the trace use?",
         "The trace of a product of two matrices is the sum of the products of their elements: `sum(a * b.T)`.",
-        "`jnp.sum(slope * jnp.sum(w * u.T, 1))`, where `slope` is the derivative of tanh at `w @ x`.",
+        "Each of the 1,024 units has one slope, the derivative of tanh at `w @ x`, which multiplies one number: a sum "
+        "over 256 products of weights.",
     ),
     _diagonal,
     lambda: predict(
@@ -189,6 +198,8 @@ TRACE = Puzzle(
             "ten times as much": "The field has as many results as arguments.",
         },
     ),
+    how="It is the answer at par: each element of both matrices is read once.",
+    lesson="03_jvp_and_linearize",
     wrong=(divergence, lambda w, u, x: jnp.trace(jax.jacfwd(lambda x: u @ jnp.tanh(w @ x))(x)),
            lambda w, u, x: jnp.sum(w * u.T)),
     argnums=(0, 1, 2),
@@ -227,7 +238,7 @@ BRANCHES = Puzzle(
         "`jax.make_jaxpr(routed)` has no `cond`. What replaced it?",
         "Under vmap the predicate differs between examples, so both branches are computed and one is selected. What do "
         "the branches have in common?",
-        "Select the operand of the product: `jnp.where(xs[:, :1] > 0, jnp.sin(xs), jnp.tanh(xs))`.",
+        "Select what the product reads, not what it returns: then there is one product, for all examples.",
     ),
     _routed_once,
     lambda: predict(
@@ -244,6 +255,9 @@ BRANCHES = Puzzle(
         },
         hints=("`jax.make_jaxpr(routed)(w, xs)` shows it.",),
     ),
+    record=records.branches,
+    how="One product, by Strassen's method on five levels.",
+    lesson="01_reading_jaxprs",
     wrong=(routed, jax.jit(routed), lambda w, xs: jnp.where(xs > 0, jnp.sin(xs), jnp.tanh(xs)) @ w.T),
     argnums=(0, 1),
 )  # fmt: skip

@@ -49,8 +49,34 @@ function given(form: HTMLFormElement): Given | null {
   return fields[0]!.type === "radio" ? (ticked[0] ?? null) : fields[0]!.value.trim() || null;
 }
 
+/** What became of each form that checks answers: null until the first answer. */
+const tries = new Map<HTMLFormElement, "first" | "later" | "wrong" | null>();
+const SQUARES = { first: "■", later: "◪", wrong: "□" };
+
+function count(form: HTMLFormElement, isRight: boolean | null): void {
+  const before = tries.get(form);
+  if (isRight === null || before === "first" || before === "later") return;
+  tries.set(form, isRight ? (before === "wrong" ? "later" : "first") : "wrong");
+  for (const box of document.querySelectorAll<HTMLElement>("div.jvx-result")) showResult(box);
+}
+
+/** How many forms of the page were right at once, with a button that copies that, and a square for each form. */
+function showResult(box: HTMLElement): void {
+  const all = Array.from(tries.values());
+  const n = all.filter((state) => state === "first").length;
+  const text = `${n} of ${all.length} right at the first try`;
+  const squares = all.map((state) => SQUARES[state ?? "wrong"]).join("");
+  const copy = h("button", { type: "button" }, "Copy the result");
+  copy.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(`${box.dataset["title"]}\n${squares}\n${text}`);
+    copy.textContent = "Copied";
+  });
+  box.replaceChildren(h("p", {}, `${text}.`), h("p", { "aria-hidden": "true" }, squares), copy);
+}
+
 function attend(form: HTMLFormElement): void {
   const { grading, blank, hints, answer }: Sheet = JSON.parse(decoded(form.dataset["sheet"]!));
+  if (grading) tries.set(form, null);
   const said = h("output", { role: "status" });
   const say = (verdict: Said) => said.replaceChildren(shown(verdict));
   const remark = (headline: string) => say({ isRight: null, headline, points: [], note: "" });
@@ -63,7 +89,11 @@ function attend(form: HTMLFormElement): void {
     const answered = given(form);
     const isEmpty = Array.isArray(answered) && answered.length === 0;
     if (answered === null || (isEmpty && !isWarned)) remark(blank);
-    else say(graded(grading, answered));
+    else {
+      const verdict = graded(grading, answered);
+      say(verdict);
+      count(form, verdict.isRight);
+    }
     isWarned = isEmpty;
   });
 
@@ -74,7 +104,11 @@ function attend(form: HTMLFormElement): void {
   };
   const check = grading && h("button", { type: "submit", class: "jvx-check" }, "Check");
   const help = hints.length > 0 && h("button", { type: "button", onclick: hint }, "Hint");
-  const tell = h("button", { type: "button", onclick: () => say(answer) }, "Reveal");
+  const reveal = () => {
+    say(answer);
+    count(form, false);
+  };
+  const tell = h("button", { type: "button", onclick: reveal }, "Reveal");
   form.append(h("p", { class: "jvx-buttons" }, check, help, tell), said);
 }
 
@@ -89,7 +123,9 @@ function unfold(fold: HTMLDetailsElement): void {
 
 export function start(): void {
   document.head.append(h("style", {}, style));
+  tries.clear();
   for (const form of document.querySelectorAll<HTMLFormElement>("form.jvx")) attend(form);
+  for (const box of document.querySelectorAll<HTMLElement>("div.jvx-result")) showResult(box);
   for (const fold of document.querySelectorAll<HTMLDetailsElement>("details.jvx")) unfold(fold);
 }
 
