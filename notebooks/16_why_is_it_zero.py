@@ -221,7 +221,7 @@ assert jax.grad(jnp.round)(0.5) == 0
 # ## A gradient for a choice: straight through
 #
 # `argmin` has no useful derivative, and a softmax over the book would not be a discrete code. The usual way out is to decide that the gradient passes *as if* the encoder's
-# point had been used itself: forward the value is `q`, backward the cotangent goes to `z`, unchanged. It is not the gradient of anything, and it works.
+# point had been used itself: forward the value is `q`, backward the cotangent goes to `z`, unchanged. It is not the gradient of this loss, and it works.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: straight
@@ -400,7 +400,7 @@ _radius = jnp.linalg.norm(_ring - _ring.mean(0), axis=1)
 assert _radius.min() > 0.4 * _radius.mean() and len(np.unique(look_up(trained["book"], _ring), axis=0)) >= 6
 
 # %% [markdown]
-# The points are a ring now, since the phase of a wave is one, and the rows of the book are spread along it.
+# The points form a ring now, as the phases of the waves do, and the rows of the book that are chosen lie along it.
 #
 # ## A part of it is zero
 #

@@ -266,7 +266,7 @@ grown.solution("visibly")
 plot_apart(rewritten=other, other_last_digits=rounded)
 
 # %% [markdown]
-# At the end the curves are of one kind. In the first steps they are not: the rewritten model is off by far more than a last digit, long before it matters. So compare early, compare values and not the loss, and
+# At the end the two curves look alike. In the first steps they do not: the rewritten model is off by far more than last digits, long before it matters. So compare early, compare values and not the loss, and
 # divide by what rounding does.
 
 # %% tags=["check"] jupyter={"source_hidden": true}

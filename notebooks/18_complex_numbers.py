@@ -109,7 +109,7 @@ right.plot(jnp.where(jnp.abs(turned) > 0.02, jnp.angle(turned), jnp.nan), lw=1, 
 right.legend(frameon=False, fontsize=7);
 
 # %% [markdown]
-# The phase comes back, but for one angle common to all of the signal, which no intensity depends on.
+# The phase comes back, except for one angle common to the whole signal, on which no intensity depends.
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
@@ -215,7 +215,7 @@ transposed.solution("fft")
 # ## Where a conjugate appears
 #
 # Here is the loss and its backward pass. `jnp.conj` in your program is linear over the real numbers, and its transpose is `conj`: it is selected, with the equation in the backward pass that it
-# leads to. `jnp.real` becomes `complex(…, 0)`. All else is transposed like real numbers.
+# leads to. `jnp.real` becomes `complex(…, 0)`. Everything else is transposed as with real numbers.
 
 # %%
 derivation = jaxviz.derive(loss, start)

@@ -94,7 +94,7 @@ ridge = peak / bandwidth
 print(f"{peak / 1e9:.0f} GFLOP/s, {bandwidth / 1e9:.1f} GB/s: {ridge:.1f} FLOPs in the time of one byte")
 
 # %% [markdown]
-# The last number is the *ridge point*. An operation of a lower intensity waits for memory, and one of a higher intensity for arithmetic. A device of your own has other numbers, and a busy one has lower ones.
+# The last number is the *ridge point*. An operation of a lower intensity waits for memory, and one of a higher intensity for arithmetic. Another device has other numbers, and a busy machine has lower ones.
 #
 # ## A bound
 #
@@ -288,7 +288,7 @@ rows
 rows.solution(212)
 
 # %% [markdown]
-# The products of a decoder that makes one token for each of 16 requests are far below that, however wide the model is. They wait for their weights, and by this bound 32 requests take as long as 16, but for a hundredth.
+# The products of a decoder that makes one token for each of 16 requests are far below that, however wide the model is. They wait for their weights, and by this bound 32 requests take as long as 16, to within a hundredth.
 #
 # ## What a checkpoint costs
 

@@ -432,9 +432,9 @@ def divergence(
         functions, with their arguments after them; or with `against` one function and its arguments.
       against: in place of a second function: 'op-by-op' is the same outside of `jit`, of which the results of the whole
         are compared too, since XLA may do to that what it does not do where values leave; 'float64' and 'bfloat16' are
-        the same with its floating-point arguments converted; 'no-remat' without its checkpoints; 'unsharded' on one
-        device, in a mesh of the same axes if `jax.set_mesh` has set one; 'perturbed' with other last digits in its
-        arguments, which nothing should notice.
+        the same with its floating-point arguments converted, and for 'float64' complex ones too; 'no-remat' without its
+        checkpoints; 'unsharded' on one device, in a mesh of the same axes if `jax.set_mesh` has set one; 'perturbed'
+        with other last digits in its arguments, which nothing should notice.
       flags: in place of a second function, values of `jax.config` under which the same runs again, such as
         {'jax_default_matmul_precision': 'highest'}.
       argnums, has_aux, cotangents: as in `record`.
@@ -442,6 +442,9 @@ def divergence(
 
     Returns:
       a report: `str()` begins with the sentence, `.parting` is the place.
+
+    Raises:
+      ValueError: an argument is complex, and `against` is 'bfloat16'.
     """
     if isinstance(first, (RunRecord, str)) or hasattr(first, "__fspath__"):
         ours, theirs = ([x] if isinstance(x, RunRecord) else load_records(x) for x in (first, second))
@@ -496,12 +499,17 @@ def _of_functions(
 
 
 def _changed(x: Any, against: str) -> Any:
-    is_real = isinstance(x, float) or (hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating))
-    if not compat.is_array_like(x):
+    is_real, is_complex = (
+        isinstance(x, python) or (hasattr(x, "dtype") and jnp.issubdtype(x.dtype, kind))
+        for python, kind in ((float, jnp.floating), (complex, jnp.complexfloating))
+    )
+    if not compat.is_array_like(x) or not (is_real or is_complex):
         return x
     if against == "perturbed":
-        return moved([jnp.asarray(x)], SEEDS[-1] + 1)[0] if is_real else x
-    return jnp.asarray(x, against) if is_real else x
+        return moved([jnp.asarray(x)], SEEDS[-1] + 1)[0]
+    if is_complex and against == "bfloat16":
+        raise ValueError("divergence: no complex type is as coarse as bfloat16; against='float64' is possible")
+    return jnp.asarray(x, "complex128" if is_complex else against)
 
 
 def _of_one_device(mesh: Any) -> Any:

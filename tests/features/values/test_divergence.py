@@ -693,3 +693,16 @@ def test_an_operation_that_refuses_a_tangent_does_not_get_one():
         np.testing.assert_allclose(norms["jnp.tanh(x)"], np.linalg.norm(2.0 * jnp.tanh(x)), rtol=1e-6)
         assert norms["jnp.sum(not_differentiated(size) * h)"] == 1
     assert jaxviz.record(loss, x, at=["h"], cotangents=True).values[-1].summaries[NORM] > 0
+
+
+def test_complex_arguments_are_converted_and_moved():
+    def intensity(z):
+        return jnp.sum(jnp.abs(jnp.fft.fft(z * jnp.conj(z[::-1]))) ** 2)
+
+    z = jnp.asarray(np.exp(1j * np.arange(32)), jnp.complex64)
+    for against in ("float64", "perturbed"):
+        found = jaxviz.divergence(intensity, z, against=against)
+        assert found.parting is None, str(found)
+        assert found.worst > 0, "they are equal bit by bit, so nothing was changed"
+    with pytest.raises(ValueError, match="no complex type is as coarse as bfloat16"):
+        jaxviz.divergence(intensity, z, against="bfloat16")
