@@ -15,9 +15,8 @@ import jax.numpy as jnp
 _WIDTHS = (1024, 2048, 4096, 8192)
 _LONG = 5e-3
 """A product that takes this many seconds is long enough: starting it no longer counts."""
-_NBYTES, _PASSES = 2**27, (4, 32, 256)
-"""More bytes than the caches of a device hold, and how often they are read and written in one run: more often until
-it is long enough."""
+_NBYTES, _PASSES = 2**27, (1, 4, 32, 256)
+"""More bytes than the caches of a device hold, and how often a run scales them: more often until it is long enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +50,23 @@ def measured_speed(device: jax.Device, dtype: Any) -> Speed:
 def memory_speed(device: jax.Device) -> float:
     """Bytes per second that a device's memory reads and writes, together."""
     bandwidth, x = 0.0, jax.device_put(jnp.ones(_NBYTES // 4, jnp.float32), device)
+
+    def act(passes: Callable[[jax.Array], jax.Array]) -> jax.Array:
+        nonlocal x
+        x = passes(x)
+        return x
+
     for n in _PASSES:
-        # In a loop, since a program's result has new memory, which the host first has to provide.
-        seconds = least_seconds(partial(jax.jit(lambda x, n=n: jax.lax.fori_loop(0, n, lambda _, x: x * 1.0001, x)), x))
+        seconds = least_seconds(partial(act, _scaled(n)))
         bandwidth = max(bandwidth, 2 * n * _NBYTES / seconds)
         if seconds > _LONG:
             break
     return bandwidth
+
+
+def _scaled(n: int) -> Any:
+    """Scales an array this many times, in its own memory: new memory the host would first have to provide."""
+    return jax.jit(lambda x: jax.lax.fori_loop(0, n, lambda _, x: x * 1.0001, x), donate_argnums=0)
 
 
 def product_speed(device: jax.Device, dtype: Any) -> float:
