@@ -13,14 +13,20 @@
 # %% [markdown]
 # # 23 · How long must a training step take at least?
 #
-# Your step takes 40 ms. Is that slow? The work in it answers: so many FLOPs, and so many bytes that have to be moved. A device does so many of each in a second, and a step cannot be faster than
-# the slower of the two. This notebook computes that bound from the program, line by line, measures the machine that you sit at, and compares both with the clock.
+# A step takes a quarter of a second. Is that slow? You can tell before you open a profiler: count the work of the step, measure what the device can do in a second, and divide.
+# This notebook computes that least time line by line, compares it with the clock, and asks what a larger batch and a checkpoint change.
 #
-# It takes 25 minutes. You need to know that a gradient has a forward and a backward pass ([4 · partial evaluation and residuals](04_partial_evaluation_and_residuals.ipynb)), and
-# what a checkpoint does ([6 · checkpoints](06_checkpoints.ipynb)).
+# It takes 30 minutes. You need to know what a gradient computes forward and backward ([4 · partial evaluation and residuals](04_partial_evaluation_and_residuals.ipynb)), and what a
+# checkpoint does ([6 · checkpoints](06_checkpoints.ipynb)).
+#
+# ## A step
+#
+# A residual network of eight layers, and Adam, without its correction of the first steps. The parameters and the two moments are donated, so each step writes to memory that is there.
 
 # %%
 import time
+from fractions import Fraction
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,361 +36,530 @@ import numpy as np
 import jaxviz
 from jaxviz import teach
 
-WIDTH, LAYERS = 1024, 3
+WIDTH, LAYERS, BATCH = 1024, 8, 128
 
 
-def loss(params, x, target):
-    def layer(h, w):
-        return jnp.tanh(h @ w), None
+def layer(h, w):
+    return h + jax.nn.relu(h @ w), None
 
+
+def loss(params, x, y):
     h, _ = jax.lax.scan(layer, x, params)
-    return jnp.mean((h - target) ** 2)
+    return jnp.mean((h - y) ** 2)
 
 
-def step(params, x, target):
-    gradient = jax.grad(loss)(params, x, target)
-    return params - 0.1 * gradient
+def adam(params, m, v, g):
+    m = 0.9 * m + 0.1 * g
+    v = 0.99 * v + 0.01 * g**2
+    return params - 1e-3 * m / (jnp.sqrt(v) + 1e-8), m, v
+
+
+def train_step(state, x, y):
+    params, m, v = state
+    return adam(params, m, v, jax.grad(loss)(params, x, y))
 
 
 def normal(seed, *shape):
     return jax.random.normal(jax.random.key(seed), shape)
 
 
-params = 0.03 * normal(0, LAYERS, WIDTH, WIDTH)
-
-
-def batch(n):
-    return normal(1, n, WIDTH), normal(2, n, WIDTH)
-
-
-# %% [markdown]
-# ## What the step does
-#
-# `jaxviz.cost` counts the FLOPs and the bytes of every equation, forward and backward, as XLA counts them before it fuses anything. It runs nothing. With a batch of 4:
-
 # %%
-small = jaxviz.cost(step, params, *batch(4))
-small
-
-# %% [markdown]
-# FLOPs divided by bytes is the *intensity*. The products do nearly all of the FLOPs, and the update `params - 0.1 * gradient` moves as many bytes as the line with the products: it reads and writes every
-# parameter, for two FLOPs each.
-#
-# ## What the machine does
-#
-# Two numbers: FLOPs per second in a large product, and bytes per second of memory. The memory is measured in a loop, since a program's result is new memory, which the host has to provide
-# first.
-
-# %%
-def least_seconds(f, *args, repeat=4):
-    jax.block_until_ready(f(*args))  # compiles
-    seconds = []
-    for _ in range(repeat):
+def fastest(advance, x, runs=5):
+    """The least seconds of several calls, each on the result of the last."""
+    x, seconds = jax.block_until_ready(advance(x)), []
+    for _ in range(runs):
         start = time.perf_counter()
-        jax.block_until_ready(f(*args))
+        x = jax.block_until_ready(advance(x))
         seconds.append(time.perf_counter() - start)
     return min(seconds)
 
 
-square, long = normal(3, 1024, 1024), jnp.ones(2**24)
-peak = 2 * 1024**3 / least_seconds(jax.jit(lambda w: w @ w), square, repeat=10)
-over_memory = jax.jit(lambda x: jax.lax.fori_loop(0, 4, lambda _, x: x * 1.0001, x))
-bandwidth = 4 * 2 * long.nbytes / least_seconds(over_memory, long)
-ridge = peak / bandwidth
-print(f"{peak / 1e9:.0f} GFLOP/s, {bandwidth / 1e9:.1f} GB/s: {ridge:.1f} FLOPs in the time of one byte")
+def new_state():
+    params = 0.02 * normal(0, LAYERS, WIDTH, WIDTH)
+    return params, jnp.zeros_like(params), jnp.zeros_like(params)
+
+
+def examples(n):
+    return normal(1, n, WIDTH), normal(2, n, WIDTH)
+
+
+train = jax.jit(train_step, donate_argnums=0)
+x, y = examples(BATCH)
+taken = fastest(lambda state: train(state, x, y), new_state())
+print(f"{LAYERS * WIDTH**2 / 1e6:.1f} million parameters, {BATCH} examples: {1e3 * taken:.0f} ms for a step")
 
 # %% [markdown]
-# The last number is the *ridge point*. An operation of a lower intensity waits for memory, and one of a higher intensity for arithmetic. Another device has other numbers, and a busy machine has lower ones.
+# ## The work
 #
-# ## A bound
-#
-# Arithmetic and transfers can overlap.
+# A product with a matrix is a multiplication and an addition for each of its numbers and each example: 2 FLOPs. Almost all parameters of a network are in such matrices. That is the forward pass.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
-# Exercise: bound
-def _roofline(flops, nbytes, peak, bandwidth):
-    return max(flops / peak, nbytes / bandwidth)
+# Exercise: each
+params = new_state()[0]
+plain = jaxviz.cost(loss, params, x, y)
 
 
-bound = teach.rule(
-    "Write `my_least(flops, nbytes, peak, bandwidth)`: the least seconds for that much work, if transfers and arithmetic overlap.",
-    teach.computes(_roofline, (1e9, 1e6, 1e11, 1e10), (1e6, 1e9, 1e11, 1e10), (0.0, 1e9, 1e11, 1e10)).saying(
-        "is right for work of many FLOPs, of many bytes, and of no FLOPs"
+def _each():
+    per_parameter = plain.total.flops / (params.size * BATCH)
+    return f"{per_parameter:.0f}"
+
+
+each = teach.predict(
+    "How many FLOPs does the whole gradient take, forward and backward, for each parameter and example?",
+    ["2", "4", "6", "8"],
+    truth=_each,
+    because={
+        "2": "That is the forward pass alone.",
+        "4": "A product has two factors, and the backward pass needs the cotangent of each.",
+        "6": "Forward one product; backward two, one for the cotangent of `h`, which goes on to the layer before, and one for the gradient of `w`. Each has 2 FLOPs.",
+        "8": "That would be one product more. With a checkpoint around the layer, there is.",
+    },
+    hints=("How many products of matrices does the transpose of `h @ w` need?",),
+)
+each
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+each.solution("6")
+
+# %% [markdown]
+# `jaxviz.cost` counts the equations of a step, by line. It runs nothing. The bytes are those of each operation by itself: what it reads and what it writes.
+
+# %%
+work = jaxviz.cost(train_step, new_state(), x, y)
+work
+
+# %% [markdown]
+# Two kinds of lines: products with many FLOPs for each byte, and all others, with less than one. The FLOPs for each byte are the *intensity*.
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+assert work.is_step and abs(plain.backward.flops / plain.forward.flops - 2) < 0.02
+assert work.by_primitive["dot_general"].flops > 0.95 * work.total.flops
+assert work.by_primitive["dot_general"].intensity > 30
+assert all(cost.intensity < 1 for name, cost in work.by_primitive.items() if name != "dot_general")
+
+# %% [markdown]
+# ## The device
+#
+# Two numbers describe it: FLOPs in a second, in a large product, and bytes in a second, of an array that no cache can hold. It is scaled in place, because the host would first have to provide new memory.
+
+
+# %%
+class Speed(NamedTuple):
+    flops: float
+    bandwidth: float
+
+    @property
+    def ridge(self):
+        return self.flops / self.bandwidth
+
+
+def measure():
+    w, long = normal(3, WIDTH, WIDTH) / WIDTH**0.5, jnp.ones(2**25)
+    times_w, scaled = jax.jit(lambda a: a @ w), jax.jit(lambda x: 1.0001 * x, donate_argnums=0)
+    return Speed(2 * WIDTH**3 / fastest(times_w, w, runs=12), 2 * long.nbytes / fastest(scaled, long, runs=12))
+
+
+here = measure()
+h200 = Speed(726e12, 3.6e12)  # products of bfloat16, as measured on one
+for name, speed in {"here": here, "an H200": h200}.items():
+    print(f"{name:8} {speed.flops / 1e9:9,.0f} GFLOP/s {speed.bandwidth / 1e9:7,.0f} GB/s, ridge {speed.ridge:6.1f} FLOPs for each byte")
+
+# %% [markdown]
+# At the *ridge*, computing takes as long as moving. An operation of a lower intensity waits for memory; one of a higher intensity waits for arithmetic. The figures
+# of the H200 are those of the page *What was measured on which device*. A machine that is busy with something else has lower ones, which change from one minute to the next.
+#
+# While one operation computes, its bytes can be on their way. So it takes at least as long as the slower of the two.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: least_time
+class _Work(NamedTuple):
+    flops: float
+    nbytes: float
+
+
+def _of_parts(costs, speed):
+    return sum(max(c.flops / speed.flops, c.nbytes / speed.bandwidth) for c in costs)
+
+
+def _wrong_time(answer):
+    speed = Speed(100.0, 10.0)
+    for what, costs in {
+        "one operation of 500 FLOPs and 20 bytes": [_Work(500, 20)],
+        "one of 100 FLOPs and 40 bytes": [_Work(100, 40)],
+        "both of them, one after the other": [_Work(500, 20), _Work(100, 40)],
+        "a copy of 70 bytes": [_Work(0, 70)],
+    }.items():
+        ours, right = answer(costs, speed), _of_parts(costs, speed)
+        if abs(ours - right) > 1e-6 * right:
+            return f"At 100 FLOPs and 10 bytes in a second, {what} takes at least {right:g} s; you say {ours:g}."
+    return ""
+
+
+least_time = teach.rule(
+    "Write `my_least(costs, speed)`: the least seconds for operations that run one after the other. Each of `costs` has `.flops` and `.nbytes`; `speed` has `.flops` and `.bandwidth`.",
+    teach.Check("is the least time of operations, one after the other", _wrong_time),
+    hints=(
+        "For one operation: how long does it compute, how long does it move, and which of the two does it wait for?",
+        "A product cannot compute while the operation before it still moves bytes. So each has its own maximum.",
     ),
-    hints=("How long does each take alone? Which of them does the other one wait for?",),
     wrong=(
-        lambda flops, nbytes, peak, bandwidth: flops / peak + nbytes / bandwidth,
-        lambda flops, nbytes, peak, bandwidth: min(flops / peak, nbytes / bandwidth),
-        lambda flops, nbytes, peak, bandwidth: flops / peak,
-        lambda flops, nbytes, peak, bandwidth: nbytes / bandwidth,
+        lambda costs, speed: sum(c.flops / speed.flops + c.nbytes / speed.bandwidth for c in costs),
+        lambda costs, speed: max(sum(c.flops for c in costs) / speed.flops, sum(c.nbytes for c in costs) / speed.bandwidth),
+        lambda costs, speed: sum(min(c.flops / speed.flops, c.nbytes / speed.bandwidth) for c in costs),
+        lambda costs, speed: sum(c.flops for c in costs) / speed.flops,
+        lambda costs, speed: max(max(c.flops / speed.flops, c.nbytes / speed.bandwidth) for c in costs),
     ),
 )
-bound
+least_time
 
 
 # %% tags=["answer"]
-def my_least(flops, nbytes, peak, bandwidth):
+def my_least(costs, speed):
     return ...
 
 
-bound.answer(my_least)
+least_time.answer(my_least)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-def least(flops, nbytes, peak, bandwidth):
-    return max(flops / peak, nbytes / bandwidth)
+def least(costs, speed):
+    return sum(max(c.flops / speed.flops, c.nbytes / speed.bandwidth) for c in costs)
 
 
-bound.solution(least)
+least_time.solution(least)
 
 # %% [markdown]
-# Which bytes? Each equation by itself reads its operands and writes its results. XLA fuses equations, and then values between them are never in memory: `cost.xla()` has the count of the compiled
-# program, with the body of a loop once. Whatever it does, the step has to read the parameters and the batch, and to write new parameters. Only with these is it a bound:
-
-# %%
-def bytes_at_least(x):
-    return 2 * params.nbytes + 2 * x.nbytes
-
-
-def bound_of(n):
-    x, target = batch(n)
-    flops = jaxviz.cost(step, params, x, target).total.flops
-    return flops, bytes_at_least(x), least(flops, bytes_at_least(x), peak, bandwidth)
-
-
-sizes = (4, 32, 256, 1024)
-run = jax.jit(step)
-measured = {n: least_seconds(run, params, *batch(n), repeat=3) for n in sizes}
-print("batch   GFLOP   MiB   at least    takes")
-for n in sizes:
-    flops, nbytes, seconds = bound_of(n)
-    print(f"{n:5} {flops / 1e9:7.2f} {nbytes / 2**20:5.0f} {seconds * 1e3:7.1f} ms {measured[n] * 1e3:7.1f} ms")
-
-# %% tags=["exercise"] jupyter={"source_hidden": true}
-# Exercise: cheaper
-def _per_example():
-    return (bound_of(4)[2] / 4) / (bound_of(1024)[2] / 1024)
-
-
-cheaper = teach.predict(
-    "By the bound, an example in a batch of 4 costs more than one in a batch of 1,024. Which bytes are the reason?",
-    ["the examples", "the parameters", "the residuals"],
-    truth=lambda: "the parameters" if 2 * params.nbytes > 10 * 2 * batch(4)[0].nbytes and _per_example() > 1 else "?",
-    because={
-        "the examples": "There are as many of these for each example in either batch.",
-        "the parameters": "They are read and written once in a step, for 4 examples or for 1,024. In the small batch that is nearly all of the traffic.",
-        "the residuals": "They grow with the batch, and are not among the bytes of this bound.",
-    },
-    hints=("Which of them does not depend on the size of the batch?",),
-)
-cheaper
-
-# %% tags=["solution"] jupyter={"source_hidden": true}
-# Solution
-cheaper.solution("the parameters")
+# Here are the step's primitives on this machine, at best. Each circle is as large as its time:
 
 # %% jupyter={"source_hidden": true}
-# The roofline, and the steps below it
-x_axis = np.geomspace(0.3, 3000, 100)
-plt.figure(figsize=(6, 3))
-plt.loglog(x_axis, np.minimum(peak, x_axis * bandwidth) / 1e9, color="0.3", label="roofline")
-for n in sizes:
-    flops, nbytes, _ = bound_of(n)
-    plt.loglog(flops / nbytes, flops / measured[n] / 1e9, "o", label=f"batch {n}")
-plt.axvline(ridge, color="0.7", lw=0.8)
-plt.xlabel("FLOPs per byte")
-plt.ylabel("GFLOP/s")
-plt.legend(frameon=False, fontsize=8);
+# The roofline, with each group of equations as a circle
+def roofline(costs, speed, title):
+    names, costs = zip(*costs.items())
+    intensity = np.geomspace(0.05, 4 * max(speed.ridge, max(c.intensity for c in costs)), 200)
+    plt.figure(figsize=(6, 3))
+    plt.loglog(intensity, np.minimum(speed.flops, intensity * speed.bandwidth) / 1e9, color="0.3")
+    seconds = np.array([least([c], speed) for c in costs])
+    rate = [c.flops / s / 1e9 for c, s in zip(costs, seconds)]
+    plt.scatter([c.intensity for c in costs], rate, s=1500 * seconds / seconds.sum(), alpha=0.6)
+    for i in np.argsort(-seconds)[:3]:
+        plt.annotate(names[i], (costs[i].intensity, rate[i]), (8, -18), textcoords="offset points", fontsize=8)
+    plt.axvline(speed.ridge, color="0.7", lw=0.8)
+    plt.ylim(top=2.5 * speed.flops / 1e9)
+    plt.xlabel("FLOPs for each byte")
+    plt.ylabel("GFLOP/s")
+    plt.title(title)
+
+
+roofline({name: c for name, c in work.by_primitive.items() if c.flops}, here, "the step, by primitive, at best")
+one_by_one = least([row.cost for row in work.rows], here)
+print(f"one by one, the operations take at least {1e3 * one_by_one:.0f} ms; the step takes {1e3 * taken:.0f} ms")
 
 # %% [markdown]
-# A point below the roof may have something to gain. Or the bound leaves something out, such as values between equations that the compiled program does write to memory. A point above the roof means that the machine was
-# busier when you measured its speed.
-
-# %% tags=["check"] jupyter={"source_hidden": true}
-# What the text says, asserted
-_groups = {g.named(60): g.total for g in small.groups}
-_products = next(c for name, c in _groups.items() if "h @ w" in name and "tanh" not in name)
-assert _products.flops > 0.85 * small.total.flops and small.total.intensity < 1
-_update = sum(c.nbytes for name, c in _groups.items() if "0.1 * gradient" in name)
-assert 0.9 * _products.nbytes < _update < 1.1 * _products.nbytes
-assert sum(c.flops for name, c in _groups.items() if "0.1 * gradient" in name) == 2 * params.size
-for _n in sizes:
-    assert 0.1 * bound_of(_n)[2] < measured[_n]
-assert small.xla().nbytes < small.total.nbytes and bytes_at_least(batch(4)[0]) < small.xla().nbytes
-assert 2 * params.nbytes > 0.9 * bytes_at_least(batch(4)[0])
-
-# %% [markdown]
-# Which lines are left of the ridge, and wait for memory? In the explorer, open *What does it cost* and then *Roofline*: it measures the kernel's device, and draws each line of the gradient as a point, as large as the
-# time that it takes at best. The bytes are those of the equations by themselves.
+# The explorer draws it too: *What does it cost*, then *Roofline*. It measures the kernel's device when you ask, so it needs the kernel. A click on a circle selects its line.
 
 # %%
-explorer = jaxviz.explore(loss, params, *batch(32))
+explorer = jaxviz.explore(loss, params, x, y)
 explorer
 
 # %% [markdown]
-# ## The batch that makes a product bound by arithmetic
+# ## What does not have to move
 #
-# Take one product, of a batch of $m$ rows and a matrix of $k \times n$.
+# One by one is not a bound. XLA fuses operations, and a value between two of them is then never in memory. Adam has twelve elementwise operations. What is left of their bytes if all of them are fused?
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
-# Exercise: intensity
-def counted(m, k, n, size):
-    dtype = {4: jnp.float32, 2: jnp.bfloat16}[size]
-    a, b = jax.ShapeDtypeStruct((m, k), dtype), jax.ShapeDtypeStruct((k, n), dtype)
-    return jaxviz.cost(lambda a, b: a @ b, a, b).forward.intensity
+# Exercise: moved
+def _update_bytes():
+    types = (params,) * 4
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in (*types, *jax.eval_shape(adam, *types))) // params.size
 
 
-intensity = teach.rule(
-    "Write `my_intensity(m, k, n, size)`: FLOPs per byte of the product of `[m, k]` and `[k, n]`, with `size` bytes for an element. "
-    "It reads both and writes the result.",
-    teach.computes(counted, (4, 1024, 1024, 4), (512, 256, 1024, 2), (3, 16, 5, 4)).saying("is what jaxviz.cost counts, for three products"),
-    hints=("Each element of the result is `k` products and `k` additions, as XLA counts: `2 * m * k * n`.", "Three arrays are in memory."),
-    wrong=(
-        lambda m, k, n, size: m * k * n / (size * (m * k + k * n + m * n)),
-        lambda m, k, n, size: 2 * m * k * n / (size * (m * k + k * n)),
-        lambda m, k, n, size: 2 * m * k * n / (m * k + k * n + m * n),
-        lambda m, k, n, size: 2 * m / size,
-    ),
+_CHOICES = {8: "8: two arrays", 16: "16: four arrays", 28: "28: seven arrays", 112: "112: what twelve operations read and write"}
+moved = teach.predict(
+    "How many bytes must `adam(params, m, v, g)` move at least for each parameter, read and written, in float32?",
+    list(_CHOICES.values()),
+    truth=lambda: _CHOICES[_update_bytes()],
+    because={
+        "8: two arrays": "The parameters are read and written. What else goes in and out?",
+        "16: four arrays": "That is what it reads: parameters, two moments and gradient. Three arrays are written as well.",
+        "28: seven arrays": "It reads the parameters, two moments and the gradient, and writes all but the gradient. All else can stay in registers.",
+        "112: what twelve operations read and write": "That is what they move one by one. Fused, most of it stays in registers.",
+    },
+    hints=("What are the arguments, and what are the results?",),
 )
-intensity
-
-
-# %% tags=["answer"]
-def my_intensity(m, k, n, size):
-    return 2 * m * k * n / ...
-
-
-intensity.answer(my_intensity)
+moved
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-def of_product(m, k, n, size):
-    return 2 * m * k * n / (size * (m * k + k * n + m * n))
-
-
-intensity.solution(of_product)
+moved.solution("28: seven arrays")
 
 # %% [markdown]
-# On one H200 we measured products of bfloat16 at 726 TFLOP/s, and the memory at 3.6 TB/s.
+# A bound that holds for every compiler counts only arguments and results, each once. They must be too large for a cache:
 
-# %% tags=["exercise"] jupyter={"source_hidden": true}
-# Exercise: rows
-def _least_rows(ridge, width, size):
-    return next(m for m in range(1, 10**6) if of_product(m, width, width, size) >= ridge)
-
-
-rows = teach.predict(
-    "How many rows must a batch have there, for a matrix of 8,192 × 8,192 in bfloat16, so that the product is bound by arithmetic? Within a tenth is right.",
-    truth=lambda: _least_rows(726 / 3.6, 8192, 2),
-    because=lambda: "For a few rows the matrix is nearly all of the traffic, 2 FLOPs for 2 bytes in each row: the intensity is about the number of rows, and the ridge point is "
-    f"{726 / 3.6:.0f}. The rest is for the rows themselves.",
-    tolerance=0.1,
-    hints=("What is the ridge point?", "If `m` is small, `my_intensity(m, k, n, 2)` is nearly `m`."),
-)
-rows
-
-# %% tags=["solution"] jupyter={"source_hidden": true}
-# Solution
-rows.solution(212)
-
-# %% [markdown]
-# The products of a decoder that makes one token for each of 16 requests are far below that, however wide the model is. They wait for their weights, and by this bound 32 requests take as long as 16, to within a hundredth.
-#
-# ## What a checkpoint costs
 
 # %%
-def checkpointed(params, x, target):
-    @jax.checkpoint
-    def layer(h, w):
-        return jnp.tanh(h @ w), None
-
-    h, _ = jax.lax.scan(layer, x, params)
-    return jnp.mean((h - target) ** 2)
+def of_all(f, *args):
+    """The FLOPs of a function, and the bytes of its arguments and results."""
+    leaves = jax.tree.leaves((args, jax.eval_shape(f, *args)))
+    flops = sum(jaxviz.cost_of(e).flops for e in jaxviz.trace(f)(*args).equations)
+    return _Work(flops, sum(leaf.size * leaf.dtype.itemsize for leaf in leaves))
 
 
-# %% tags=["exercise"] jupyter={"source_hidden": true}
-# Exercise: again
-_FACTORS = {"as many": 1.0, "4/3 as many": 4 / 3, "3/2 as many": 1.5, "twice as many": 2.0}
-
-
-def _factor():
-    ours, theirs = (jaxviz.cost(f, params, *batch(256)).total.flops for f in (checkpointed, loss))
-    return min(_FACTORS, key=lambda name: abs(_FACTORS[name] - ours / theirs))
-
-
-again = teach.predict(
-    "Each layer is computed again in the backward pass. How many FLOPs does the gradient take, compared with the one before?",
-    list(_FACTORS),
-    truth=_factor,
-    because={
-        "as many": "Recomputing is work, too.",
-        "4/3 as many": "Forward there is one product in each layer, and backward two: one for the cotangent of `h`, and one for that of `w`. One of three is repeated.",
-        "3/2 as many": "How many products does a layer have in the backward pass?",
-        "twice as many": "Only the forward pass is repeated, and the backward pass has twice as many FLOPs as that.",
-    },
-    hints=("Count the products of a layer: forward, backward, and computed again.",),
-)
-again
-
-# %% tags=["solution"] jupyter={"source_hidden": true}
-# Solution
-again.solution("4/3 as many")
+updated = of_all(adam, params, params, params, params)
+update, g = jax.jit(adam, donate_argnums=(0, 1, 2)), normal(4, *params.shape)
+by_xla = update.lower(*new_state(), g).compile().cost_analysis()["bytes accessed"]
+adam_rows = [row.cost for row in work.rows if row.location.function == "adam"]
+adam_takes = fastest(lambda state: update(*state, g), new_state())
+print(f"bytes for each parameter: fused {updated.nbytes / params.size:.0f}, ", end="")
+print(f"one by one {sum(c.nbytes for c in adam_rows) / params.size:.0f}, in XLA's program for {jax.default_backend()} {by_xla / params.size:.0f}")
+print(f"time: fused at least {1e3 * least([updated], here):.1f} ms, one by one {1e3 * least(adam_rows, here):.1f} ms, measured {1e3 * adam_takes:.1f} ms")
 
 # %% [markdown]
-# So where a step is bound by arithmetic, the bound rises by that factor; where it is bound by memory, a checkpoint may cost nothing. `jaxviz.plan_remat` counts in the same way what a plan costs.
-#
-# ## MFU
-#
-# *Model FLOPs utilization* is the share of the peak that the step reached, where only the FLOPs of the model count, and not those that are repeated:
+# XLA's own count lies between the two: it has made a few loops of the many operations. Now all of the step. Its update begins when the scan has the whole gradient, so the times add up:
 
 # %%
-flops = jaxviz.cost(loss, params, *batch(1024)).total.flops
-mfu = flops / measured[1024] / peak
-print(f"MFU with a batch of 1,024: {mfu:.0%}; with 4: {jaxviz.cost(loss, params, *batch(4)).total.flops / measured[4] / peak:.0%}")
+gradient = of_all(jax.grad(loss), params, x, y)
+bound = least([gradient, updated], here)
+print(f"gradient {1e3 * least([gradient], here):.1f} ms + update {1e3 * least([updated], here):.1f} ms = {1e3 * bound:.1f} ms at least")
+print(f"measured {1e3 * taken:.1f} ms, {taken / bound:.1f} times as long")
 
-# %% tags=["exercise"] jupyter={"source_hidden": true}
-# Exercise: utilized
-def _utilized():
-    before, after = (jaxviz.cost(f, params, *batch(1024)).total.flops for f in (loss, checkpointed))
-    slower = after / before  # as many FLOPs in a second as before
-    return "lower" if 1 / slower < 0.99 else "the same"
-
-
-utilized = teach.predict(
-    "With the checkpoint the device is as busy as before, and the step takes longer. The MFU becomes…",
-    ["lower", "the same", "higher"],
-    truth=_utilized,
-    because={
-        "lower": "The model's FLOPs are the same, and the time is longer. That is what MFU is for: repeated work is no progress.",
-        "the same": "That would be the utilization of the hardware, which counts the repeated FLOPs too.",
-        "higher": "Only if the repeated FLOPs counted, and the time did not.",
-    },
-    hints=("Which FLOPs count?",),
-)
-utilized
-
-# %% tags=["solution"] jupyter={"source_hidden": true}
-# Solution
-utilized.solution("lower")
+# %% [markdown]
+# The gradient is bound by arithmetic and the update by memory. The bound leaves out what is saved in the forward pass, that not every product reaches the speed of the measured one, and whatever else the machine is doing.
+# If the factor is large, `jaxviz.profile` says on which line the time is. A factor below 1 means that the machine was busier while you measured its speed.
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
-_ours, _theirs = (jaxviz.cost(f, params, *batch(256)).total.flops for f in (checkpointed, loss))
-assert abs(_ours / _theirs - 4 / 3) < 0.01
-assert of_product(16, 8192, 8192, 2) < of_product(32, 8192, 8192, 2) < 726 / 3.6 / 4
-assert abs(jaxviz.cost(loss, params, *batch(256)).backward.flops / jaxviz.cost(loss, params, *batch(256)).forward.flops - 2) < 0.02
-_time_of = lambda m: least(2 * m * 8192**2, 2 * (2 * m * 8192 + 8192**2), 726e12, 3.6e12)
-assert 1 < _time_of(32) / _time_of(16) < 1.01
-assert 0 < mfu < 10
+assert len(adam_rows) == 12 and round(sum(c.nbytes for c in adam_rows) / params.size) == 112
+assert abs(gradient.flops / plain.total.flops - 1) < 0.01
+assert updated.nbytes <= by_xla < sum(c.nbytes for c in adam_rows)
+assert gradient.flops / here.flops > gradient.nbytes / here.bandwidth
+assert updated.flops / here.flops < updated.nbytes / here.bandwidth
+assert bound < one_by_one
+assert taken > 0.25 * bound, "the machine was several times busier when its speed was measured"
+
+# %% [markdown]
+# ## The batch
+#
+# The parameters are read once, whatever the batch. A product of `(batch, n_in)` and `(n_in, n_out)` reads both factors and writes the result, with `size` bytes for a number.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: smallest
+def _intensity(batch, n_in, n_out, size):
+    return 2 * batch * n_in * n_out / (size * (batch * n_in + n_in * n_out + batch * n_out))
+
+
+def _off_the_ridge(answer):
+    for n_in, n_out, size, ridge in ((1024, 4096, 4, 20.0), (8192, 8192, 2, 201.7), (512, 512, 4, 20.0)):
+        batch = answer(n_in, n_out, size, ridge)
+        reached = _intensity(batch, n_in, n_out, size)
+        if not abs(reached / ridge - 1) < 0.01:
+            return (
+                f"For {n_in} × {n_out} numbers of {size} bytes and a ridge of {ridge}, you say {batch:.4g}: that product has "
+                f"{reached:.4g} FLOPs for each byte."
+            )
+    return ""
+
+
+smallest = teach.rule(
+    "Write `my_batch(n_in, n_out, size, ridge)`: the batch for which that product has an intensity of `ridge`. It need not be a whole number.",
+    teach.Check("a product with that batch is at the ridge", _off_the_ridge),
+    hints=(
+        "Write the FLOPs and the bytes with the unknown `batch` in them. Two of the three arrays grow with it.",
+        "`2 * batch * n_in * n_out == ridge * size * (batch * n_in + n_in * n_out + batch * n_out)`. Solve for `batch`.",
+    ),
+    wrong=(
+        lambda n_in, n_out, size, ridge: ridge,
+        lambda n_in, n_out, size, ridge: ridge * size / 2,
+        lambda n_in, n_out, size, ridge: ridge * size * n_in * n_out / (2 * n_in * n_out - ridge * size * n_in),
+        lambda n_in, n_out, size, ridge: ridge * n_in * n_out / (2 * n_in * n_out - ridge * (n_in + n_out)),
+    ),
+)
+smallest
+
+
+# %% tags=["answer"]
+def my_batch(n_in, n_out, size, ridge):
+    return ...
+
+
+smallest.answer(my_batch)
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+def batch_at_ridge(n_in, n_out, size, ridge):
+    return ridge * size * n_in * n_out / (2 * n_in * n_out - ridge * size * (n_in + n_out))
+
+
+smallest.solution(batch_at_ridge)
+
+# %%
+print(f"here, {WIDTH} × {WIDTH} in float32:        {batch_at_ridge(WIDTH, WIDTH, 4, here.ridge):6.1f}")
+print(f"on an H200, 8,192 × 8,192 in bfloat16: {batch_at_ridge(8192, 8192, 2, h200.ridge):6.1f}, with a ridge of {h200.ridge:.1f}")
+
+# %% [markdown]
+# With two bytes for a number, the batch is the ridge, and a little more: each row does 2 FLOPs for each number of the matrix. In a language model, a row is a *token*: a training step has thousands of them, and a decoder
+# that answers 16 people has 16. It waits for its weights. The step here, with other batches:
+
+
+# %%
+def bound_of(n):
+    return least([of_all(jax.grad(loss), params, *examples(n)), updated], here)
+
+
+sizes = (1, 16, 64, 256)
+times = {n: fastest(lambda state, data=examples(n): train(state, *data), new_state(), runs=3) for n in sizes}
+for n in sizes:
+    print(f"batch {n:4}: at least {1e3 * bound_of(n):6.1f} ms, measured {1e3 * times[n]:6.1f} ms, {1e3 * times[n] / n:7.2f} ms for each example")
+
+# %% jupyter={"source_hidden": true}
+# The same as a plot
+plt.figure(figsize=(6, 2.8))
+plt.loglog(sizes, [1e3 * bound_of(n) for n in sizes], "--", color="0.3", label="at least")
+plt.loglog(sizes, [1e3 * times[n] for n in sizes], "o-", label="measured")
+plt.xticks(sizes, sizes)
+plt.minorticks_off()
+plt.xlabel("batch")
+plt.ylabel("ms for a step")
+plt.legend(frameon=False);
+
+# %% [markdown]
+# For small batches the bound is flat: parameters, moments and gradient move, and the examples hardly count. For large ones it rises with the batch.
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+assert h200.ridge < batch_at_ridge(8192, 8192, 2, h200.ridge) < 1.1 * h200.ridge
+assert bound_of(2) < 1.1 * bound_of(1)
+assert bound_of(512) > 1.5 * bound_of(256)
+assert times[1] > 5 * times[256] / 256
+
+# %% [markdown]
+# ## A checkpoint
+#
+# With `jax.checkpoint` around each layer, only the inputs of the layers are saved. In the backward pass each layer is computed again.
+
+
+# %%
+def checkpointed(params, x, y):
+    h, _ = jax.lax.scan(jax.checkpoint(layer), x, params)
+    return jnp.mean((h - y) ** 2)
+
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: dearer
+_CASES = ["1, and 1", "4/3, and 1", "4/3, and 4/3", "3/2, and 1", "2, and 2"]
+
+
+def _factor(n):
+    before, after = (of_all(jax.grad(f), params, *examples(n)) for f in (loss, checkpointed))
+    return least([after], h200) / least([before], h200)
+
+
+def _factors():
+    name = lambda n: min(("1", "4/3", "3/2", "2"), key=lambda text: abs(Fraction(text) - _factor(n)))
+    return f"{name(4096)}, and {name(1)}"
+
+
+dearer = teach.predict(
+    "By which factor does the least time of the gradient grow, with the two figures of the H200: for a batch of 4,096, and for a batch of 1?",
+    _CASES,
+    truth=_factors,
+    because={
+        "1, and 1": "A batch of 4,096 is far right of the ridge: one more product takes its time.",
+        "4/3, and 1": "Four products instead of three, where arithmetic is the bound. With one example the parameters are the bound, and the arithmetic, whether for three products or for four, is done while they move.",
+        "4/3, and 4/3": "That is the factor of the FLOPs. Are they the bound in both cases?",
+        "3/2, and 1": "The gradient has three products for each layer. How many are there with one more?",
+        "2, and 2": "Only the forward pass is repeated, and it is the smaller part of the work.",
+    },
+    hints=("How many products does a layer have, and how many more are there now?", "Which side of the ridge is each of the two on?"),
+)
+dearer
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+dearer.solution("4/3, and 1")
+
+# %%
+once, again = jax.jit(jax.grad(loss)), jax.jit(jax.grad(checkpointed))
+rounds = [[fastest(lambda _: f(params, x, y), None, runs=2) for f in (once, again)] for _ in range(4)]  # in turn
+seconds = dict(zip((once, again), np.min(rounds, axis=0)))
+for name, f, run in (("as written", loss, once), ("checkpoint", checkpointed, again)):
+    memory, flops = jaxviz.memory(f, params, x, y), of_all(jax.grad(f), params, x, y).flops
+    print(f"{name}: {flops / 1e9:.1f} GFLOP, {1e3 * seconds[run]:.0f} ms; XLA's temporaries {memory.xla.temporaries / 2**20:.1f} MiB")
+
+# %% [markdown]
+# The FLOPs are certain, and the clock of a machine with other work may not show them. A checkpoint that repeats only elementwise operations adds hardly any: [7 · policies and plans](07_policies_and_plans.ipynb).
+#
+# ## MFU
+#
+# *Model FLOPs utilization* is the share of the device's arithmetic that went into the model. FLOPs that a checkpoint repeats are not the model's.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: utilization
+def _wrong_share(answer):
+    for what, arguments, right in (
+        ("60 FLOPs of a model, run as they are, take 2 s", (2.0, _Work(60, 5), _Work(60, 5)), 0.3),
+        ("60 FLOPs of a model, 80 with what is repeated, take 2 s", (2.0, _Work(60, 5), _Work(80, 5)), 0.3),
+    ):
+        ours = answer(*arguments, Speed(100.0, 10.0))
+        if abs(ours - right) > 1e-6:
+            return f"At 100 FLOPs in a second, {what}: the MFU is {right:.0%}; you say {ours:.0%}."
+    return ""
+
+
+utilization = teach.rule(
+    "Write `my_mfu(seconds, written, run, speed)`: the MFU of a gradient that takes `seconds`. `written.flops` are the FLOPs of the model's gradient without checkpoints, and `run.flops` "
+    "those of what was run.",
+    teach.Check("is the share of the device's FLOPs that went into the model", _wrong_share),
+    hints=("How many FLOPs could the device have done in that time?", "Of those, which count: `written` or `run`?"),
+    wrong=(
+        lambda seconds, written, run, speed: run.flops / (seconds * speed.flops),
+        lambda seconds, written, run, speed: written.flops / run.flops,
+        lambda seconds, written, run, speed: written.flops / seconds / speed.bandwidth,
+        lambda seconds, written, run, speed: written.flops**2 / run.flops / (seconds * speed.flops),
+    ),
+)
+utilization
+
+
+# %% tags=["answer"]
+def my_mfu(seconds, written, run, speed):
+    return ...
+
+
+utilization.answer(my_mfu)
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+def mfu(seconds, written, run, speed):
+    return written.flops / (seconds * speed.flops)
+
+
+utilization.solution(mfu)
+
+# %%
+recomputing = of_all(jax.grad(checkpointed), params, x, y)
+for name, run, ran in (("as written", once, gradient), ("checkpoint", again, recomputing)):
+    share = mfu(seconds[run], gradient, ran, here)
+    print(f"{name}: MFU {share:.0%}, and with what is repeated {share * ran.flops / gradient.flops:.0%}")
+
+# %% [markdown]
+# With what is repeated, it is the *hardware's* utilization. It can rise while training becomes slower, and MFU cannot: of two ways to compute one gradient, the one with the higher MFU is the faster.
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+assert abs(recomputing.flops / gradient.flops - 4 / 3) < 0.01 and recomputing.nbytes == gradient.nbytes
+assert jaxviz.residuals(checkpointed, params, x, y).nbytes_without_arguments < jaxviz.residuals(loss, params, x, y).nbytes_without_arguments
+assert (mfu(seconds[once], gradient, gradient, here) > mfu(seconds[again], gradient, recomputing, here)) == (seconds[once] < seconds[again])
+assert 0.02 < mfu(seconds[once], gradient, gradient, here) < 4
 
 # %% [markdown]
 # ## What to remember
 #
-# - A step takes at least its FLOPs divided by the peak, and at least its bytes divided by the bandwidth. The larger one bounds it.
-# - The ridge point is their quotient. In bfloat16, a product with fewer rows than that waits for its matrix.
-# - Elementwise work, such as the update of an optimizer, is far left of the ridge: its bytes count, and its FLOPs do not.
-# - A checkpoint repeats one product of three. MFU does not count it.
+# - A gradient takes 6 FLOPs for each parameter and example or token; with a checkpoint around the layers, 8.
+# - An operation takes at least its FLOPs divided by the device's, or its bytes divided by the bandwidth, whichever is more. The ridge is where the two are equal.
+# - Only arguments and results have to move. What single operations move beyond that, a compiler can save.
+# - In bfloat16, a product with fewer rows than the ridge waits for its matrix. There a checkpoint may be free; with more rows, one around the layers costs a third more.
+# - MFU does not count what is repeated.
 #
-# `jaxviz.cost(step, *args)` counts your own step.
-#
-# Next: a gradient of your own, in plain Python, in [24 · a tape](24_a_tape.ipynb).
+# Next: all of a gradient in 40 lines, in [24 · a tape](24_a_tape.ipynb).

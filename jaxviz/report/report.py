@@ -44,7 +44,7 @@ _MODULES = (
     "features.remat.verify", "features.residuals.residual_set", "features.values.capture",
     "features.values.divergence", "features.values.growth", "features.values.records",
     "functions.rule_check",
-    "teach.puzzles.card", "teach.results", "environments.report", "runs.report", "contracts.contract",
+    "teach.puzzles.card", "teach.outcomes", "environments.report", "runs.report", "contracts.contract",
     "contracts.report",
 )  # fmt: skip
 """The modules that define reports. They are not imported here, but where a schema is asked for."""

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from jaxviz.analysis.checkpoints import policy_name
-
 
 def source_of(answer: Any) -> str:
     """The source of an answer and of everything else that its cell defines, or changes of what it defines; '' if there
@@ -41,6 +39,8 @@ def source_of(answer: Any) -> str:
 def program_of(answer: Any) -> str:
     """A program that assigns an answer to `answer`, from its cell alone; '' if its source was not found."""
     if str(getattr(answer, "__module__", "")).startswith("jax."):  # a policy
+        from jaxviz.analysis.checkpoints import policy_name  # which runs JAX
+
         return f"answer = jax.checkpoint_policies.{policy_name(answer)}"
     code = getattr(inspect.unwrap(answer), "__code__", None)
     if code is None or not (source := _expression(code.co_filename) or getattr(answer, "__name__", "")).strip("<>"):

@@ -17,7 +17,9 @@ nbclient = pytest.importorskip("nbclient")
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.py"))
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-READS_A_SOLUTION = [p for p in NOTEBOOKS if p.stem[:2] in ("08", "09", "11", "13", "14", "15")]
+READS_A_SOLUTION = [
+    p for p in NOTEBOOKS if int(p.stem[:2]) in (8, 9, 11, 13, 14, 15, 16, 17, 18, 19, 20, 22, 23, 24, 29)
+]
 
 
 def copy_of(path, folder, **options):
@@ -35,7 +37,8 @@ def test_nothing_of_a_solution_can_be_read(path, tmp_path):
     assert not re.search(r"\.solution\(|\bwrong=|\btruth=|\bbecause=|\bhints=", source)
     original = path.read_text(encoding="utf-8")
     assert source.count("# Exercise: ") == original.count("# Exercise: ")
-    assert len(re.findall(r"\.answer\(", source)) == len(re.findall(r"^\w+\.answer\(", original, re.MULTILINE))
+    answered = re.compile(r"^\w+\.answer\(", re.MULTILINE)
+    assert len(answered.findall(source)) == len(answered.findall(original))
     assert ("# Given, for the cells below" in source) == (path in READS_A_SOLUTION)
 
 
