@@ -76,7 +76,7 @@ ALLOWED = {
     "features/residuals/reasons.py": "sentences about what a derivative does with a value",
     "teach/autodiff/grading.py": "the primitives of the course's own engine",
     "teach/autodiff/small_engine.py": "the primitives of the course's own engine",
-    "teach/saved.py": "the signs of Python's operators",
+    "teach/saved_values.py": "the signs of Python's operators",
 }
 
 
