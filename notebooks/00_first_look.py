@@ -126,14 +126,15 @@ in_motion
 # %jaxpr predict(params, x)
 
 # %% [markdown]
-# `%linearize` splits a function in two: a forward program that does all the nonlinear work and returns residuals,
-# and a linear program from tangents to tangents. JVP does both at once, and so it saves nothing.
+# A *tangent* is how a value changes. `%linearize` splits a function in two: a forward program that does all the nonlinear work and returns residuals,
+# and a linear program, from tangents to tangents. Letters start anew in each program: the first arguments of the second are the residuals, in order, and the last is the
+# tangent. JVP, which takes tangents along with the values, does both at once, and so it saves nothing.
 
 # %%
 # %linearize jnp.tanh(1.0)
 
 # %% [markdown]
-# `%vjp` transposes the linear program: cotangents go in, cotangents come out, backwards.
+# A *cotangent* is how the final result changes with a value. `%vjp` transposes the linear program: cotangents go in, cotangents come out, backwards.
 
 # %%
 # %vjp jnp.tanh(1.0)

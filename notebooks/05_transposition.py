@@ -17,8 +17,8 @@
 # you minimise the misfit between the photo and the program's result for a guess, and for that you need a gradient. The gradient of
 # a linear program `A` uses its *transpose*, `Aᵀ`. Nobody has to derive it: JAX transposes the program of `A`.
 #
-# This notebook shows how, and ends with a sharp picture. It takes 30 minutes. You should know what a linear program is:
-# [3 · JVP and linearize](03_jvp_and_linearize.ipynb).
+# This notebook shows how, and ends with a sharp picture. It takes 30 minutes. You should know that `linearize` makes a linear program of any function, with
+# equations that only add, and multiply by values that are known already; the end of [0 · a first look](00_first_look.ipynb) shows one.
 #
 # ## The program
 

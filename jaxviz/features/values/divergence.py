@@ -207,9 +207,16 @@ class Divergence(Report, schema="divergence"):
         if p.alone:
             agrees += f"; it is computed from {together(dict.fromkeys(p.alone))}, which only one of them has"
         return (
-            f"{what}`{self.first}` and `{self.second}` part in {called}{p.where}: {p.what}{line} differs by "
+            f"{what}`{self.first}` and `{self.second}` part in {called}{p.where}: {self._what(p)}{line} differs by "
             f"{p.relative:.2g} of its norm, {_times(p.noise)} what rounding may change, {agrees}"
         )
+
+    def _what(self, p: Parting) -> str:
+        """The array in words, with its name if its expression has several results."""
+        name = p.address.partition(" #")[0]
+        of_it = {q.address.partition(" #")[0] for q in self.partings if (q.line, q.expression) == (p.line, p.expression)}
+        named = f"`{name}`, a result of `{p.expression}" if len(of_it) > 1 and name.isidentifier() else ""
+        return p.what.replace(f"`{p.expression}", named) if named else p.what
 
     def _agree(self) -> str:
         """How they agree, as far as that can be said."""
@@ -277,7 +284,7 @@ class Divergence(Report, schema="divergence"):
             )
         if self.parting is not None:
             start = self.partings.index(self.parting)
-            rows = [_row(p) for p in self.partings[max(start - 3, 0) : start + 9]]
+            rows = [_row(p, self._what(p)) for p in self.partings[max(start - 3, 0) : start + 9]]
             heads = ("", "value", "line", "iteration", "difference", "times the noise")
             parts.append(Table(heads, rows, "<<<>>>", "Before and after it, in the order of the run"))
             if (growth := self._growth()) is not None:
@@ -311,13 +318,13 @@ def _times(noise: float) -> str:
     return f"{noise:,.0f} times" if noise >= 10 else f"{noise:.1f} times"
 
 
-def _row(p: Parting) -> tuple[str, ...]:
+def _row(p: Parting, what: str) -> tuple[str, ...]:
     at = ", ".join(map(str, p.iterations))
     mark, times = "→" if p.differs else "", _times(p.noise).removesuffix(" times") if p.noise else "0"
     difference = f"{p.relative:.2g}", times
     if p.is_given and p.differs and not p.relative:  # only that it is another is known
         difference = "another", ""
-    return mark, p.what.replace("`", ""), p.line, at, *difference
+    return mark, what.replace("`", ""), p.line, at, *difference
 
 
 def compare_records(a: RunRecord, b: RunRecord, names: tuple[str, str], agreed: Divergence | None = None) -> Divergence:

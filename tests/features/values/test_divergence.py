@@ -706,3 +706,16 @@ def test_complex_arguments_are_converted_and_moved():
         assert found.worst > 0, "they are equal bit by bit, so nothing was changed"
     with pytest.raises(ValueError, match="no complex type is as coarse as bfloat16"):
         jaxviz.divergence(intensity, z, against="bfloat16")
+
+
+def test_of_several_results_of_an_expression_the_one_that_differs_is_named():
+    def loss(w, x, passed=lambda r: r):
+        z, r = jnp.split(jnp.tanh(x @ w), 2, -1)
+        r = passed(r)
+        return jnp.sum(jnp.sin(z * r))
+
+    w, x = (jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate(((4, 8), (3, 4))))
+    found = jaxviz.divergence(loss, lambda w, x: loss(w, x, jax.lax.stop_gradient), w, x)
+    assert "the cotangent of `r`, a result of `jnp.split(jnp.tanh(x @ w), 2, -1)` (" in found.summary
+    assert "the cotangent of z, a result of jnp.split(jnp.tanh(x @ w), 2, -1)" in str(found)
+    assert "result of jnp.tanh" not in str(found)
