@@ -214,9 +214,10 @@ class Divergence(Report, schema="divergence"):
     def _what(self, p: Parting) -> str:
         """The array in words, with its name if its expression has several results."""
         name = p.address.partition(" #")[0]
-        of_it = {q.address.partition(" #")[0] for q in self.partings if (q.line, q.expression) == (p.line, p.expression)}
-        named = f"`{name}`, a result of `{p.expression}" if len(of_it) > 1 and name.isidentifier() else ""
-        return p.what.replace(f"`{p.expression}", named) if named else p.what
+        others = (q for q in self.partings if (q.line, q.expression) == (p.line, p.expression))
+        if not name.isidentifier() or len({q.address.partition(" #")[0] for q in others}) < 2:
+            return p.what
+        return p.what.replace(f"`{p.expression}", f"`{name}`, a result of `{p.expression}")
 
     def _agree(self) -> str:
         """How they agree, as far as that can be said."""
