@@ -25,7 +25,7 @@ from jaxviz.report.data import Data
 from jaxviz.report.tables import counted, short_location, type_text
 
 Kind = Literal[
-    "asked", "integer", "boolean", "flat", "rule", "none", "zero factor", "slope", "branch", "underflow",
+    "asked", "library", "integer", "boolean", "flat", "rule", "none", "zero factor", "slope", "branch", "underflow",
     "cancellation", "iterations", "other elements", "unread", "static",
 ]  # fmt: skip
 """How a derivative ends. By structure: see `structure.Reason`; the loss does not read the parameter; it is no leaf of
@@ -87,17 +87,13 @@ class Reasons:
     def of_stop(self, stop: StructuralStop) -> Ending:
         if stop not in self._of_stops:
             e, reason = stop.equation, stop.reason
-            text = _STRUCTURAL[reason].format(_function(e))
+            text = _STRUCTURAL[reason].format(stop.stopped_by if reason == "library" else _function(e))
             self._of_stops[stop] = Ending(reason, self.named(e, stop.within), self.location(e, stop.within), text)
         return self._of_stops[stop]
 
     @cached_property
     def _of_stops(self) -> dict[StructuralStop, Ending]:
         return {}
-
-    def is_inside(self, stop: StructuralStop) -> bool:
-        """Whether it is one of several operations of a function that the user calls, such as a softmax."""
-        return self.of_stop(stop).expression.startswith(f"{stop.equation.primitive.name} in ")
 
     # --- at values ----------------------------------------------------------------------------------------------------
 
@@ -308,6 +304,7 @@ def _function(e: Equation) -> str:
 
 _STRUCTURAL = {
     "asked": "which stops it on purpose",
+    "library": "where the code of {} stops it",
     "integer": "an integer",
     "boolean": "a boolean",
     "flat": "whose slope is zero wherever it has one",

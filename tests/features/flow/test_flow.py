@@ -1,6 +1,7 @@
 """`gradient_flow`: which parameters a gradient reaches, compared with JAX's gradients."""
 
 import linecache
+import runpy
 
 import jax
 import jax.numpy as jnp
@@ -238,3 +239,39 @@ def test_a_path_that_is_stopped_on_purpose_is_not_forgotten_where_the_others_are
     (leaf,) = jaxviz.gradient_flow(f, jnp.arange(3.0)).leaves
     assert (leaf.status, leaf.endings[-1].kind, len(leaf.endings)) == ("zero", "asked", 2)
     assert "its paths to the loss end at " in jaxviz.gradient_flow(f, jnp.arange(3.0)).summary
+
+
+def test_what_a_library_stops_is_not_on_purpose(tmp_path):
+    """Unless the user passes `stop_gradient` to it."""
+    path = tmp_path / "library_that_stops.py"
+    path.write_text(
+        "from jax import lax\n\ndef shifted(x):\n    return x - x + lax.stop_gradient(x)\n\n"
+        "def fixed(x):\n    return lax.stop_gradient(x)\n\ndef applied(f, x):\n    return f(x)\n"
+    )
+    library = runpy.run_path(str(path))
+    jaxviz.own_code(exclude=[str(path)])
+    try:
+        flows = [
+            jaxviz.gradient_flow(f, jnp.ones(3), values=False)
+            for f in (
+                lambda x: jnp.sum(library["fixed"](x)),
+                lambda x: jnp.sum(library["applied"](jax.lax.stop_gradient, x)),
+                lambda x: jnp.sum(jnp.round(library["fixed"](x) + x)),
+            )
+        ]
+    finally:
+        jaxviz.own_code()
+    leaves = [flow.leaves[0] for flow in flows]
+    assert [leaf.status for leaf in leaves] == ["stopped", "on purpose", "stopped"]
+    assert [[e.kind for e in leaf.endings] for leaf in leaves] == [["library"], ["asked"], ["flat"]]
+    assert leaves[0].endings[0].text == "where the code of a library stops it"
+    assert "library" in flows[0].summary
+
+
+@pytest.mark.parametrize("name", [name for name, c in FLOW_CASES.items() if c.leaf == "params['gate']"])
+def test_lint_names_what_ends_beside_a_softmax(name):
+    """Where its maximum is stopped by JAX, and not by the user."""
+    c = FLOW_CASES[name]
+    assert jaxviz.gradient_flow(c.loss, *c.args, values=False).on_purpose == ()
+    (advice,) = [a for a in jaxviz.lint(c.loss, *c.args) if a.rule == "dead-gradient"]
+    assert c.line in linecache.getline(advice.location.file, advice.location.line)
