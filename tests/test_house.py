@@ -167,7 +167,7 @@ BUDGETS = {
     "features/debugger": 4_190,
     "features/draw": 1_520,
     "features/explorer": 4_560,
-    "features/flow": 1_794,
+    "features/flow": 1_877,
     "features/lint": 2_405,
     "features/memory": 1_220,
     "features/nans": 2_850,

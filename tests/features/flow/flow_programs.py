@@ -255,6 +255,20 @@ def branch_of_a_cond_never_taken(params, x):
     return lax.cond(jnp.sum(x) > 1e6, lambda: jnp.sum(params["second"]), lambda: jnp.sum(params["first"] ** 2))
 
 
+@case("params['query']", "zero", "zero factor", "jax.nn.softmax(s)", query=array(16, 3, 3), w=array(17, 3, 3))
+def attention_to_nothing_else(params, x):
+    s = (x @ params["query"]) @ x.T
+    s = jnp.where(jnp.eye(5, dtype=bool), s, -1e9)
+    return jnp.sum(jnp.tanh(jax.nn.softmax(s) @ (x @ params["w"])))
+
+
+@case("params['w']", "zero", "zero factor", "* odd", w=W, v=V)
+def factors_that_are_zero_in_turns(params, x):
+    odd = (jnp.arange(5) % 2).astype(jnp.float32)[:, None]
+    h = jnp.tanh(x @ params["w"]) * odd
+    return jnp.sum((h * (1.0 - odd)) @ params["v"])
+
+
 MASK = jnp.zeros(4)
 
 
