@@ -178,7 +178,7 @@ class Reasons:
         if e is None or plain(e.primitive.name).grows != "exponential" or source.within:
             return ""
         a: Atom = e.invars[0]
-        for _ in range(_MOST_FOLLOWED):
+        for _step in range(_MOST_FOLLOWED):
             source = self._source(a)
             e, within = source.equation, source.within
             if e is None or not all(map(is_call, within)):
