@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from jaxviz.ir import compat
-from jaxviz.ir.own_code import Owner, owner
+from jaxviz.ir.own_code import Owner, owner, package
 from jaxviz.ir.sharing import cleared
 from jaxviz.ir.syntax import Equation, Origin
 
@@ -20,6 +20,7 @@ __all__ = [
     "Origin",
     "ancestors",
     "call_stack",
+    "caller_in_library",
     "definition",
     "evaluated_by",
     "innermost_line",
@@ -264,6 +265,30 @@ def is_inside_own_code(source: Any) -> bool:
     # flax excludes its frames from the user's.
     whose = owners(traceback.raw_frames()[0])
     return next((o in ("user", "library") for o in whose if o not in ("jax", "python")), False)
+
+
+def caller_in_library(source: Any, function: str) -> str:
+    """`JAX`, or the package whose code calls the function of JAX to which an equation is due; '' if the user's own code
+    does, or passes the function on, as in `jax.tree.map(lax.stop_gradient, x)`.
+
+    Args:
+      source: an equation's `source`.
+      function: such as `stop_gradient`.
+    """
+    traceback = source.traceback if source is not None else None
+    return _caller_in_library(traceback, function) if traceback is not None else ""
+
+
+@cleared
+@lru_cache(maxsize=65536)
+def _caller_in_library(traceback: Any, function: str) -> str:
+    codes = compat.raw_frames(traceback)[0]
+    for code, whose in zip(codes, owners(codes), strict=True):
+        if whose in ("user", "jaxviz"):
+            return ""
+        if whose != "python" and function in code.co_names and function not in code.co_name:
+            return "JAX" if whose == "jax" else package(code.co_filename) or "a library"
+    return ""
 
 
 def definition(debug_info: Any) -> Location | None:

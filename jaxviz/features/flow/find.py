@@ -147,13 +147,17 @@ class _Flow:
         size = int(getattr(v.aval, "size", 1))
         leaf = LeafFlow(self.names[k], type_text(v.aval), size, "reached")
         stops = [s for s in self.reach.stops if s.leaves >> k & 1]
+        asked = [s for s in stops if s.reason == "asked"]
         if not self.reach.reached >> k & 1:
             if not self.reach.read >> k & 1:
                 return replace(leaf, status="stopped", endings=(self._unread(k),))
-            is_asked = any(s.reason == "asked" for s in stops)
-            return replace(leaf, status="on purpose" if is_asked else "stopped", endings=self._endings(stops))
-        in_part = [s for s in stops if s.reason == "asked" and not self.reasons.is_inside(s)]
-        leaf = replace(leaf, endings=self._endings(in_part))
+            if asked and not self.reach.unasked >> k & 1:
+                return replace(leaf, status="on purpose", endings=self._endings(asked))
+            # What a softmax stops is beside its result, which ends elsewhere.
+            others = [s for s in stops if s.reason not in ("asked", "library")]
+            others = others or [s for s in stops if s.reason == "library"]
+            return replace(leaf, status="stopped", endings=self._endings([*others, *asked]))
+        leaf = replace(leaf, endings=self._endings(asked))
         if not isinstance(run, GradientRun) or k not in run.counts:
             return leaf
         leaf = replace(leaf, count=run.counts[k])

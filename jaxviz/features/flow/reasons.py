@@ -17,15 +17,16 @@ from jaxviz.derivation import Derivation
 from jaxviz.features.flow.run import GradientRun, as_float64
 from jaxviz.features.flow.structure import StructuralStop
 from jaxviz.features.flow.zeros import Death
-from jaxviz.higher_order import of
+from jaxviz.higher_order import is_call, is_loop, of
 from jaxviz.ir.origin import Location
 from jaxviz.ir.primitives import keeps_numbers, operation_of, plain
 from jaxviz.ir.syntax import Atom, Equation, Var
 from jaxviz.report.data import Data
 from jaxviz.report.tables import counted, short_location, type_text
 
+Array = np.ndarray[Any, Any]
 Kind = Literal[
-    "asked", "integer", "boolean", "flat", "rule", "none", "zero factor", "slope", "branch", "underflow",
+    "asked", "library", "integer", "boolean", "flat", "rule", "none", "zero factor", "slope", "branch", "underflow",
     "cancellation", "iterations", "other elements", "unread", "static",
 ]  # fmt: skip
 """How a derivative ends. By structure: see `structure.Reason`; the loss does not read the parameter; it is no leaf of
@@ -87,17 +88,13 @@ class Reasons:
     def of_stop(self, stop: StructuralStop) -> Ending:
         if stop not in self._of_stops:
             e, reason = stop.equation, stop.reason
-            text = _STRUCTURAL[reason].format(_function(e))
+            text = _STRUCTURAL[reason].format(stop.stopped_by if reason == "library" else _function(e))
             self._of_stops[stop] = Ending(reason, self.named(e, stop.within), self.location(e, stop.within), text)
         return self._of_stops[stop]
 
     @cached_property
     def _of_stops(self) -> dict[StructuralStop, Ending]:
         return {}
-
-    def is_inside(self, stop: StructuralStop) -> bool:
-        """Whether it is one of several operations of a function that the user calls, such as a softmax."""
-        return self.of_stop(stop).expression.startswith(f"{stop.equation.primitive.name} in ")
 
     # --- at values ----------------------------------------------------------------------------------------------------
 
@@ -147,15 +144,65 @@ class Reasons:
             factor = self._origin(run, death, others[0][1])
             if does.passes_on == "first" or np.any(u * c):
                 return "underflow", _underflow(e, values[death.operand])
-            return "zero factor", f"where it is multiplied by {factor.text}, which is zero wherever it is not"
+            return "zero factor", self._never_meets(run, death, factor, u, c)
         if does.kind in ("product", "convolution") and others and values is not None:
             factor = self._origin(run, death, others[0][1])
             if does.kind == "product" and not _meet(e, values):
-                return "zero factor", f"where it is multiplied by {factor.text}, which is zero wherever it is not"
+                text = f"where the gradient that arrives is multiplied by {factor.text}"
+                return "zero factor", f"{text}, and in each product one of the two is zero"
             return "cancellation", "where its terms add up to zero"
         if does.grows == "sum":
             return "cancellation", "where its terms add up to zero"
         return "other elements", "which reads only elements whose cotangent is zero"
+
+    def _never_meets(self, run: GradientRun, death: Death, factor: ZeroFactor, u: Array, c: Array) -> str:
+        """A factor whose elements are zero wherever those of the cotangent are not."""
+        assert death.equation is not None
+        source, zero = factor.source, np.broadcast_to(c == 0, np.broadcast_shapes(u.shape, c.shape))
+        at = source.equation if source is not None else None
+        is_own = at is not None and primal_equation(at) is primal_equation(death.equation)
+        what = "its own value" if is_own else factor.text
+        if any(is_loop(e) for e, _ in death.level.path):
+            return f"where {what} is zero in each element in which the gradient that arrives is not"
+        n = int(np.sum(np.broadcast_to(u != 0, zero.shape)))
+        elements = f"{n:,} of {counted(zero.size, 'element')}"
+        which = "it" if n == 1 else "these"
+        text = f"where the gradient that arrives is not zero in {elements}, and {what} is zero in {which}"
+        made = self._selected(run, source, zero & (u != 0)) if source is not None else ""
+        return f"{text}, since {made}" if made else text
+
+    def _selected(self, run: GradientRun, source: Source, zeros: Array) -> str:
+        """The selection of a large negative number that makes an exponential zero in some elements, as of a mask before
+        a softmax; '' if that is not what makes it zero."""
+        e = source.equation
+        if e is None or plain(e.primitive.name).grows != "exponential" or source.within:
+            return ""
+        a: Atom = e.invars[0]
+        for _step in range(_MOST_FOLLOWED):
+            source = self._source(a)
+            e, within = source.equation, source.within
+            if e is None or not all(map(is_call, within)):
+                return ""
+            does, read = plain(e.primitive.name), self._operands(run, e, within)
+            if does.kind == "selection" and [x.shape for x in read] == [zeros.shape] * 3:
+                chosen = np.unique(np.where(read[0] != 0, read[2], read[1])[zeros])
+                if len(np.unique(read[0][zeros])) != 1 or len(chosen) != 1 or chosen[0] > -_FAR:
+                    return ""
+                name, at = self.named(e, within, source.place), short_location(self.location(e, within))
+                return f"`{name}`{f' ({at})' if at else ''} selects {chosen[0]:.3g} there" if name else ""
+            if does.grows != "sum" or does.kind != "elementwise" or within:
+                return ""
+            operands = zip(e.invars, read, strict=False)
+            far = [a for a, x in operands if x.shape == zeros.shape and np.all(x[zeros] < -_FAR)]
+            if len(far) != 1:
+                return ""
+            a = far[0]
+        return ""
+
+    def _source(self, a: Atom) -> Source:
+        """Where a value of the forward program is computed."""
+        found = SourceTracer(self.derivation.forward, _keeps)(a) if isinstance(a, Var) else ()
+        return next(iter(found), Source(None, a))
 
     def _selection(self, run: GradientRun, death: Death, condition: Atom) -> tuple[Kind, str]:
         factor = self._origin(run, death, condition)
@@ -192,7 +239,7 @@ class Reasons:
         name = self.naming.name(source.equation, source.within, source.place, ROOM_IN_SENTENCE)
         if _is_slope(source.equation, name):
             return ZeroFactor(name, True, "", source=source)
-        return ZeroFactor(name, False, self._rounded(run, source))
+        return ZeroFactor(name, False, self._rounded(run, source), source=source)
 
     def _cause(self, run: GradientRun, source: Source) -> ZeroFactor | None:
         """Why the number that a slope is a multiple of is zero, such as that of a square: what it is computed from,
@@ -217,24 +264,26 @@ class Reasons:
             of = "" if e is slope else name
             if not isinstance(zero, Var):
                 return ZeroFactor("", False, "", of)
-            source = next(iter(SourceTracer(self.derivation.forward, _keeps)(zero)), Source(None, zero))
+            source = self._source(zero)
         return None
 
     def _name_of_input(self, a: Atom) -> str:
         names = dict(zip(self.derivation.forward.invars, self.derivation.primal.arg_names, strict=True))
         return names.get(a, "") if isinstance(a, Var) else ""
 
-    def _operands(self, run: GradientRun, e: Equation) -> list[np.ndarray[Any, Any]]:
-        """What an equation of the forward program reads; nothing if that cannot be computed."""
-        if e not in self._read:
+    def _operands(self, run: GradientRun, e: Equation, within: tuple[Equation, ...] = ()) -> list[Array]:
+        """What an equation of the forward program reads, or of programs that it calls; nothing if that cannot be
+        computed."""
+        if (e, within) not in self._read:
             try:
-                self._read[e] = [as_float64(x) for x in run.forward_values(self.derivation.forward, e.invars)]
+                values = run.forward_values(self.derivation.forward, e.invars, within)
+                self._read[e, within] = [as_float64(x) for x in values]
             except Exception:  # what only makes the sentence more precise
-                self._read[e] = []
-        return self._read[e]
+                self._read[e, within] = []
+        return self._read[e, within]
 
     @cached_property
-    def _read(self) -> dict[Equation, list[np.ndarray[Any, Any]]]:
+    def _read(self) -> dict[tuple[Equation, tuple[Equation, ...]], list[Array]]:
         return {}
 
     def _rounded(self, run: GradientRun, source: Source) -> Literal["", "cancellation", "underflow"]:
@@ -262,7 +311,7 @@ class ZeroFactor:
       is_slope: whether it is the slope of a function.
       how: why it was rounded to zero, or 'selected'; '' for neither.
       of: the product whose factor it is; '' for that of the cotangent.
-      source: of a slope, where it is computed.
+      source: of a slope, and of a value of the forward pass, where it is computed.
     """
 
     name: str
@@ -308,12 +357,15 @@ def _function(e: Equation) -> str:
 
 _STRUCTURAL = {
     "asked": "which stops it on purpose",
+    "library": "where the code of {} stops it",
     "integer": "an integer",
     "boolean": "a boolean",
     "flat": "whose slope is zero wherever it has one",
     "rule": "whose rule gives no derivative for this argument",
     "none": "for which JAX's rule of `{}` gives no derivative",
 }
+_FAR = 1000.0
+"""The exponential of minus this is zero in each type."""
 _MOST_FOLLOWED = 8
 """Values are followed through so many products: each may have to be computed."""
 _ROUNDED = {

@@ -212,7 +212,20 @@ class GradientFlow(Report, schema="gradient_flow"):
         found = [*self._sentences()]
         if not found:
             return f"{self.title}: {'; '.join([self.reaches, *self._on_purpose])}"
-        return " ".join([found[0], *(f"{text[0].upper()}{text[1:]}." for text in self._on_purpose)])
+        first = f"{found[0].removesuffix('.')}{self._others}."
+        return " ".join([first, *(f"{text[0].upper()}{text[1:]}." for text in self._on_purpose)])
+
+    @property
+    def _others(self) -> str:
+        """What the first sentence does not say: `; 4 more gradients are zero at these values`."""
+        named = next((leaves for leaves, _ in self.findings), None)
+        told = {id(leaf) for leaf in named or _by_update(self.not_updated)[0]}
+        left = lambda leaves: sum(id(x) not in told for x in leaves)
+        ways = [(left(self.stopped), "zero for any values"), (left(self.zero), "zero at these values")]
+        texts = [f"{counted(n, 'more gradient')} {_are(n)} {how}" for n, how in ways if n]
+        if n := left(self.not_updated):
+            texts.append(f"{counted(n, 'parameter' if named else 'more parameter')} {_are(n)} not updated")
+        return f"; {together(texts)}" if texts else ""
 
     @property
     def findings(self) -> list[tuple[list[LeafFlow], str]]:
@@ -222,7 +235,7 @@ class GradientFlow(Report, schema="gradient_flow"):
 
     def _sentences(self) -> Iterator[str]:
         yield from (sentence for _, sentence in self.findings)
-        for leaves in _alike(self.not_updated, lambda leaf: leaf.update and (leaf.update.text, leaf.update.location)):
+        for leaves in _by_update(self.not_updated):
             yield _update_sentence(leaves)
 
     @property
@@ -247,8 +260,14 @@ class GradientFlow(Report, schema="gradient_flow"):
         if in_part:
             yield f"Some paths from parameters that it reaches are stopped on purpose at {listed(in_part)}."
         order = ("stopped", "zero", "on purpose", "reached")
-        leaves = sorted(self.leaves, key=lambda leaf: order.index(leaf.status))
-        rows = [(leaf.name, leaf.type, leaf.nonzero, self._word(leaf), _where(leaf)) for leaf in leaves]
+        places = {id(x): k for k, x in enumerate(x for g in _alike(self.leaves, _where) for x in g)}
+        leaves = sorted(self.leaves, key=lambda leaf: (order.index(leaf.status), places[id(leaf)]))
+        where = [_where(leaf) for leaf in leaves]
+        again = [bool(text) and text == before for text, before in zip(where, ["", *where], strict=False)]
+        rows = [
+            (leaf.name, leaf.type, leaf.nonzero, self._word(leaf), "the same" if is_again else text)
+            for leaf, text, is_again in zip(leaves, where, again, strict=True)
+        ]
         heads = ("parameter", "type", "not zero", "gradient", "where it ends")
         shown = [0, 1, 2, 3, 4] if self.has_values else [0, 1, 3, 4]
         cells = [[row[k] for k in shown] for row in rows]
@@ -282,12 +301,20 @@ def _alike(leaves: Sequence[LeafFlow], key: Callable[[LeafFlow], object]) -> lis
     return sorted(groups.values(), key=len, reverse=True)
 
 
+def _by_update(leaves: Sequence[LeafFlow]) -> list[list[LeafFlow]]:
+    return _alike(leaves, lambda leaf: leaf.update and (leaf.update.text, leaf.update.location))
+
+
 def _named(leaves: Sequence[LeafFlow]) -> str:
     """`params['w']`, or 12 parameters (`params['a']`, `params['b']` and 10 more)."""
     names = [f"`{leaf.name}`" for leaf in leaves]
     if len(names) <= ENDINGS:
         return together(names)
     return f"{len(names):,} parameters ({listed(names, 2)})"
+
+
+def _are(n: int) -> str:
+    return "is" if n == 1 else "are"
 
 
 def _number(leaves: Sequence[LeafFlow], others: str) -> str:

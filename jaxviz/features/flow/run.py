@@ -112,10 +112,11 @@ class GradientRun:
             RecordedRun(program, inputs, jit=self.compiled.once), self._n_residuals, flagged.watches, flags
         )
 
-    def forward_values(self, program: Program, atoms: Sequence[Any]) -> list[Any]:
-        """Values of the forward program."""
+    def forward_values(self, program: Program, atoms: Sequence[Any], within: Sequence[Equation] = ()) -> list[Any]:
+        """Values of the forward program, or of one that some equations call."""
         variables = [a for a in atoms if not hasattr(a, "val")]
-        (values,) = RecordedRun(program, self.inputs, jit=self.compiled.once).values([((), (), variables)])
+        path = tuple((e, 0) for e in within)
+        (values,) = RecordedRun(program, self.inputs, jit=self.compiled.once).values([(path, (), variables)])
         known = dict(zip(variables, values, strict=True))
         return [a.val if hasattr(a, "val") else known[a] for a in atoms]
 

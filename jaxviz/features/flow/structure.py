@@ -6,7 +6,7 @@ depends on has an operand with a parameter's tangent, and no result with it, the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from operator import or_
@@ -17,16 +17,19 @@ from jaxviz.higher_order import bodies, is_loop, of
 from jaxviz.higher_order.custom_vjp import is_backward_rule
 from jaxviz.higher_order.shard_map import inside as traced_inside
 from jaxviz.ir import compat
+from jaxviz.ir.origin import caller_in_library
 from jaxviz.ir.primitives import plain
 from jaxviz.ir.sharing import SharedTable
 from jaxviz.ir.syntax import Atom, Equation, Operation, Program
 from jaxviz.transforms.dce import live_equations
+from jaxviz.transforms.driver import Mask, select
 from jaxviz.transforms.linearize import linearize_rules
 from jaxviz.transforms.transpose import linear_variables, transpose_rules
 
-Reason = Literal["asked", "integer", "boolean", "flat", "rule", "none"]
-"""Why an equation has no derivative: the user asked for none; its result is an integer or a boolean; its slope is zero
-everywhere; a custom rule has none for that argument; JAX's rule has none."""
+Reason = Literal["asked", "library", "integer", "boolean", "flat", "rule", "none"]
+"""Why an equation has no derivative: the user's own code stops it; a function of JAX or of a library does, as a softmax
+does for its maximum; its result is an integer or a boolean; its slope is zero everywhere; a custom rule has none for
+that argument; JAX's rule has none."""
 
 
 @dataclass(eq=False, slots=True)  # not frozen, like Equation
@@ -48,7 +51,9 @@ class StructuralStop:
     @property
     def reason(self) -> Reason:
         e = self.equation
-        if (stops := plain(e.primitive.name).stops) != "":
+        if (stops := plain(e.primitive.name).stops) == "asked":
+            return "asked" if not self.stopped_by else "library"
+        if stops != "":
             return stops
         if of(e).has_custom_rule:
             return "rule"
@@ -56,6 +61,11 @@ class StructuralStop:
         if any(t is not None and t.kind == "b" for t in types):
             return "boolean"
         return "integer" if any(t is not None and t.kind in "iu" for t in types) else "none"
+
+    @property
+    def stopped_by(self) -> str:
+        """Whose code calls `stop_gradient`: '' if it is the user's own, `JAX`, or the name of a package."""
+        return caller_in_library(self.equation.source, "stop_gradient")
 
 
 @dataclass(eq=False, slots=True)  # not frozen, like Equation
@@ -101,7 +111,9 @@ class Reach:
         """The inputs that the results depend on in any way, as bits."""
         self._ins = [1 << k if nonzero else 0 for k, nonzero in enumerate(nonzeros)]
         self._walked: dict[tuple[Program, tuple[bool, ...]], _Inside] = {}
-        self._whole = self._run(replace(primal, equations=equations, outvars=results), self._ins)
+        program = replace(primal, equations=equations, outvars=results)
+        self._program = program
+        self._whole = self._run(program, self._ins)
         self.reached = _union(self._whole.results)
         """The differentiated inputs that the derivative reaches, as bits."""
 
@@ -122,6 +134,13 @@ class Reach:
             for inside, ins, within in _walk(self._whole, self._ins, ())
             for e, bits in inside.carriers
         ]
+
+    @cached_property
+    def unasked(self) -> int:
+        """The inputs on which the results depend not only through what the user's own code stops, as bits."""
+        program = self._program
+        read = _Unasked()(program, (True,) * len(program.outvars), (False,) * len(program.invars))
+        return sum(1 << k for k, is_read in enumerate(read) if is_read)
 
     def _inside(self, program: Program, nonzeros: Sequence[bool]) -> _Inside:
         key = program, tuple(nonzeros)
@@ -166,8 +185,12 @@ class Reach:
 
     def _nested(self, e: Equation, bits: list[int], env: dict[Atom, int], inside: _Inside) -> list[int]:
         outs = [0] * len(e.outvars)
-        for body in bodies(e):
-            if not body.has_results:
+        read = dict(enumerate(bits))
+        for body in sorted(bodies(e), key=lambda body: not body.has_results):
+            if not body.has_results:  # the condition of a loop, which reads its carry
+                ins = [read[i] for i in body.operands]
+                if any(ins):
+                    inside.calls.append((e, self._inside(body.program, [b != 0 for b in ins]), ins))
                 continue
             ins = [bits[i] for i in body.operands]
             while True:
@@ -185,12 +208,61 @@ class Reach:
                     break
                 ins = grown  # until the carry has the bits of every iteration
             inside.calls.append((e, within, ins))
+            read.update(zip(body.operands, ins, strict=True))
             for k, b in enumerate(results[: len(outs)]):
                 outs[k] |= b
             for k, b in after.items():
                 ref = e.invars[body.operands[k]]
                 env[ref] = env.get(ref, 0) | b
         return outs
+
+
+class _Unasked:
+    """Which inputs some results of a program depend on in any way, apart from what the user's own code stops."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Program, Mask, Mask], Mask] = {}
+
+    def __call__(self, program: Program, needed: Sequence[bool], written: Sequence[bool]) -> Mask:
+        """Which inputs they depend on.
+
+        Args:
+          needed: which results.
+          written: which inputs are references that are read later.
+        """
+        key = program, tuple(needed), tuple(written)
+        if key not in self._known:
+            live = {*select(needed, program.outvars), *select(written, program.invars)}
+            for e in reversed(program.equations):
+                refs = [a for a in e.invars if compat.is_ref(a.aval)]
+                if live.isdisjoint(e.outvars) and live.isdisjoint(refs):
+                    continue
+                if plain(e.primitive.name).stops != "asked" or caller_in_library(e.source, "stop_gradient"):
+                    live.update([e.invars[k] for k in self._nested(e, live)] if _is_opened(e) else e.invars)
+            self._known[key] = tuple([v in live for v in program.invars])
+        return self._known[key]
+
+    def _nested(self, e: Equation, live: Collection[Atom]) -> set[int]:
+        every = bodies(e)
+        read = set(range(len(e.invars))).difference(*(body.operands for body in every))
+        needed = [v in live for v in e.outvars]
+        n_before, n_carry = of(e).carry(e.operation)
+        n = -1
+        while n < len(read):  # until the carry has what every iteration reads
+            n = len(read)
+            for body in every:
+                asked = [True] * len(body.program.outvars)
+                if body.has_results:
+                    if is_loop(e):
+                        carry = body.operands[n_before : n_before + n_carry]
+                        needed[:n_carry] = [x or k in read for x, k in zip(needed, carry, strict=False)]
+                        read.update(select(needed[:n_carry], carry))
+                    asked[: len(needed)] = needed[: len(asked)]
+                written = [
+                    compat.is_ref(e.invars[k].aval) and (e.invars[k] in live or k in read) for k in body.operands
+                ]
+                read.update(select(self(body.program, asked, written), body.operands))
+        return read
 
 
 def _plain(e: Equation, bits: Sequence[int], every: int, env: dict[Atom, int]) -> list[int] | None:

@@ -463,6 +463,7 @@ _FIX_DEAD = {
     "integer": f"weight the choices, as with jax.nn.softmax, so that each has a derivative; or {_MEANT}",
     "boolean": f"compute a smooth weight, as with jax.nn.sigmoid, in place of the comparison; or {_MEANT}",
     "flat": f"let the derivative pass, `x + jax.lax.stop_gradient(jnp.round(x) - x)` for `jnp.round(x)`; or {_MEANT}",
+    "library": f"compute it without that function, which stops the gradient; or {_MEANT}",
     "rule": f"return a cotangent for this argument from the backward function; or {_MEANT}",
     "unread": "let the function read it from its argument, or take it out of the argument.",
     "static": "register the class, as with jax.tree_util.register_dataclass, with the array among its data fields.",

@@ -155,6 +155,50 @@ def sampled_from_a_probability(params, x):
     return jnp.sum(jnp.tanh(x @ params["w"]) * kept)
 
 
+def through(hard: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A loss in which a gate is a function of logits."""
+    return lambda params, x: jnp.sum((hard(x @ params["gate"]) * jnp.tanh(x @ params["w"])) ** 2)
+
+
+def of_softmax(leaf, kind, line, hard):
+    FLOW_CASES[line] = FlowCase(
+        line, through(hard), ({"w": W, "gate": array(15, 3, 4)}, X), leaf, "stopped", kind, line
+    )
+
+
+# A softmax stops the gradient in its maximum, beside the path that ends.
+_GATE = "params['gate']"
+of_softmax(_GATE, "flat", "jnp.round(jax.nn.softmax(l))", lambda l: jnp.round(jax.nn.softmax(l)))
+of_softmax(
+    _GATE, "integer", "jnp.argmax(jax.nn.softmax(l), -1)",
+    lambda l: jax.nn.one_hot(jnp.argmax(jax.nn.softmax(l), -1), 4),
+)  # fmt: skip
+of_softmax(_GATE, "boolean", "jax.nn.softmax(l) > 0.5", lambda l: (jax.nn.softmax(l) > 0.5).astype(jnp.float32))
+of_softmax(_GATE, "boolean", "jax.nn.log_softmax(l) > -1", lambda l: (jax.nn.log_softmax(l) > -1).astype(jnp.float32))
+of_softmax(
+    _GATE, "boolean", "jax.nn.logsumexp(l, -1, keepdims=True)",
+    lambda l: (jax.nn.logsumexp(l, -1, keepdims=True) > 1).astype(jnp.float32),
+)  # fmt: skip
+of_softmax(
+    _GATE, "integer", "lax.top_k(jax.nn.softmax(l), 1)",
+    lambda l: jax.nn.one_hot(lax.top_k(jax.nn.softmax(l), 1)[1][:, 0], 4),
+)  # fmt: skip
+
+
+@case("params['gate']", "stopped", "flat", "jnp.round(jnp.exp(", w=W, gate=array(15, 3, 4))
+def rounded_beside_a_shift_of_the_users(params, x):
+    logits = x @ params["gate"]
+    shift = lax.stop_gradient(jnp.max(logits))
+    return jnp.sum(jnp.round(jnp.exp(logits - shift)) * jnp.tanh(x @ params["w"]))
+
+
+@case("params['limit']", "stopped", "boolean", 'total < params["limit"]', w=W, limit=jnp.float32(3.0))
+def limit_of_a_loop(params, x):
+    limit = lax.stop_gradient(params["limit"])
+    n = lax.while_loop(lambda total: total < params["limit"], lambda total: total + limit, 0.0)
+    return jnp.sum(jnp.tanh(x @ params["w"])) * n
+
+
 # --- at these values --------------------------------------------------------------------------------------------------
 
 
@@ -209,6 +253,20 @@ def difference_that_is_lost(params, x):
 @case("params['second']", "zero", "branch", "lax.cond", first=W, second=V)
 def branch_of_a_cond_never_taken(params, x):
     return lax.cond(jnp.sum(x) > 1e6, lambda: jnp.sum(params["second"]), lambda: jnp.sum(params["first"] ** 2))
+
+
+@case("params['query']", "zero", "zero factor", "jax.nn.softmax(s)", query=array(16, 3, 3), w=array(17, 3, 3))
+def attention_to_nothing_else(params, x):
+    s = (x @ params["query"]) @ x.T
+    s = jnp.where(jnp.eye(5, dtype=bool), s, -1e9)
+    return jnp.sum(jnp.tanh(jax.nn.softmax(s) @ (x @ params["w"])))
+
+
+@case("params['w']", "zero", "zero factor", "* odd", w=W, v=V)
+def factors_that_are_zero_in_turns(params, x):
+    odd = (jnp.arange(5) % 2).astype(jnp.float32)[:, None]
+    h = jnp.tanh(x @ params["w"]) * odd
+    return jnp.sum((h * (1.0 - odd)) @ params["v"])
 
 
 MASK = jnp.zeros(4)
@@ -278,6 +336,33 @@ def rows_of_an_embedding_that_do_not_occur(params, x):
 def softmax_and_a_relu_that_is_partly_active(params, x):
     h = jax.nn.relu(x @ params["w"])
     return -jnp.sum(jax.nn.log_softmax(h @ params["v"])[:, 0])
+
+
+@case("params['target']", "on purpose", "asked", "lax.stop_gradient(jax.nn.softmax", w=W, target=W + 0.1)
+def softmax_that_is_stopped(params, x):
+    target = lax.stop_gradient(jax.nn.softmax(x @ params["target"]))
+    return -jnp.sum(target * jax.nn.log_softmax(x @ params["w"]))
+
+
+@case("params['target']", "on purpose", "asked", "lax.stop_gradient(values", w=W, target=W + 0.1)
+def best_value_of_a_target(params, x):
+    values = x @ params["target"]
+    best = lax.stop_gradient(values[jnp.arange(5), jnp.argmax(values, -1)])
+    return jnp.mean((x @ params["w"] - best[:, None]) ** 2)
+
+
+@case("params['target']", "on purpose", "asked", "jax.tree.map(", w=W, target=W + 0.1)
+def tree_that_is_stopped(params, x):
+    fixed = jax.tree.map(lax.stop_gradient, {"target": params["target"]})
+    return jnp.mean((x @ params["w"] - jnp.round(x @ fixed["target"])) ** 2)
+
+
+@case("params['target']", "on purpose", "asked", "lax.stop_gradient(c", w=W, target=W + 0.1)
+def stopped_in_each_iteration(params, x):
+    def step(c, row):
+        return lax.stop_gradient(c + jnp.sum(row @ params["target"])), None
+
+    return jnp.sum(jnp.tanh(x @ params["w"])) * lax.scan(step, 0.0, x)[0]
 
 
 # --- training steps ---------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """`gradient_flow`: which parameters a gradient reaches, compared with JAX's gradients."""
 
 import linecache
+import runpy
 
 import jax
 import jax.numpy as jnp
@@ -238,3 +239,83 @@ def test_a_path_that_is_stopped_on_purpose_is_not_forgotten_where_the_others_are
     (leaf,) = jaxviz.gradient_flow(f, jnp.arange(3.0)).leaves
     assert (leaf.status, leaf.endings[-1].kind, len(leaf.endings)) == ("zero", "asked", 2)
     assert "its paths to the loss end at " in jaxviz.gradient_flow(f, jnp.arange(3.0)).summary
+
+
+def test_what_a_library_stops_is_not_on_purpose(tmp_path):
+    """Unless the user passes `stop_gradient` to it."""
+    path = tmp_path / "library_that_stops.py"
+    path.write_text(
+        "from jax import lax\n\ndef shifted(x):\n    return x - x + lax.stop_gradient(x)\n\n"
+        "def fixed(x):\n    return lax.stop_gradient(x)\n\ndef applied(f, x):\n    return f(x)\n"
+    )
+    library = runpy.run_path(str(path))
+    jaxviz.own_code(exclude=[str(path)])
+    try:
+        flows = [
+            jaxviz.gradient_flow(f, jnp.ones(3), values=False)
+            for f in (
+                lambda x: jnp.sum(library["fixed"](x)),
+                lambda x: jnp.sum(library["applied"](jax.lax.stop_gradient, x)),
+                lambda x: jnp.sum(jnp.round(library["fixed"](x) + x)),
+            )
+        ]
+    finally:
+        jaxviz.own_code()
+    leaves = [flow.leaves[0] for flow in flows]
+    assert [leaf.status for leaf in leaves] == ["stopped", "on purpose", "stopped"]
+    assert [[e.kind for e in leaf.endings] for leaf in leaves] == [["library"], ["asked"], ["flat"]]
+    assert leaves[0].endings[0].text == "where the code of a library stops it"
+    assert "library" in flows[0].summary
+
+
+@pytest.mark.parametrize("name", [name for name, c in FLOW_CASES.items() if c.leaf == "params['gate']"])
+def test_lint_names_what_ends_beside_a_softmax(name):
+    """Where its maximum is stopped by JAX, and not by the user."""
+    c = FLOW_CASES[name]
+    assert jaxviz.gradient_flow(c.loss, *c.args, values=False).on_purpose == ()
+    (advice,) = [a for a in jaxviz.lint(c.loss, *c.args) if a.rule == "dead-gradient"]
+    assert c.line in linecache.getline(advice.location.file, advice.location.line)
+
+
+def test_a_factor_that_is_zero_in_each_element_that_arrives():
+    """With the selection before a softmax that makes it zero, and only if it does."""
+    (ending,) = leaf_of(flow_of("attention_to_nothing_else"), "params['query']").endings
+    arrives = "where the gradient that arrives is not zero in 20 of 25 elements, and its own value is zero in these"
+    assert ending.text.startswith(f"{arrives}, since `jnp.where(jnp.eye(5, dtype=bool), s, -1e9)` (")
+    assert ending.text.endswith(") selects -1e+09 there")
+    (ending,) = leaf_of(flow_of("factors_that_are_zero_in_turns"), "params['w']").endings
+    turns = "where the gradient that arrives is not zero in 12 of 20 elements, and `jnp.arange(5) % 2` is zero in these"
+    assert ending.text == turns
+
+
+def flow_of(name):
+    c = FLOW_CASES[name]
+    return jaxviz.gradient_flow(c.loss, *c.args)
+
+
+def test_the_summary_ends_with_what_else_there_is():
+    def loss(p):
+        dead = jax.nn.relu(p["a"] - 100.0) + jax.nn.relu(p["b"] - 200.0)
+        return jnp.sum(dead + p["c"]) + jnp.sum(jnp.round(p["d"]))
+
+    def step(p):
+        return jax.tree.map(lambda p, g: p - 1e-12 * g, p, jax.grad(loss)(p))
+
+    def summary(f, names):
+        return jaxviz.gradient_flow(f, {name: jnp.ones(2) for name in names}).summary
+
+    zero = "2 more gradients are zero at these values"
+    assert summary(loss, "abcd").endswith(f"wherever it has one; {zero}.")
+    assert summary(loss, "abcde").endswith(f"; 1 more gradient is zero for any values and {zero}.")
+    every = f"; 1 more gradient is zero for any values, {zero} and 1 parameter is not updated."
+    assert summary(step, "abcde").endswith(every)
+
+
+def test_a_reason_that_parameters_share_is_written_once():
+    def loss(p):
+        return jnp.sum(jax.nn.relu(p["a"] + p["c"] - 100.0) + jnp.tanh(p["b"]))
+
+    text = str(jaxviz.gradient_flow(loss, {name: jnp.ones(2) for name in "abc"})).partition("by parameter")[2]
+    rows = [line.split()[0] for line in text.splitlines() if line.startswith("p[")]
+    assert rows == ["p['a']", "p['c']", "p['b']"]
+    assert [line.startswith("p['c']") for line in text.splitlines() if line.endswith("the same")] == [True]
