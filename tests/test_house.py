@@ -158,7 +158,7 @@ def test_each_primitive_that_is_opened_is_in_the_table_of_programs():
 
 BUDGETS = {
     ".": 1_620,
-    "analysis": 6_712,
+    "analysis": 6_725,
     "contracts": 1_175,
     "environments": 1_650,
     "features": 440,
@@ -176,7 +176,7 @@ BUDGETS = {
     "features/residuals": 2_010,
     "features/values": 3_870,
     "functions": 2_280,
-    "higher_order": 4_210,
+    "higher_order": 4_212,
     "ir": 3_950,
     "ir/compat": 4_555,
     "notebook": 1_300,
