@@ -17,6 +17,7 @@ from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation, derive
 from jaxviz.features.memory.model import KINDS
 from jaxviz.features.remat.call import Call
+from jaxviz.features.remat.checkpointing import check_policies_count
 from jaxviz.features.remat.choose import Bound, bound_within, fastest, fastest_at_calls, with_lowest_peak
 from jaxviz.features.remat.compiled_plans import within_compiled
 from jaxviz.features.remat.forms import Trial, by_peak
@@ -142,6 +143,7 @@ def plan_remat(
 def _planned(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums, has_aux: bool) -> Derivation:
     """The gradient that is planned."""
     compat.check_callable(f)
+    check_policies_count()
     # A pair whose first element is differentiated is no result of a training step.
     derivation = (
         derive(_aside(f), *args, argnums=argnums, **kwargs) if has_aux else subject_of(f, args, kwargs, argnums)
