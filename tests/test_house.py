@@ -158,7 +158,7 @@ def test_each_primitive_that_is_opened_is_in_the_table_of_programs():
 
 BUDGETS = {
     ".": 1_620,
-    "analysis": 6_725,
+    "analysis": 6_745,
     "contracts": 1_175,
     "environments": 1_650,
     "features": 440,
@@ -172,7 +172,7 @@ BUDGETS = {
     "features/memory": 1_220,
     "features/nans": 2_850,
     "features/probes": 1_240,
-    "features/remat": 9_409,
+    "features/remat": 9_414,
     "features/residuals": 2_016,
     "features/values": 3_870,
     "functions": 2_280,

@@ -26,7 +26,7 @@ from jaxviz.features.remat.offload import read_offload
 from jaxviz.features.remat.plan import RematPlan
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
-from jaxviz.features.remat.tuning import WORTH
+from jaxviz.features.remat.tuning import WORTH, is_lower
 from jaxviz.features.residuals.notes import gradient_note
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -245,7 +245,7 @@ class Planning:
         search.leanest()
         lowest = min([*search.trials.values(), *search.as_they_are], key=by_peak)
         least, written = lowest.trade.peak_nbytes, search.written.peak_nbytes
-        to_type = f'. Write memory="{least_size(least, written)}"' if least < written else ""
+        to_type = f'. Write memory="{least_size(least, written)}"' if is_lower(least, written) else ""
         step = search.step
         owner = "its gradient" if step is None else f"the training step `{step.traced.name}`"
         return (
