@@ -20,8 +20,10 @@ from jaxviz.analysis.naming import ROOM, Naming
 from jaxviz.analysis.walk import SourceTracer, defined_at, location_of, primal_equation
 from jaxviz.derivation import Derivation
 from jaxviz.higher_order import is_scan, scan_length
+from jaxviz.higher_order.checkpoint import decided_by
 from jaxviz.higher_order.shard_map import only_passes_a_scalar
 from jaxviz.ir import compat
+from jaxviz.ir.convert import write_params
 from jaxviz.ir.expressions import expression_at, shortened_expression
 from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.syntax import Checkpoint, Decision, Equation, Program, Var
@@ -96,7 +98,7 @@ class CheckpointReport(Report, schema="policies.checkpoint"):
       lengths: the trip counts of the scans that it runs in, outermost first.
       unlisted: the names whose values are recomputed because the policy, which saves by name, does not list them.
       ignores_names: whether the policy was given names to exclude, which JAX ignores.
-      not_consulted: recomputed values that the policy would save, but about which `jax_remat3` does not ask it.
+      not_consulted: values that it would save without `jax_remat3`, with which JAX does not ask the policy about them.
     """
 
     function: str
@@ -250,7 +252,7 @@ def names_without_effect(reports: Sequence[CheckpointReport], program: Program |
     for same in grouped(reports, lambda r: (r.function, r.policy, r.location)):
         if same[0].ignores_names:
             yield _ignored_names(same[0], len(same))
-        if same[0].not_consulted:
+        if any(r.not_consulted for r in same):
             yield _not_consulted(same)
 
 
@@ -299,14 +301,15 @@ def _ignored_names(r: CheckpointReport, count: int) -> NoEffect:
 
 
 def _not_consulted(same: Sequence[CheckpointReport]) -> NoEffect:
-    r, values = same[0], same[0].not_consulted
+    r = same[0]
+    values = [v for c in same for v in c.not_consulted]
     n = sum(v.nbytes * c.runs for c in same for v in c.not_consulted)
-    labels = listed(f"`{v.label}`" for v in values)
+    labels = [*dict.fromkeys(f"`{v.label}`" for v in values)]
     return NoEffect(
         "policy-without-effect",
         f"Under jax_remat3, JAX asks a policy only about names, matrix products and convolutions: {r.policy} of "
-        f"{r.function} ({short_location(r.location)}) would save {labels}, {format_bytes(n)}, but is not asked, and "
-        f"{'they are' if len(values) > 1 else 'it is'} recomputed.",
+        f"{r.function} ({short_location(r.location)}) would save {listed(labels)}, {format_bytes(n)}, but is not "
+        f"asked, and {'they are' if len(labels) > 1 else 'it is'} recomputed.",
         f"JAX does not ask the policy of `{r.function}` about {listed(v.expression for v in values)}",
         "name the values with checkpoint_name, and list the names in save_only_these_names.",
         values[0].location or r.location, n, len(same),
@@ -321,8 +324,25 @@ def report_checkpoints(derivation: Derivation) -> tuple[CheckpointReport, ...]:
 
 def _report(checkpoint: Checkpoint, naming: Naming) -> CheckpointReport:
     function = checkpoint.function
+    values = (*_inputs(checkpoint), *(v for _, v in _values(checkpoint, naming)))
+    names = tuple(dict.fromkeys(_names_defined(function)))
+    listed_names = dict.fromkeys(names_listed(checkpoint.policy))
+    unmatched = tuple(name for name in listed_names if name not in names)
+    policy = policy_name(checkpoint.policy)
+    where = defined_at(function)
+    again_by_name = {
+        d.equation.params["name"] for d in checkpoint.decisions if is_name(d.equation) and d.verdict == "recomputed"
+    }
+    unlisted = tuple(name for name in names if listed_names and name not in listed_names and name in again_by_name)
+    return CheckpointReport(
+        function.name, where, policy, values, unmatched, names, checkpoint.lengths, unlisted,
+        compat.ignores_names(checkpoint.policy), tuple(_saved_if_asked(checkpoint, naming)),
+    )  # fmt: skip
+
+
+def _values(checkpoint: Checkpoint, naming: Naming) -> Iterator[tuple[Decision, Decided]]:
+    """What is decided about each value that the function computes."""
     saved, again = _by_lineage(_saved(checkpoint)), _by_lineage(_recomputed(checkpoint.backward, ()))
-    values = list(_inputs(checkpoint))
     for decision in checkpoint.decisions:
         equation, verdict = decision.equation, decision.verdict
         computed = (again if verdict == "recomputed" else saved).get(equation.origin or equation, ())
@@ -335,27 +355,29 @@ def _report(checkpoint: Checkpoint, naming: Naming) -> CheckpointReport:
             lengths = scans if source is None or source.lengths is None else source.lengths
             what = described(equation)
             label = naming.name(equation, decision.within, i) or what
-            values.append(_decided(what, label, v, location, fate, written, lengths))
-    names = tuple(dict.fromkeys(_names_defined(function)))
-    listed_names = dict.fromkeys(names_listed(checkpoint.policy))
-    unmatched = tuple(name for name in listed_names if name not in names)
-    policy = policy_name(checkpoint.policy)
-    where = defined_at(function)
-    again_by_name = {
-        d.equation.params["name"] for d in checkpoint.decisions if is_name(d.equation) and d.verdict == "recomputed"
-    }
-    unlisted = tuple(name for name in names if listed_names and name not in listed_names and name in again_by_name)
-    not_saved = [v for v in values if v.fate == "recomputed"]
-    not_consulted = tuple(v for v in not_saved if _would_be_saved(v.equation, checkpoint.policy))
-    return CheckpointReport(
-        function.name, where, policy, tuple(values), unmatched, names, checkpoint.lengths, unlisted,
-        compat.ignores_names(checkpoint.policy), not_consulted,
-    )  # fmt: skip
+            yield decision, _decided(what, label, v, location, fate, written, lengths)
 
 
-def _would_be_saved(equation: Equation | None, policy: Any) -> bool:
-    op = equation.operation if equation is not None and not equation.programs else None
-    return op is not None and compat.would_save(policy, op.primitive, op.in_avals, op.params)
+def _saved_if_asked(checkpoint: Checkpoint, naming: Naming) -> Iterator[Decided]:
+    """What the policy would save of what `jax_remat3` does not ask it about, if JAX asked it about everything.
+
+    It is asked about the operation that computes a value, which in a derivative is not the one that the user wrote.
+    """
+    policy = checkpoint.policy
+    is_saved = lambda d: compat.would_save(policy, d.equation.primitive, d.equation.operation.in_avals, _params(d))
+    if not any(d.verdict == "recomputed" and is_saved(d) for d in checkpoint.decisions):
+        return
+    try:
+        asked = decided_by(inspect.unwrap(policy), checkpoint)
+    except Exception:  # a policy may only know what it is asked about
+        return
+    for decision, value in _values(asked, naming):
+        if value.fate == decision.verdict == "saved" and is_saved(decision):
+            yield value
+
+
+def _params(decision: Decision) -> Mapping[str, Any]:
+    return write_params(decision.equation.operation)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,11 @@ class OwnName(str):
     __slots__ = ()
 
 
+def is_own_name(equation: Equation) -> bool:
+    """Whether an equation only gives a value a name that jaxviz adds."""
+    return equation.primitive is compat.name_p and isinstance(equation.params["name"], OwnName)
+
+
 @dataclass(frozen=True)
 class Naming:
     """The names of what a function's gradient computes.
@@ -99,6 +104,10 @@ class Naming:
             for e in program.equations:
                 for a in e.invars:
                     readers.setdefault(a, []).append(e)
+            for e in reversed(program.equations):
+                if is_own_name(e):  # what reads the value reads it by the name
+                    by_value, by_name = (readers.get(a, []) for a in (e.invars[0], e.outvars[0]))
+                    by_value[:] = [*(r for r in by_value if r is not e), *by_name]
             self._readers[program] = readers
         return self._readers[program]
 
@@ -131,6 +140,7 @@ class Naming:
     def _named(
         self, equation: Equation, within: Sequence[Equation], place: int, room: int, inner: bool = True
     ) -> tuple[str, str]:
+        equation, place = self._without_own_name(equation, place)
         if own_location_of(equation, within) is None:
             within = self.holders(equation, within)
         if not _is_of_rule(equation):
@@ -139,6 +149,16 @@ class Naming:
         differentiated = next(e for e in ancestors(equation) if not _is_of_rule(e))
         module, text = self._expression(differentiated, within, 0, room, inner)
         return module, f"{equation.primitive.name}{IN_DERIVATIVE}{text}" if text else ""
+
+    def _without_own_name(self, equation: Equation, place: int) -> tuple[Equation, int]:
+        """The equation that computes a value to which jaxviz gave a name, and the value's index among its results."""
+        source = primal_equation(equation)
+        if is_own_name(source) and source in self._home:
+            value = source.invars[0]
+            for e in self._home[source].equations:
+                if value in e.outvars:
+                    return self._without_own_name(e, e.outvars.index(value))
+        return equation, place
 
     def _expression(
         self, equation: Equation, within: Sequence[Equation], place: int, room: int, inner: bool

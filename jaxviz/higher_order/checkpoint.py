@@ -33,7 +33,7 @@ from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode, linearize_from
 from jaxviz.transforms.partial_eval import split_program
 from jaxviz.transforms.policy import Policy, recomputed
 from jaxviz.transforms.primitive import CallPrimitive
-from jaxviz.transforms.split_rules import SplitOptions, SplitRule
+from jaxviz.transforms.split_rules import SplitOptions, SplitProgram, SplitRule
 from jaxviz.transforms.transpose import TransposeOptions, TransposeRule, transpose_program
 from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program
 
@@ -65,26 +65,20 @@ class Remat(CallPrimitive):
         refused = compat.refused_in_remat(body.effects)
         if refused:
             raise NotImplementedError(f"Effects not supported in partial-eval of `checkpoint`/`remat`: {refused}")
-        saving = operation.params["policy"] or _save_nothing
-        parts = split_program(body, unknown, SplitOptions(saving, [True] * len(unknown)))
-        n_residuals = len(parts.residuals)
-        later_out = tuple(u for u, there in zip(parts.unknown_out, parts.available_out, strict=True) if there)
-        later, read = dce_program(parts.staged, later_out, keep_inputs=[False] * len(parts.staged.invars))
-        is_kept, is_read = read[:n_residuals], read[n_residuals:]
-        residuals = select(is_kept, parts.residuals)
-        now, _ = dce_program(replace(parts.known, outvars=(*parts.known_results, *residuals)))
+        parts, now, later, n_residuals, is_read = _divided(body, unknown, operation.params["policy"])
+        residuals = now.outvars[len(now.outvars) - n_residuals :]
         log = compat.checkpoint_log()
         if log is not None:
             log(_saved_text(now, residuals, select(is_read, body.invars), select(is_read, unknown)))
-        now = _rounded(now, len(residuals), _saved_by_rules(parts.decisions))
+        now = _rounded(now, n_residuals, _saved_by_rules(parts.decisions))
         prevent_cse = _per_input(
-            operation.params["prevent_cse"], lambda p: (*([True] * len(residuals)), *select(is_read, p))
+            operation.params["prevent_cse"], lambda p: (*([True] * n_residuals), *select(is_read, p))
         )
         n_in, n_results = len(unknown), len(parts.known_results)
         return SplitRule(
             Template(now, "primal", keeps_lines=True),
             Template(apply_remat(operation, later, prevent_cse, differentiated=True), "tangent"),
-            (*(n_in + n_results + k for k in range(len(residuals))), *(i for i, r in enumerate(is_read) if r)),
+            (*(n_in + n_results + k for k in range(n_residuals)), *(i for i, r in enumerate(is_read) if r)),
             parts.unknown_out,
             parts.unknown_out,
             "partial evaluation of a checkpointed function",
@@ -96,7 +90,7 @@ class Remat(CallPrimitive):
                     parts.decisions,
                     now,
                     later,
-                    len(residuals),
+                    n_residuals,
                 ),
             ),
         )
@@ -183,6 +177,34 @@ class Remat(CallPrimitive):
 
 
 CHECKPOINT = Remat(compat.remat_p)
+
+
+def decided_by(policy: Any, checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpointed function as it would be linearized with another policy.
+
+    Raises:
+      what the policy raises, about an operation that it does not know.
+      PolicyRefused: JAX cannot do what it answers.
+    """
+    body, n = checkpoint.function, checkpoint.n_inputs
+    unknown = (*([False] * n), *([True] * (len(body.invars) - n)))
+    parts, now, later, n_residuals, _ = _divided(body, unknown, policy)
+    now = _rounded(now, n_residuals, _saved_by_rules(parts.decisions))
+    return replace(
+        checkpoint, policy=policy, decisions=parts.decisions, forward=now, backward=later, n_residuals=n_residuals
+    )
+
+
+def _divided(body: Program, unknown: Mask, policy: Any) -> tuple[SplitProgram, Program, Program, int, Mask]:
+    """How a policy splits the body of a checkpoint; what runs in the forward pass, whose last results are saved, and in
+    the backward pass; how many are saved, and which inputs the backward pass reads."""
+    parts = split_program(body, unknown, SplitOptions(policy or _save_nothing, [True] * len(unknown)))
+    n_residuals = len(parts.residuals)
+    later_out = tuple(u for u, there in zip(parts.unknown_out, parts.available_out, strict=True) if there)
+    later, read = dce_program(parts.staged, later_out, keep_inputs=[False] * len(parts.staged.invars))
+    residuals = select(read[:n_residuals], parts.residuals)
+    now, _ = dce_program(replace(parts.known, outvars=(*parts.known_results, *residuals)))
+    return parts, now, later, len(residuals), tuple(read[n_residuals:])
 
 
 def apply_remat(like: Operation, body: Program, prevent_cse: Any, **changes: Any) -> Program:

@@ -123,7 +123,7 @@ PRIVATE_NAMES: dict[str, Name] = {
         "what a rule of a hi-primitive saves in a checkpoint, and what it computes again",
         "a checkpoint with a rule of jax.custom_vjp's defremat",
     ),
-    "config.remat3": Name("which hi-primitives checkpoints and names are, in this thread alone"),
+    "config.remat3": Name("which hi-primitives checkpoints and names are, and checkpoints without the flag"),
     "config.log_checkpoint_residuals": Name("whether JAX logs what checkpoints save"),
     "state.types.WriteEffect": Name("the effect of writing to a mutable reference"),
     "state.types.AccumEffect": Name("the effect of adding to a mutable reference"),

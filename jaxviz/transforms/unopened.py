@@ -35,6 +35,7 @@ class Unopened:
       is_opaque: whether it contains code that cannot be seen, which may do anything, such as use a checkpoint.
       count: the number of equations.
       on_reference: whether it reads or writes a mutable reference.
+      is_checkpoint: whether it is a checkpoint.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Unopened:
     is_opaque: bool
     count: int = 1
     on_reference: bool = False
+    is_checkpoint: bool = False
 
     def __str__(self) -> str:
         where = f" ({str(self.location).rsplit('/', 1)[-1]})" if self.location is not None else ""
@@ -67,6 +69,7 @@ def find_unopened(programs: Iterable[Program], costs: bool = False) -> tuple[Uno
                 _location(e, holders),
                 _is_opaque(e.operation),
                 on_reference=compat.touches_ref(e.operation),
+                is_checkpoint=compat.calls_checkpoint(e.operation.params),
             )
             for e, holders in _walk(program, (), costs, is_unopened)
         )

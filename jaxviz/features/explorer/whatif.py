@@ -34,7 +34,7 @@ from jaxviz.features.explorer.messages import (
 from jaxviz.features.memory.model import KINDS
 from jaxviz.features.memory.timeline import memory
 from jaxviz.features.remat.call import Call
-from jaxviz.features.remat.checkpointing import checkpointed
+from jaxviz.features.remat.checkpointing import check_policies_count, checkpointed
 from jaxviz.features.remat.diff import write_chosen, write_plan
 from jaxviz.features.remat.forms import Trade
 from jaxviz.features.remat.graph import Graph, derive_like
@@ -76,7 +76,8 @@ class Switches:
       derivation: the function as written.
 
     Raises:
-      ValueError: the function has too many equations, or an effect that JAX does not allow in a checkpoint.
+      ValueError: the function has too many equations, or an effect that JAX does not allow in a checkpoint; or JAX
+        ignores policies.
       EquationError: it has no gradient.
     """
 
@@ -87,6 +88,7 @@ class Switches:
             raise ValueError(
                 f"the switches support up to {LARGEST:,} equations, and this program has {n:,}; use jaxviz.plan_remat"
             )
+        check_policies_count()
         self.derivation = derivation = derivation.taken_by(None)
         self.search = Search(derivation, False)
         check_can_be_planned(self.search)

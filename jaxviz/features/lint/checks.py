@@ -353,7 +353,8 @@ _TRIED = 3
 def _layers(subject: LintSubject) -> Iterator[Advice]:
     """The effect on the peak of a checkpoint around the body of a scan, or around each call of a function."""
     derivation = subject.derivation
-    if not subject.residuals.nbytes or has_checkpoints(derivation.primal):
+    unopened = any(u.is_checkpoint for u in derivation.unopened)
+    if not subject.residuals.nbytes or unopened or has_checkpoints(derivation.primal):
         return
     try:
         _ = derivation.backward

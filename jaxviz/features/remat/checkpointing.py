@@ -31,9 +31,24 @@ from jaxviz.transforms.linearize import linearize_program
 
 @cache
 def remat_template() -> Operation:
-    """A checkpoint created by JAX, as a template for others."""
-    traced = read_jaxpr(jax.make_jaxpr(jax.checkpoint(lambda x: x))(1.0))
+    """A checkpoint created by JAX, as a template for others: the primitive that it has without `jax_remat3`, as which
+    one with the flag is opened, too."""
+    with compat.without_remat3():
+        traced = read_jaxpr(jax.make_jaxpr(jax.checkpoint(lambda x: x))(1.0))
     return next(e.operation for e in traced.equations if of(e).is_checkpoint)
+
+
+def check_policies_count() -> None:
+    """Raises an error if JAX ignores the policies of the checkpoints that are made now.
+
+    Raises:
+      ValueError: it does; the message says why, and what to do.
+    """
+    if compat.ignores_policies():
+        raise ValueError(
+            f"with jax_remat3, {compat.JAX} ignores checkpoint policies, so what a checkpoint saves cannot be "
+            'chosen. Set jax.config.update("jax_remat3", False), or update JAX.'
+        )
 
 
 def in_checkpoint(body: Program, prevent_cse: bool, policy: Any) -> Operation:

@@ -20,7 +20,7 @@ import jax
 
 from jaxviz.analysis.budgets import least_size
 from jaxviz.features.remat.plan import RematPlan
-from jaxviz.features.remat.tuning import NEAR, TRIALS, WORTH
+from jaxviz.features.remat.tuning import NEAR, TRIALS, WORTH, is_lower
 from jaxviz.features.remat.verify import MOST, CompiledFigures, Verification, figures_of
 from jaxviz.ir.sharing import cleared
 from jaxviz.report.tables import counted, exactly, format_bytes
@@ -230,7 +230,7 @@ class _Correction:
     @property
     def failure(self) -> str:
         least, written = min(c.peak for c in self.candidates), self.written.peak_nbytes
-        to_type = f'. Write memory="{least_size(least, written)}"' if least < written else ""
+        to_type = f'. Write memory="{least_size(least, written)}"' if is_lower(least, written) else ""
         return (
             f"no plan was found for {self.planning.call.name} whose compiled peak fits in {exactly(self.budget)}: the "
             "lowest of "

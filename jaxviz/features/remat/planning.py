@@ -17,6 +17,7 @@ from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation, derive
 from jaxviz.features.memory.model import KINDS
 from jaxviz.features.remat.call import Call
+from jaxviz.features.remat.checkpointing import check_policies_count
 from jaxviz.features.remat.choose import Bound, bound_within, fastest, fastest_at_calls, with_lowest_peak
 from jaxviz.features.remat.compiled_plans import within_compiled
 from jaxviz.features.remat.forms import Trial, by_peak
@@ -25,7 +26,7 @@ from jaxviz.features.remat.offload import read_offload
 from jaxviz.features.remat.plan import RematPlan
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
-from jaxviz.features.remat.tuning import WORTH
+from jaxviz.features.remat.tuning import WORTH, is_lower
 from jaxviz.features.residuals.notes import gradient_note
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -142,6 +143,7 @@ def plan_remat(
 def _planned(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums, has_aux: bool) -> Derivation:
     """The gradient that is planned."""
     compat.check_callable(f)
+    check_policies_count()
     # A pair whose first element is differentiated is no result of a training step.
     derivation = (
         derive(_aside(f), *args, argnums=argnums, **kwargs) if has_aux else subject_of(f, args, kwargs, argnums)
@@ -243,7 +245,7 @@ class Planning:
         search.leanest()
         lowest = min([*search.trials.values(), *search.as_they_are], key=by_peak)
         least, written = lowest.trade.peak_nbytes, search.written.peak_nbytes
-        to_type = f'. Write memory="{least_size(least, written)}"' if least < written else ""
+        to_type = f'. Write memory="{least_size(least, written)}"' if is_lower(least, written) else ""
         step = search.step
         owner = "its gradient" if step is None else f"the training step `{step.traced.name}`"
         return (

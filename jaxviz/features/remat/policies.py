@@ -259,7 +259,7 @@ class PolicyReport(Report, schema="policies"):
         if not n:
             is_known = not any(u.is_opaque for u in self.residuals.unopened)
             none = "no checkpoint is differentiated" if is_known else "no checkpoint is found"
-            return f"policies of the {self.residuals.gradient}: {none}; {in_all}{but}"
+            return f"policies of the {self.residuals.gradient}: {self._unopened or none}; {in_all}{but}"
         sizes = {
             fate: [c.runs * v.nbytes for c in self.checkpoints for v in c.values if v.fate == fate]
             for fate in FATES[:3]
@@ -271,8 +271,16 @@ class PolicyReport(Report, schema="policies"):
         ]
         return (
             f"policies of the {self.residuals.gradient}: {counted(n, 'checkpoint')}, {', '.join([*parts, in_all])} "
-            f"in all{but}"
+            f"in all{self._unopened and f'; {self._unopened}'}{but}"
         )
+
+    @property
+    def _unopened(self) -> str:
+        """`2 checkpoints are not opened: jaxviz does not look at what they save`; '' for none."""
+        n = sum(u.count for u in self.residuals.unopened if u.is_checkpoint)
+        many = n > 1
+        are, they = ("are", "they save") if many else ("is", "it saves")
+        return f"{counted(n, 'checkpoint')} {are} not opened: jaxviz does not look at what {they}" if n else ""
 
     def _chart(self) -> Bars:
         rows = [

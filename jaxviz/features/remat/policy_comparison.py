@@ -16,6 +16,7 @@ from jaxviz.derivation import Derivation, derive
 from jaxviz.features.memory.model import KINDS
 from jaxviz.features.memory.timeline import SPARED, MemoryTimeline, XlaMemory, memory, peak_text, xla_memory
 from jaxviz.features.remat.call import Call
+from jaxviz.features.remat.checkpointing import check_policies_count
 from jaxviz.features.remat.forms import Trade, all_flops
 from jaxviz.features.remat.graph import best_trades
 from jaxviz.features.remat.plan import AGAIN, PEAK, RematPlan
@@ -415,6 +416,7 @@ def compare_policies(
         raise ValueError(
             "compare_policies takes one policy or more, such as policies=('dots_saveable', 'nothing_saveable')"
         )
+    check_policies_count()
     settings = _with_unique_names([setting(p) for p in several])
     own = subject_of(f, args, kwargs, argnums)
     plain = derive_under(own, Setting(NO_CHECKPOINTS))

@@ -123,7 +123,9 @@ def derived_with(derivation: Derivation, files: Mapping[str, str], wrappings: Se
     """
     if derivation.called is None and derivation.step is None:
         raise UnmeasuredError("the function was given as a program")
-    with _in_place(files, wrappings) as instead, compat.traced_apart():
+    has_unopened = any(u.is_checkpoint for u in derivation.unopened)
+    opening = contextlib.nullcontext() if has_unopened else compat.opening_checkpoints()
+    with _in_place(files, wrappings) as instead, compat.traced_apart(), opening:
         plain = lambda f: getattr(f, "__wrapped__", None)
         derived = derivation.again(lambda f: instead.get(id(f), instead.get(id(plain(f)), f)))
         _ = derived.linearized  # by rules that may run the user's functions, too

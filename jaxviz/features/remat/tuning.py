@@ -42,3 +42,8 @@ SMALL = 3_000
 At a tenth, two plans within residuals took 5 and 11 % more work, the latter for a peak that was 5 % lower; at ten times
 as much, one had a peak that was 2.6 % higher, for 2 % less work.
 """
+
+
+def is_lower(peak: int, before: int) -> bool:
+    """Whether a peak is lower than another one by what is worth changing the source for."""
+    return before - peak >= WORTH * before and peak < before

@@ -30,7 +30,7 @@ from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Literal, Origin, Program, Var
 from jaxviz.report.data import Data
-from jaxviz.report.tables import format_bytes, repeated, type_text
+from jaxviz.report.tables import format_bytes, listed, repeated, type_text
 
 T = TypeVar("T")
 CARRIED = ", from the previous iteration"
@@ -390,10 +390,12 @@ class SavedExpression:
 
     @cached_property
     def label(self) -> str:
-        """`h = jnp.tanh(x @ w)`, or the path of the module."""
+        """`h = jnp.tanh(x @ w)`, or the path of the module; `constant in table * x` for what it does not compute."""
         if modules := [m for r in self.residuals if (m := r.leading_module)]:
             return alike(modules)
         first = self.groups[0]
+        if first.kind in _WRITTEN:
+            return listed(g.label for g in self.groups)
         written = written_at(first.location) or assignment(first.residuals[0].assigned, first.residuals[0].value)
         return first.label if all(r.is_carried for r in self.residuals) else written
 
@@ -405,11 +407,16 @@ class SavedExpression:
         return f"{'part of its derivative, ' * is_derivative}{needed(self.residuals)}."
 
 
+_WRITTEN = ("constant", "literal")
+"""The kinds of values that an expression reads and does not compute: they have an entry of their own."""
+
+
 def saved_expressions(groups: Sequence[ResidualGroup]) -> tuple[SavedExpression, ...]:
     """The saved values by expression, largest first: the rows of the explorer's overview."""
     groups = [g for g in groups if g.residuals[0].is_saved]
     modules = merged_paths([g.residuals for g in groups], lambda r: r.leading_module)
     place = lambda g: (
-        g.location, g.location.column, g.location.end_line, g.location.end_column, modules[g.residuals[0]]
+        g.location, g.location.column, g.location.end_line, g.location.end_column, modules[g.residuals[0]],
+        not modules[g.residuals[0]] and g.kind in _WRITTEN and g.kind,
     )  # fmt: skip
     return tuple(sorted(map(SavedExpression, grouped(groups, place)), key=lambda e: -e.nbytes))

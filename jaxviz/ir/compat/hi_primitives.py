@@ -7,6 +7,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
@@ -116,6 +117,22 @@ def _with_name(x: Any) -> Any:
 def _is_checkpoint(hi: Any) -> bool:
     """Whether a hi-primitive is what `jax.checkpoint` calls under `jax_remat3`."""
     return isinstance(hi, _class_called_by(_checkpointed))
+
+
+def calls_checkpoint(params: Mapping[str, Any]) -> bool:
+    """Whether an equation with these params is a checkpoint of `jax_remat3` that is not opened."""
+    return "_prim" in params and _is_checkpoint(params["_prim"])
+
+
+def without_remat3() -> AbstractContextManager[None]:
+    """Sets `jax_remat3` to False in this thread, so that `jax.checkpoint` makes an equation with a program."""
+    context: AbstractContextManager[None] = _config.remat3(False)
+    return context
+
+
+def opening_checkpoints() -> AbstractContextManager[None]:
+    """The same where checkpoints of `jax_remat3` are not opened, to look into those that are made meanwhile."""
+    return nullcontext() if _OPENS_CHECKPOINTS else without_remat3()
 
 
 def _is_name(hi: Any) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 
 from jaxviz.ir.compat.jaxprs import left_out_by, name_p
 from jaxviz.ir.compat.private import (
@@ -79,6 +81,24 @@ def ignores_names(policy: Any) -> bool:
     maker = jax.checkpoint_policies.save_anything_except_these_names
     made_by = getattr(inspect.unwrap(policy), "__qualname__", "") if callable(policy) else ""
     return made_by.startswith(f"{maker.__qualname__}.") and bool(maker("a")(name_p, name="a"))
+
+
+def ignores_policies() -> bool:
+    """Whether JAX asks no checkpoint policy about anything, as an early form of `jax_remat3` does."""
+    return _ignores_policies(bool(getattr(jax.config, "jax_remat3", False)))
+
+
+@functools.cache
+def _ignores_policies(remat3: bool) -> bool:
+    asked = []
+
+    def policy(*_: Any, **__: Any) -> bool:
+        asked.append(True)
+        return False
+
+    f = lambda x: jax.lax.sin(checkpoint_name(jax.lax.sin(x), "name"))
+    jax.make_jaxpr(jax.grad(jax.checkpoint(f, policy=policy)))(1.0)
+    return not asked
 
 
 def runs_again(eqn: Any) -> bool:

@@ -297,3 +297,36 @@ def test_the_passes_of_a_u_net_mirror_each_other_name_for_name():
     assert forward == [*["res_block", "down"] * 2, "res_block", *["up", "res_block"] * 2, "conv"]
     # The last convolution is too small for a box by itself in the forward pass, and not in the backward pass.
     assert inside(is_backward=True) == forward[::-1]
+
+
+TABLE = jnp.linspace(1.0, 2.0, 36).reshape(6, 6)
+
+
+def vignette(s):
+    return TABLE * s / 9
+
+
+def also_computed(s):
+    return TABLE * s * jnp.sin(s) * jnp.tanh(TABLE * s)
+
+
+def in_layers(s):
+    for _ in range(3):
+        s = jnp.sin(s * TABLE)
+    return s
+
+
+@pytest.mark.parametrize("f", [vignette, also_computed, in_layers])
+def test_a_saved_constant_is_not_called_what_is_computed_of_it(f):
+    """The names and bytes of what an expression only reads are those of the report of residuals."""
+    loss = lambda s: f(s).sum()
+    residuals = jaxviz.residuals(loss, TABLE)
+    read = [g for g in residuals.groups if g.kind in ("constant", "literal")]
+    assert read
+    shown = {e.label: e.nbytes for e in residuals.expressions}
+    assert {g.label: g.nbytes for g in read}.items() <= shown.items()
+    view = view_of(derive(loss, TABLE), source=True)
+    labels = [view.strings[i] for i in view.columns["kept_label"]]
+    assert labels == list(shown)
+    assert not view.headline.largest or f"for `{labels[0]}` (" in view.headline.largest
+    assert all(sum(r.nbytes for r in e.residuals) == e.nbytes for e in residuals.expressions)

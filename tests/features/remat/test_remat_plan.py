@@ -518,6 +518,31 @@ def test_a_bound_that_cannot_be_met_says_what_to_type():
     assert jaxviz.plan_remat(crowded, *CROWDED, memory=to_type).peak_nbytes <= read_size(to_type)
 
 
+def test_a_value_that_a_plan_names_is_called_as_in_the_source():
+    def attention(q, k, v):
+        return jnp.mean((jax.nn.softmax(q @ k.T / 8.0) @ v) ** 2)
+
+    x = jnp.ones((64, 4))
+    with pytest.raises(ValueError, match="no plan was found") as error:
+        jaxviz.plan_remat(attention, x, x, x, memory="20KiB")
+    (operation,) = re.findall(r"largest other value is (\w+) in jax\.nn\.softmax\(q @ k\.T / 8\.0\)", str(error.value))
+    assert operation in str(jax.make_jaxpr(jax.nn.softmax)(x))
+    assert operation != "name"
+
+
+def test_a_peak_that_is_hardly_lower_is_not_proposed():
+    def attention(w, x):
+        q, k, v = (x @ w[n] for n in "qkv")
+        return jnp.mean((jax.nn.softmax(q @ k.T / 8.0) @ v @ w["o"]) ** 2)
+
+    w, x = {n: jnp.ones((64, 64)) for n in "qkvo"}, jnp.ones((16, 64))
+    with pytest.raises(ValueError, match="no plan was found") as error:
+        jaxviz.plan_remat(attention, w, x, memory="40KiB")
+    least, written = (int(n.replace(",", "")) for n in re.findall(r"\(([\d,]+) B\)", str(error.value))[1:])
+    assert 0 < written - least < 0.01 * written
+    assert "Write memory" not in str(error.value)
+
+
 def test_a_value_that_alone_does_not_fit_is_to_be_computed_in_parts():
     f = lambda w, x: jnp.sum(jax.nn.logsumexp(x @ w, axis=-1))
     types = jax.ShapeDtypeStruct((64, 4096), "float32"), jax.ShapeDtypeStruct((512, 64), "float32")
