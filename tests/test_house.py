@@ -161,7 +161,7 @@ BUDGETS = {
     "analysis": 6_712,
     "contracts": 1_175,
     "environments": 1_650,
-    "features": 440,
+    "features": 445,
     "features/comparison": 760,
     "features/cost": 1_090,
     "features/debugger": 4_190,
