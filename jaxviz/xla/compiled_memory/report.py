@@ -341,8 +341,8 @@ class CompiledMemory(Report, schema="compiled_memory"):
 
         Args:
           folder: the folder of the dump.
-          module: a part of the program's name, such as 'jit_train_step' or 'module_0012'; if several match, the largest
-            is read.
+          module: a part of the program's name, such as 'jit_train_step' or 'module_0012'; if several match, the one
+            with the most memory is read.
 
         Raises:
           ValueError: the folder has no such program, or one that is damaged or incomplete; the error names the file and

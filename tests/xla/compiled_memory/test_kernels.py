@@ -55,3 +55,23 @@ def test_with_the_flag_of_the_note_xla_reports_the_array():
     env["PYTHONPATH"] = os.pathsep.join(sys.path)
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, env=env, check=True)
     assert done.stdout.split() == ["0", "True"]
+
+
+def pairs(z):
+    return jnp.sum(jnp.sqrt(jnp.sum((z[:, None] - z) ** 2, -1) + 1e-6) ** 2)
+
+
+def loss(z):
+    return pairs(jnp.tanh(z))
+
+
+@pytest.mark.parametrize(("limit", "says"), [("1MiB", "whether that fits is not known"), ("64KiB", "does not fit")])
+def test_that_a_change_fits_is_not_said_of_a_peak_beside_which_a_kernel_may_allocate_more(limit, says):
+    error = "RESOURCE_EXHAUSTED: Out of memory allocating 99999999 bytes."
+    found = jaxviz.oom(error, loss, jax.ShapeDtypeStruct((64, 256), "float32"), limit=limit)
+    (change,) = found.changes
+    text = " ".join(str(found).split())
+    assert not change.fits
+    assert says in text
+    assert "that fits." not in text
+    assert ("f32[64,64,256], 4.0 MiB, inside and may store it" in text) is (change.after < 1 << 20)
