@@ -84,6 +84,7 @@ lab: $(STAMPS)/install jaxviz/static/explorer.js notebooks $(VENV)/etc/jupyter/l
 
 demo: $(STAMPS)/install jaxviz/static/explorer.js
 	$(BIN)/python notebooks/00_first_look.py
+	@echo "The explorer is in first_look.html, a file that opens in a browser without a kernel."
 
 bench: $(STAMPS)/install-test jaxviz/static/explorer.js browser
 	$(BIN)/python -m benchmarks

@@ -123,7 +123,8 @@ def _run(options: Any) -> int:
     """Runs the command, and returns the exit status."""
     if options.command == "show":
         return _show_run(options)
-    what = f"reading {options.target}"
+    given = options.target or getattr(options, "text", "")
+    what = f"reading {'standard input' if given == '-' else given}"
     try:
         if options.command == "oom":
             return _show_oom(options)
@@ -178,9 +179,9 @@ def _show_oom(options: Any) -> int:
     if options.target:
         function, namespace = _load(options.target)
         call = _call(function, options.target, options.args, namespace)
-        found = oom(text, call.fun, *call.args, limit=options.limit, **call.kwargs)
+        found = oom(text, call.fun, *call.args, limit=options.limit, module=options.module, **call.kwargs)
     else:
-        found = oom(text, limit=options.limit)
+        found = oom(text, limit=options.limit, module=options.module)
     _print(found, options)
     return 0
 
@@ -251,7 +252,11 @@ _OOM_OPTIONS: tuple[tuple[str, dict[str, Any], str], ...] = (
     ),
     (
         "--args", {"metavar": "EXPRESSIONS", "default": ""},
-        "its arguments, as written in a call; types such as f32[8,16] will do",
+        "all its arguments, as written in a call; types such as f32[8,16] will do",
+    ),
+    (
+        "--module", {"metavar": "NAME", "default": ""},
+        "a part of the name of a program in the folder (default: that of --of, or else the one with the most memory)",
     ),
     ("--limit", {"metavar": "SIZE"}, "how much memory there is, such as 16GiB, if the error does not say"),
     ("--json", {"action": "store_true"}, "print it as JSON"),

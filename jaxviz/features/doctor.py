@@ -242,11 +242,13 @@ def _versions() -> Iterator[Diagnosis]:
             f"files of the other: `pip uninstall {_NAMESAKE}`, then `pip install --force-reinstall --no-deps "
             f"{_DISTRIBUTION}`.",
         )  # fmt: skip
-    yield from (_version(name, version, _DISTRIBUTION) for name, version in sorted(needed.items(), key=_jax_first))
+    rows = [_version(name, version, _DISTRIBUTION) for name, version in sorted(needed.items(), key=_jax_first)]
     for owner, name in (("jax", "jaxlib"), ("ipywidgets", "jupyterlab_widgets")):
         requirement = (_requirements(owner) or {}).get(name)
         if requirement is not None:
-            yield _version(name, requirement, owner)
+            rows.append(_version(name, requirement, owner))
+    faults = (row for row in rows if row.state == "fault")
+    yield from {row.what: row for row in (*rows, *faults)}.values()  # each once
     for name, row in missing_names().items():  # private names that jaxviz uses and the installed JAX lacks
         off = f"Without it {row.feature} raises an error." if row.feature else "Without it jaxviz cannot be imported."
         yield Diagnosis(

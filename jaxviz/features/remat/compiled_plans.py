@@ -249,7 +249,7 @@ class _Correction:
             verification = replace(
                 verification, beside=self._search.modelled(None if in_branches else plan.trial).beside()
             )
-        notes = *plan.notes, *filter(None, [verification.differs])
+        notes = *plan.notes, *filter(None, [verification.differs]), *chosen.figures.notes
         bound = f"compiled peak within {format_bytes(self.budget)}"
         return replace(
             plan,

@@ -25,6 +25,7 @@ from jaxviz.report.data import Data
 from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import counted, format_bytes, format_flops, repeated, short_location
 from jaxviz.runtime.stoppable import compiled_by_jax
+from jaxviz.xla.compiled_memory.kernels import NOTHING, Unreported, unreported
 
 if TYPE_CHECKING:
     from jaxviz.features.remat.plan import RematPlan
@@ -46,6 +47,7 @@ class CompiledFigures(Data):
       flops: as XLA counts them, with the body of a loop once.
       on_host: bytes of temporaries in the memory of the host.
       moves: whether the compiled program has values in the memory of the host at all.
+      unreported: what XLA's CPU kernels may allocate besides.
     """
 
     peak_nbytes: int
@@ -53,8 +55,13 @@ class CompiledFigures(Data):
     flops: int
     on_host: int = 0
     moves: bool = False
+    unreported: Unreported = NOTHING
 
-    _data = ("peak_nbytes", "temporaries", "flops", "on_host")
+    _data = ("peak_nbytes", "temporaries", "flops", "on_host", "unreported")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.unreported.notes(self.peak_nbytes)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -173,7 +180,7 @@ class Verification(Report, schema="plan_remat.verify"):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return (*self._effect, *filter(None, [self.differs]))
+        return (*self._effect, *filter(None, [self.differs]), *self.held.notes)
 
     @property
     def _effect(self) -> tuple[str, ...]:
@@ -302,8 +309,15 @@ def compiled_figures(compiled: Any) -> CompiledFigures:
     taken = [memory.argument_size_in_bytes, memory.output_size_in_bytes, memory.temp_size_in_bytes]
     on_host = int(memory.host_temp_size_in_bytes)
     # Host memory is memory space 5 in layouts, on every backend.
-    moves = bool(on_host) or bool(re.search(r"\bS\(5\)", compiled.as_text() or ""))
+    text = compiled.as_text() or ""
+    moves = bool(on_host) or bool(re.search(r"\bS\(5\)", text))
     return CompiledFigures(
         int(sum(taken) - memory.alias_size_in_bytes), int(memory.temp_size_in_bytes), int(cost.get("flops", 0)),
-        on_host, moves,
+        on_host, moves, _unreported(compiled) if "ynn_fusion" in text else NOTHING,
     )  # fmt: skip
+
+
+def _unreported(compiled: Any) -> Unreported:
+    from jaxviz.xla.compiled_memory.compiled_program import compiled_module
+
+    return unreported(compiled_module(compiled))

@@ -28,18 +28,24 @@ _HOW = (
 )
 
 
-def read_dump(folder: str | os.PathLike[str], module: str = "") -> CompiledMemory:
-    """See `CompiledMemory.from_dump`."""
-    path, others = _chosen(Path(folder), module)
+def read_dump(folder: str | os.PathLike[str], module: str = "", of: str = "") -> CompiledMemory:
+    """See `CompiledMemory.from_dump`.
+
+    Args:
+      of: the name of a function, whose program is preferred to larger ones, if there is one.
+    """
+    path, others = _chosen(Path(folder), module, of)
     program, n_devices = _program(path)
     name = function_of(program.module)
     notes = [f"Read from {path.name}."]
     if others:
         names = listed(sorted({_program_name(p) for p in others}))
         notes.append(
-            f"The folder has {counted(len(others), 'other program')}: {names}; module='…' selects the largest whose "
-            "name contains it."
+            f"The folder has {counted(len(others), 'other program')}: {names}; module='…', on the command line "
+            "--module …, selects the one with the most memory of those whose names contain it."
         )
+    if of and name != of and not module:
+        notes.append(f"No program in the folder is called {of}: this is the one with the most memory.")
     makers = OpNames(program.module)
     with _naming(path):
         return memory_of(program, makers, name, f"program `{name}`", (), n_devices, (*notes, WITHOUT_FUNCTION))
@@ -48,8 +54,8 @@ def read_dump(folder: str | os.PathLike[str], module: str = "") -> CompiledMemor
 # --- finding the file -------------------------------------------------------------------------------------------------
 
 
-def _chosen(folder: Path, module: str) -> tuple[Path, list[Path]]:
-    """The largest program of a folder, and the others."""
+def _chosen(folder: Path, module: str, of: str) -> tuple[Path, list[Path]]:
+    """The program of a folder with the most memory, of a function if there is one of it, and the others."""
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}")
     files = sorted(folder.glob(f"*{_PROTO}"))
@@ -61,8 +67,27 @@ def _chosen(folder: Path, module: str) -> tuple[Path, list[Path]]:
     if not named:
         names = listed((_program_name(p) for p in files), most=12)
         raise ValueError(f"{folder} has no program with {module!r} in its name; it has {names}")
-    chosen = max(named, key=lambda p: p.stat().st_size)
+    named = [p for p in named if of and re.search(rf"\.p?jit_{re.escape(of)}$", _program_name(p))] or named
+    chosen = max(named, key=lambda p: (_nbytes(p), p.stat().st_size)) if len(named) > 1 else named[0]
     return chosen, [p for p in files if p != chosen]
+
+
+def _nbytes(path: Path) -> int:
+    """The bytes that a program allocates; 0 if its file is damaged, or its buffer assignment missing."""
+    if path.name.endswith(_PROTO):
+        with contextlib.suppress(DecodeError):
+            held = message("Program", path.read_bytes()).buffer_assignment.buffer_allocations
+            return sum(a.size for a in held if not a.is_thread_local)
+        return 0
+    buffers = _buffers_of(path)
+    lines = _lines(buffers) if buffers.is_file() else ()
+    read = (found for line in lines if (found := _ALLOCATION.match(line)))
+    return sum(int(found[2]) for found in read if ", thread-local" not in found[3])
+
+
+def _buffers_of(path: Path) -> Path:
+    """The file with the buffer assignment of a program that is a text."""
+    return path.with_name(path.name.removesuffix(_TEXT) + _BUFFERS)
 
 
 def _program_name(path: Path) -> str:
@@ -147,7 +172,7 @@ memory."""
 
 
 def _from_text(path: Path) -> Any:
-    buffers = path.with_name(path.name.removesuffix(_TEXT) + _BUFFERS)
+    buffers = _buffers_of(path)
     if not buffers.is_file():
         raise ValueError(
             f"{path} has only the program: {buffers.name}, which says where it stores its values, is missing. {_HOW}"

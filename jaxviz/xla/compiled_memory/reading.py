@@ -33,6 +33,7 @@ from jaxviz.xla.compiled_memory.compiled_program import (
     program_of_lowered,
     reported,
 )
+from jaxviz.xla.compiled_memory.kernels import unreported
 from jaxviz.xla.compiled_memory.module import Module
 from jaxviz.xla.compiled_memory.op_names import OpNames
 from jaxviz.xla.compiled_memory.places import CompiledSubject, Makers, gradient_or_step
@@ -160,6 +161,7 @@ def memory_of(
         of_role("constant"), sum(a.nbytes for a in allocations if a.role == "argument" and a.results), timeline,
         at_peak, written_at(location, ROOM_IN_SENTENCE) or operation, location, n_devices, notes,
         _at_any_time(described), _without_memory(attribution), _at_any_time(attribution.described_all(buffers("host"))),
+        unreported(module),
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from jaxviz.report.kinds import PLURALS
 from jaxviz.report.report import Drawn, Part, Report, Table
 from jaxviz.report.tables import format_bytes, listed, more_rows, repeated, short_location
 from jaxviz.xla.compiled_memory.attribution import KINDS, OWN, Kind
+from jaxviz.xla.compiled_memory.kernels import NOTHING, Unreported
 
 if TYPE_CHECKING:
     import os
@@ -122,8 +123,9 @@ class CompiledMemory(Report, schema="compiled_memory"):
       n_devices: the number of devices that it runs on.
       notes: remarks on the whole program.
       values: all temporaries that have memory at some time, those of each group when most of its bytes are alive.
-      fused: values that XLA computes inside fusions, where they take no memory.
+      fused: values that XLA computes inside fusions, where it gives them no buffer.
       on_host: values in the memory of the host, which no other figure counts.
+      unreported: what XLA's CPU kernels may allocate besides, which no other figure counts.
     """
 
     function: str
@@ -143,6 +145,7 @@ class CompiledMemory(Report, schema="compiled_memory"):
     values: tuple[Held, ...] = field(default=(), repr=False)
     fused: tuple[Held, ...] = field(default=(), repr=False)
     on_host: tuple[Held, ...] = field(default=(), repr=False)
+    unreported: Unreported = NOTHING
 
     @cached_property
     def peak(self) -> int:
@@ -265,6 +268,7 @@ class CompiledMemory(Report, schema="compiled_memory"):
         if self.on_host:
             values = listed(f"{repeated(h.count, h.type)} of {h.what} {_at(h.location)}".rstrip() for h in self.on_host)
             yield f"Besides, {format_bytes(self.host_nbytes)} are in the memory of the host: {values}."
+        yield from self.unreported.notes(self.peak_nbytes)
         yield from self.notes
 
     def _more(self, shown: int) -> str:
@@ -274,7 +278,8 @@ class CompiledMemory(Report, schema="compiled_memory"):
     _data = (
         "function", "about", "compiler", "temp_nbytes", "argument_nbytes", "result_nbytes", "constant_nbytes",
         "reused_nbytes", "peak_nbytes", "reserved_nbytes", "attributed", "peak", "peak_at", "n_devices", "notes",
-        "at_peak", "values", "fused", "on_host", "host_nbytes", ("location=", ("location",)), "kinds",
+        "at_peak", "values", "fused", "on_host", "host_nbytes", "unreported",
+        ("location=", ("location",)), "kinds",
         ("timeline", ("instruction", "opcode", "is_backward", "nbytes")),
     )  # fmt: skip
 
@@ -336,8 +341,8 @@ class CompiledMemory(Report, schema="compiled_memory"):
 
         Args:
           folder: the folder of the dump.
-          module: a part of the program's name, such as 'jit_train_step' or 'module_0012'; if several match, the largest
-            is read.
+          module: a part of the program's name, such as 'jit_train_step' or 'module_0012'; if several match, the one
+            with the most memory is read.
 
         Raises:
           ValueError: the folder has no such program, or one that is damaged or incomplete; the error names the file and

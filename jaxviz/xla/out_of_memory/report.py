@@ -11,6 +11,7 @@ from jaxviz.report.charts import Bars
 from jaxviz.report.data import Data
 from jaxviz.report.report import Drawn, Listed, Part, Report, Table
 from jaxviz.report.tables import counted, format_bytes, repeated, short_location
+from jaxviz.xla.compiled_memory.kernels import NOTHING, Unreported
 
 When = Literal["argument", "forward", "backward", "recomputed", "outside", ""]
 
@@ -47,9 +48,10 @@ class OomChange(Data):
     Args:
       text: what to do.
       before, after: the peak in bytes, without it and with it.
-      fits: whether that is within the limit.
+      fits: whether that is within the limit, with all that `unreported` may take.
       compiled: whether XLA compiled both, on this machine's backend; otherwise the peaks are modelled.
       code: the lines to write, as a diff; '' if there are none.
+      unreported: what XLA's CPU kernels may allocate besides `after`.
     """
 
     text: str
@@ -58,6 +60,7 @@ class OomChange(Data):
     fits: bool
     compiled: bool
     code: str = ""
+    unreported: Unreported = NOTHING
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -80,6 +83,7 @@ class OutOfMemory(Report, schema="oom"):
       changes: what would make it fit, of the program that was given.
       is_modelled: whether the rows are what the gradient saves, since the text lists nothing.
       notes: what is not known.
+      ran_out: whether an error says so; otherwise it is about a program that XLA dumped.
     """
 
     function: str
@@ -94,6 +98,12 @@ class OutOfMemory(Report, schema="oom"):
     changes: tuple[OomChange, ...] = ()
     is_modelled: bool = False
     notes: tuple[str, ...] = ()
+    ran_out: bool = True
+
+    @property
+    def is_within_limit(self) -> bool:
+        """Whether what the program needs, as far as it is known, is within what there is."""
+        return self.needs is not None and self.limit is not None and self.needs <= self.limit
 
     @property
     def needs(self) -> int | None:
@@ -117,7 +127,7 @@ class OutOfMemory(Report, schema="oom"):
             says = f"{name}{at} does not fit"
         most = self.rows[0] if self.rows and not self.is_modelled else None
         of_it = "" if most is None else f"; {format_bytes(most.nbytes)} of it is {_called(most)}"
-        return f"out of memory{where}: {says}{of_it}"
+        return f"out of memory{where}: {says}{of_it}" if self.ran_out else f"{says}{of_it}"
 
     def _chart(self) -> Bars | None:
         rows = [
@@ -125,7 +135,7 @@ class OutOfMemory(Report, schema="oom"):
             for r in self.rows[:20]
         ]
         return (
-            Bars(rows, "what the gradient saves" if self.is_modelled else "the largest buffers that the error lists")
+            Bars(rows, self._caption.removesuffix(":").replace("largest that", "largest buffers that"))
             if rows
             else None
         )
@@ -141,24 +151,32 @@ class OutOfMemory(Report, schema="oom"):
             yield f"{'; '.join(f'{format_bytes(n)} {name}' for name, n in self.sums.items())}."
         yield self.table_of_buffers
         if self.changes:
-            yield (
-                "What would make it fit:"
-                if any(c.fits for c in self.changes)
-                else "Nothing that was tried makes it fit; the most that each does:"
-            )
+            yield self._heading
             for c in self.changes:
-                yield Listed([_sentence(c)])
+                yield Listed([_sentence(c, self.limit)])
                 yield Drawn(c.code)
         yield Listed(self.advice)
         yield from self.notes
 
+    @property
+    def _heading(self) -> str:
+        if self.limit is None:
+            return "What would take less:"
+        if any(c.fits for c in self.changes):
+            return "What would make it fit:"
+        if any(c.after <= self.limit for c in self.changes):
+            return "What may make it fit:"
+        return "Nothing that was tried makes it fit; the most that each does:"
+
     _data = (
         "function", "asked", "limit", "used", "space", "sums", "rows", "raised=_raised", "advice", "changes",
-        "is_modelled", "notes",
+        "is_modelled", "notes", "ran_out",
     )  # fmt: skip
 
     @property
     def _caption(self) -> str:
+        if not self.ran_out:
+            return "in memory at the peak:"
         return "what the gradient saves:" if self.is_modelled else "the largest that the error lists:"
 
     @property
@@ -182,7 +200,10 @@ def _cells(r: OomRow) -> tuple[str, ...]:
     return r.what, when, at, repeated(r.count, r.type), format_bytes(r.nbytes), r.why
 
 
-def _sentence(c: OomChange) -> str:
+def _sentence(c: OomChange, limit: int | None) -> str:
     how = "as compiled here" if c.compiled else "as modelled"
-    fits = "fits" if c.fits else "does not fit"
-    return f"{c.text}: the peak goes from {format_bytes(c.before)} to {format_bytes(c.after)}, {how}; that {fits}."
+    text = f"{c.text}: the peak goes from {format_bytes(c.before)} to {format_bytes(c.after)}, {how}"
+    if limit is not None and (c.fits or c.after > limit):
+        return f"{text}; that {'fits' if c.fits else 'does not fit'}."
+    notes = " ".join(c.unreported.notes(c.after if limit is None else 0))
+    return f"{text}{'' if limit is None else '; whether that fits is not known'}.{notes and f' {notes}'}"

@@ -7,7 +7,6 @@ import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,6 +23,8 @@ from jaxviz.ir.errors import message_of
 from jaxviz.progress import counting
 from jaxviz.report.sizes import read_size
 from jaxviz.report.tables import format_bytes, short_location
+from jaxviz.xla.compiled_memory.dumps import read_dump
+from jaxviz.xla.compiled_memory.kernels import NOTHING, Unreported
 from jaxviz.xla.compiled_memory.op_names import OpName, computed_last
 from jaxviz.xla.compiled_memory.reading import compiled_memory
 from jaxviz.xla.compiled_memory.report import CompiledMemory
@@ -38,7 +39,7 @@ _MUCH = 0.1
 @counting("out of memory")
 def oom(
     error: str | BaseException | os.PathLike[str], f: Any = None, *args: Any, argnums: Argnums = 0,
-    limit: str | int | None = None, **kwargs: Any,
+    limit: str | int | None = None, module: str = "", **kwargs: Any,
 ) -> OutOfMemory:  # fmt: skip
     """Explains an error of running out of memory: which lines hold the bytes, why, and what would make it fit.
 
@@ -57,27 +58,31 @@ def oom(
       *args, **kwargs: its arguments, which may be types.
       argnums: the positional arguments to differentiate with respect to.
       limit: the bytes that there are, such as '16GiB', if the text does not say.
+      module: a part of the name of a program in a folder, such as 'jit_train_step'; without it the program of `f` is
+        read, or else the one with the most memory.
 
     Raises:
-      ValueError: the text is no such error; or the folder has no dump.
+      ValueError: the text is no such error; or the folder has no dump; or `module` is given without a folder.
       the errors of `derive`.
     """
     room = None if limit is None else int(read_size(limit, "limit"))
-    if isinstance(error, BaseException):
-        read = read_oom(text_of(error))
-    elif os.path.isdir(error):
-        return _of_dump(Path(error), room)
+    subject = None if f is None else subject_of(f, args, kwargs, argnums)
+    name = "" if subject is None else subject.primal.name if subject.step is None else subject.step.name
+    if not isinstance(error, BaseException) and os.path.isdir(error):
+        held = read_dump(error, module, name)
+        found = _of_dump(held if f is None else held.explain(f, *args, argnums=argnums, **kwargs), room)
+    elif module:
+        raise ValueError(f"module={module!r} selects a program in a folder that XLA wrote, and this is no folder")
     else:
-        read = read_oom(os.fspath(error))
-    read = read if room is None else replace(read, limit=room)
-    if f is None:
-        return explained(read)
-    subject = subject_of(f, args, kwargs, argnums)
-    name = subject.primal.name if subject.step is None else subject.step.name
-    found = explained(read, name, _of_model(subject))
-    changes = tuple(_changes(f, args, kwargs, argnums, read.limit, subject))
-    unknown = () if read.limit is not None else (
-        "The text does not say how much memory there is: give limit, such as limit='16GiB'.",
+        read = read_oom(text_of(error) if isinstance(error, BaseException) else os.fspath(error))
+        read = read if room is None else replace(read, limit=room)
+        found = explained(read, name, None if subject is None else _of_model(subject))
+    if subject is None or (not found.ran_out and found.is_within_limit):
+        return found
+    changes = tuple(_changes(f, args, kwargs, argnums, found.limit, subject))
+    unknown = () if found.limit is not None else (
+        f"{'The text does not say' if found.ran_out else 'A dump does not say'} how much memory there is: give limit, "
+        "such as limit='16GiB'.",
     )  # fmt: skip
     return replace(found, changes=changes, notes=(*found.notes, *unknown))
 
@@ -186,10 +191,14 @@ def _advice(read: OomText, rows: Sequence[OomRow], is_given: bool) -> Iterator[s
         )
     total = read.sums.get("in all", 0)
     if read.asked and total and read.limit and total < _MUCH * read.limit:
-        yield _OTHERS.format(f"The program takes {format_bytes(total)} of {format_bytes(read.limit)}")
+        yield f"The program takes {format_bytes(total)} of {format_bytes(read.limit)}; {_OTHERS}"
         return
     if read.asked and not rows and not read.sums and not is_given:
-        yield _OTHERS.format("The text says nothing about the program")
+        yield (
+            f"One allocation of {format_bytes(read.asked)} was asked for: give the program to see what it is, as in "
+            "`jaxviz oom error.txt --of train.py:train_step --args …`, with all its arguments in order."
+        )
+        yield f"If the program needs less than there is, {_OTHERS}"
     results, arguments = read.sums.get("results", 0), read.sums.get("arguments", 0)
     if needs and results > _MUCH * needs and arguments > _MUCH * needs:
         yield (
@@ -202,14 +211,13 @@ def _advice(read: OomText, rows: Sequence[OomRow], is_given: bool) -> Iterator[s
 
 
 _OTHERS = (
-    "{}; something else may hold the memory: arrays that the process keeps (jax.live_arrays), compiled programs, or "
+    "something else may hold the memory: arrays that the process keeps (jax.live_arrays), compiled programs, or "
     "another process, such as a notebook, on the device."
 )
 
 
-def _of_dump(folder: Path, limit: int | None) -> OutOfMemory:
+def _of_dump(held: CompiledMemory, limit: int | None) -> OutOfMemory:
     """The report of a program that XLA dumped."""
-    held = CompiledMemory.from_dump(folder)
     rows = tuple(
         OomRow(h.what, _OF_KIND.get(h.kind, ""), h.type, h.count, h.nbytes, 0, h.location, h.why) for h in held.at_peak
     )
@@ -228,7 +236,8 @@ def _of_dump(folder: Path, limit: int | None) -> OutOfMemory:
         rows,
         None,
         advice if kept else (),
-        notes=held.notes,
+        notes=(*held.unreported.notes(held.peak_nbytes), *held.notes),
+        ran_out=False,
     )
 
 
@@ -275,7 +284,6 @@ def _changes(
     f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums, limit: int | None, d: Derivation
 ) -> Iterator[OomChange]:
     """Checkpoints, and for a training step donation."""
-    fits = lambda n: limit is not None and n <= limit
     try:
         plan = plan_remat(f, *args, argnums=argnums, memory=limit, of="compiled", **kwargs) if limit else None
         plan = plan or plan_remat(f, *args, argnums=argnums, **kwargs)
@@ -283,19 +291,33 @@ def _changes(
         plan = plan_remat(f, *args, argnums=argnums, **kwargs)
     if plan.regions:
         was, now = plan.compiled or (None, None)
-        before = was.peak_nbytes if was is not None else memory(d).peak_nbytes
-        after = now.peak_nbytes if now is not None else plan.peak_nbytes
-        yield OomChange(f"Checkpoints, {plan.around}", before, after, fits(after), was is not None, str(plan.code()))
+        text, code = f"Checkpoints, {plan.around}", str(plan.code())
+        if was is not None and now is not None:
+            yield _change(limit, text, was.peak_nbytes, now.peak_nbytes, code, now.unreported)
+        else:
+            yield _change(limit, text, memory(d).peak_nbytes, plan.peak_nbytes, code)
     if d.step is not None and not any(memory(d).donated):
         donated = tuple(could_donate(d.step.traced))
-        before, after = (_compiled_peak(f, args, kwargs, names) for names in ((), donated))
-        if after < 0.99 * before:
+        before, after = (_compiled(f, args, kwargs, names) for names in ((), donated))
+        if after.peak_nbytes < 0.99 * before.peak_nbytes:
             text = f"Donate what results replace, jax.jit({d.step.name}, donate_argnames={donated!r})"
-            yield OomChange(text, before, after, fits(after), True)
+            yield _change(limit, text, before.peak_nbytes, after.peak_nbytes, "", after.unreported)
 
 
-def _compiled_peak(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], names: Sequence[str]) -> int:
+def _change(
+    limit: int | None, text: str, before: int, after: int, code: str, besides: Unreported | None = None
+) -> OomChange:
+    """A change; without `besides` its peaks are modelled."""
+    most = after if besides is None else after + besides.most
+    return OomChange(
+        text, before, after, limit is not None and most <= limit, besides is not None, code, besides or NOTHING
+    )
+
+
+def _compiled(
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], names: Sequence[str]
+) -> CompiledMemory:
     types = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype) if hasattr(x, "shape") else x, (args, kwargs))
     lowered = jax.jit(f, donate_argnames=tuple(names)).lower(*types[0], **types[1])
-    memory_of_all: CompiledMemory = compiled_memory(lowered)
-    return memory_of_all.peak_nbytes
+    found: CompiledMemory = compiled_memory(lowered)
+    return found

@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import pytest
 from compiled_programs import PROGRAMS, compiled, lowered, read_or_refused, scanned
@@ -13,6 +14,7 @@ from short_runs import short
 import jaxviz
 from jaxviz.xla.compat.compiling import parsed_hlo
 from jaxviz.xla.compiled_memory.attribution import Attribution
+from jaxviz.xla.compiled_memory.dumps import read_dump
 from jaxviz.xla.compiled_memory.messages import message
 from jaxviz.xla.compiled_memory.module import Module
 from jaxviz.xla.compiled_memory.op_names import OpNames
@@ -80,9 +82,32 @@ def test_one_of_several_is_chosen(dump):
     largest = CompiledMemory.from_dump(folder)
     assert largest.function == "scanned"
     assert re.search(r"The folder has 1 other program: module_\d+.jit_training_step;", " ".join(str(largest).split()))
+    assert read_dump(folder, of="training_step").function == "training_step"
+    unknown = read_dump(folder, of="training")  # which is only a part of the name
+    assert unknown.function == "scanned"
+    assert "No program in the folder is called training:" in unknown.notes[2]
     assert CompiledMemory.from_dump(folder, "training").function == "training_step"
     with pytest.raises(ValueError, match=r"has no program with 'jit_other' in its name; it has module_\d+.jit_"):
         CompiledMemory.from_dump(folder, "jit_other")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_program_with_the_most_memory_is_chosen_and_not_the_longest(tmp_path, nothing_from_disk, form):
+    def long(x):
+        for k in range(40):
+            x = jnp.cumsum(jnp.sort(x) * k)
+        return x
+
+    def large(x):
+        return jnp.sin(x[:, None] + x).sort(0)
+
+    options = {"xla_dump_to": str(tmp_path), **FORMS[form]}
+    for f in (long, large):
+        jax.jit(f).lower(jax.ShapeDtypeStruct((600,), "float32")).compile(compiler_options=options)
+    sizes = {p.name.split(".")[1]: p.stat().st_size for p in tmp_path.glob("*after_optimizations.*")}
+    assert sizes["jit_long"] > sizes["jit_large"]
+    assert CompiledMemory.from_dump(tmp_path).function == "large"
+    assert CompiledMemory.from_dump(tmp_path, "jit_l").function == "large"
 
 
 def test_a_gpu_is_read_off_the_name(dump):

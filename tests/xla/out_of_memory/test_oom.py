@@ -1,5 +1,7 @@
 """Errors of running out of memory: what can be said of each text, and with the program."""
 
+import io
+
 import jax
 import jax.numpy as jnp
 import jsonschema
@@ -8,6 +10,7 @@ import transcripts
 from oom_texts import TEXTS
 
 import jaxviz
+from jaxviz.cli import main
 from jaxviz.xla.out_of_memory.start import stacked
 
 
@@ -100,6 +103,50 @@ def test_a_dump_is_read_too(tmp_path, nothing_from_disk):
     assert found.function == "train_step"
     assert found.used == jaxviz.compiled_memory(jax.jit(train_step).lower(PARAMS, X)).peak_nbytes
     assert any(r.when == "forward" and r.why for r in found.rows)
+    assert found.summary.startswith("`train_step` needs ")
+    jsonschema.validate(found.to_dict(), jaxviz.schema("oom"))
+    assert "error" not in str(found).partition("Read from")[0]
+
+
+@pytest.mark.slow
+def test_a_folder_with_the_program_is_about_that_program(tmp_path, nothing_from_disk):
+    def larger(x):
+        return jnp.sort(x[:, None] + x, 0)
+
+    options = {"xla_dump_to": str(tmp_path), "xla_dump_hlo_as_proto": True}
+    for f, args in ((train_step, (PARAMS, X)), (larger, (jax.ShapeDtypeStruct((4096,), "float32"),))):
+        jax.jit(f).lower(*args).compile(compiler_options=options)
+    assert jaxviz.oom(tmp_path).function == "larger"
+    assert jaxviz.oom(tmp_path, module="train").function == "train_step"
+    found = jaxviz.oom(tmp_path, train_step, PARAMS, X, limit=LIMIT // 4)
+    assert found.function == "train_step"
+    assert found.changes
+    assert not jaxviz.oom(tmp_path, train_step, PARAMS, X, limit="1GiB").changes
+
+
+def test_a_module_is_one_of_a_folder():
+    with pytest.raises(ValueError, match="module='train' selects a program in a folder"):
+        jaxviz.oom("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.", module="train")
+
+
+@pytest.mark.slow
+def test_without_a_limit_nothing_is_said_to_fit_or_not():
+    found = str(jaxviz.oom("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.", train_step, PARAMS, X))
+    assert "What would take less:" in found
+    assert "does not fit" not in found
+    assert "that fits" not in found
+
+
+def test_one_request_asks_for_the_program():
+    said = " ".join(str(jaxviz.oom("RESOURCE_EXHAUSTED: Out of memory allocating 17452499012 bytes.")).split())
+    assert "One allocation of 16.3 GiB was asked for: give the program to see what it is" in said
+    assert "says nothing about the program" not in said
+
+
+def test_an_error_on_standard_input_is_named(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO("NaN in layer 3"))
+    assert main(["oom"]) == 1
+    assert "while reading standard input: this text" in capsys.readouterr().err
 
 
 def test_another_text_is_an_error():
