@@ -11,6 +11,7 @@ from typing import Any
 _PLACES = {
     "residuals of a derivation": "jaxviz.features.residuals.residual_set:find_residuals",
     "model beside the compiled memory": "jaxviz.xla.compiled_memory.beside:beside",
+    "memory of XLA's kernels": "jaxviz.xla.compiled_memory.kernels:of_compiled",
     "picture of a derivation": "jaxviz.features.draw.drawing:draw",
     "compiled stage": "jaxviz.xla.explorer_stage.compiled",
     "one block of the compiled stage": "jaxviz.xla.explorer_stage.one_block:one_block_of",

@@ -13,7 +13,9 @@ import numpy as np
 
 from jaxviz.analysis.devices import types_to_lower
 from jaxviz.analysis.training_step import TrainingStep, step_function
+from jaxviz.analysis.unreported import NOTHING, Unreported
 from jaxviz.derivation import Derivation
+from jaxviz.displays import display
 from jaxviz.features.memory.timeline import SPARED, differs_much, donated_by, is_as_modelled
 from jaxviz.features.remat.forms import Trade
 from jaxviz.features.remat.pasted import in_branches as put_in_branches
@@ -25,7 +27,6 @@ from jaxviz.report.data import Data
 from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import counted, format_bytes, format_flops, repeated, short_location
 from jaxviz.runtime.stoppable import compiled_by_jax
-from jaxviz.xla.compiled_memory.kernels import NOTHING, Unreported, unreported
 
 if TYPE_CHECKING:
     from jaxviz.features.remat.plan import RematPlan
@@ -313,11 +314,5 @@ def compiled_figures(compiled: Any) -> CompiledFigures:
     moves = bool(on_host) or bool(re.search(r"\bS\(5\)", text))
     return CompiledFigures(
         int(sum(taken) - memory.alias_size_in_bytes), int(memory.temp_size_in_bytes), int(cost.get("flops", 0)),
-        on_host, moves, _unreported(compiled) if "ynn_fusion" in text else NOTHING,
+        on_host, moves, display("memory of XLA's kernels")(compiled),
     )  # fmt: skip
-
-
-def _unreported(compiled: Any) -> Unreported:
-    from jaxviz.xla.compiled_memory.compiled_program import compiled_module
-
-    return unreported(compiled_module(compiled))

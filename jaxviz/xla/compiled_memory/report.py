@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxviz.analysis.unreported import NOTHING, Unreported
 from jaxviz.ir.origin import Location
 from jaxviz.report import pictures
 from jaxviz.report.charts import OverTime
@@ -18,7 +19,6 @@ from jaxviz.report.kinds import PLURALS
 from jaxviz.report.report import Drawn, Part, Report, Table
 from jaxviz.report.tables import format_bytes, listed, more_rows, repeated, short_location
 from jaxviz.xla.compiled_memory.attribution import KINDS, OWN, Kind
-from jaxviz.xla.compiled_memory.kernels import NOTHING, Unreported
 
 if TYPE_CHECKING:
     import os

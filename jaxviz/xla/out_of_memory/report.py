@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from jaxviz.analysis.unreported import NOTHING, Unreported
 from jaxviz.ir.origin import Location
 from jaxviz.report.charts import Bars
 from jaxviz.report.data import Data
 from jaxviz.report.report import Drawn, Listed, Part, Report, Table
 from jaxviz.report.tables import counted, format_bytes, repeated, short_location
-from jaxviz.xla.compiled_memory.kernels import NOTHING, Unreported
 
 When = Literal["argument", "forward", "backward", "recomputed", "outside", ""]
 

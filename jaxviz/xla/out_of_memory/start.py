@@ -14,6 +14,7 @@ import jax
 from jaxviz.analysis.donation import could_donate
 from jaxviz.analysis.grouping import alike, grouped, pattern
 from jaxviz.analysis.training_step import subject_of
+from jaxviz.analysis.unreported import NOTHING, Unreported
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation
 from jaxviz.features.memory.timeline import memory
@@ -24,7 +25,6 @@ from jaxviz.progress import counting
 from jaxviz.report.sizes import read_size
 from jaxviz.report.tables import format_bytes, short_location
 from jaxviz.xla.compiled_memory.dumps import read_dump
-from jaxviz.xla.compiled_memory.kernels import NOTHING, Unreported
 from jaxviz.xla.compiled_memory.op_names import OpName, computed_last
 from jaxviz.xla.compiled_memory.reading import compiled_memory
 from jaxviz.xla.compiled_memory.report import CompiledMemory

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import pytest
 
 import jaxviz
+from jaxviz.analysis.unreported import NOTHING
 from jaxviz.features.remat.verify import compiled_figures
-from jaxviz.xla.compiled_memory.kernels import NOTHING
 
 pytestmark = [
     pytest.mark.slow,
