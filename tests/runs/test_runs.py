@@ -58,6 +58,9 @@ def run(folder, source, *words, command=("-m", "jaxviz", "run"), script=(), stat
 
 
 def recorded(folder, source, *words, **kwargs):
+    """A run and its report. By default it may analyse for 30 s, which a machine with other work takes."""
+    if "--budget" not in words and "command" not in kwargs:
+        words = ("--budget", "300s", *words)
     done = run(folder, source, *words, **kwargs)
     return done, jaxviz.show(folder / "jaxviz-run")
 
