@@ -293,42 +293,6 @@ def test_the_page_of_tutorials_lists_every_notebook_in_order():
     )
 
 
-JAX_301 = [
-    "cookbook",
-    "vjp-objects",
-    "sharding-ad",
-    "custom-derivatives",
-    "custom-jvp-vjp",
-    "refs",
-    "remat",
-    "hijax-types",
-]
-JAX_201 = [
-    "jit", "aot", "control-flow", "placement", "sharding", "shard-map", "callbacks", "profiling", "debugging",
-    "slow-compilation", "precision", "controlling-xla", "gpu-memory",
-]  # fmt: skip
-"""The pages of JAX's courses, in the order of their indices, at the revision that the page beside them names."""
-
-
-def test_the_page_beside_jax_has_a_row_for_each_of_its_pages_and_links_to_notebooks_that_there_are():
-    text = (NOTEBOOKS.parent / "docs" / "tutorials" / "beside_jax.md").read_text("utf-8")
-    rows = [line for line in text.splitlines() if line.startswith("| [")]
-    pages = [
-        re.match(r"\| \[[^]]+\]\(https://docs\.jax\.dev/en/latest/(\d01)/([a-z-]+)\.html\) \|", row) for row in rows
-    ]
-    assert [page.groups() for page in pages] == [("301", p) for p in JAX_301] + [("201", p) for p in JAX_201]
-    names = {p.stem for p in PATHS}
-    for label, name in re.findall(r"\[([^\]]+)\]\((\d\w+)\.py\)", text):
-        assert name in names
-        assert label == str(int(name[:2]))
-    for row in rows:
-        *_, better, ours, beside, _ = row.split(" |")
-        assert better.strip()
-        assert bool(re.search(r"\]\(\d", beside)) == (bool(ours.strip()) and "no notebook" not in ours), row
-    assert re.search(r"revision \[`([0-9a-f]{7})`\]\(https://github\.com/jax-ml/jax/tree/\1[0-9a-f]{33}/", text)
-    assert re.search(r"were read on \d+ [A-Z]\w+ 20\d\d, as they are in revision .* of \d+ [A-Z]\w+ 20\d\d", text)
-
-
 def test_the_page_of_tutorials_computes_its_minutes():
     section = next(part for part in INDEX.split("\n## ") if part.startswith(HOUR))
     text = with_minutes(section, NOTEBOOKS)
