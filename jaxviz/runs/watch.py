@@ -272,7 +272,8 @@ class RunWatch:
                     self._failed(number, c, call, why)
                 spent.seek(0)
                 spent.write(f"{done + time.monotonic() - began:.3f}".ljust(16))
-            write_page(self.folder.parent)
+                spent.flush()
+                write_page(self.folder.parent)  # with the lock, so that `finish` waits for it too
 
     def _watch_over(self, worker: int, end: float) -> str:
         """Waits for a process; ends it when it no longer works, or at a time, and says why."""
@@ -322,7 +323,8 @@ def recorded(out: str = "", budget: float = BUDGET) -> Iterator[Callable[[], Run
       out: the folder of the run; '' for one that is removed afterwards.
       budget: see `RunWatch`.
     """
-    with tempfile.TemporaryDirectory(prefix="jaxviz-") as removed:
+    # A child that is still there when the budget is spent may write into the folder while it is removed.
+    with tempfile.TemporaryDirectory(prefix="jaxviz-", ignore_cleanup_errors=True) as removed:
         folder = Path(out or removed)
         watch = RunWatch(folder_of_process(folder), "a cell", budget)
         watch.start()

@@ -636,3 +636,34 @@ def test_a_script_that_is_not_there_is_named(tmp_path):
     assert done.returncode == 2
     assert done.stderr == f"jaxviz run: can't open {tmp_path / 'no_such.py'}: No such file or directory\n"
     assert not (tmp_path / "jaxviz-run").exists()
+
+
+# The page is slow to write in a child of the run, and each that is written leaves a line.
+WHO_WRITES = """
+import os, time
+import jax, jax.numpy as jnp
+from pathlib import Path
+from jaxviz.runs import watch
+
+write, parent = watch.write_page, os.getpid()
+
+def slow(folder):
+    if os.getpid() != parent:
+        time.sleep(1)
+    with (folder / "writers").open("a") as writers:
+        print("run" if os.getpid() == parent else "child", file=writers)
+    return write(folder)
+
+watch.write_page = slow
+with watch.recorded("of-cell", 300.0):
+    jax.jit(jax.grad(lambda x: jnp.sin(x) ** 2))(1.0)
+time.sleep(2)
+"""
+
+
+@pytest.mark.slow
+def test_nothing_is_written_after_a_run(tmp_path):
+    run(tmp_path, WHO_WRITES, command=())
+    writers = (tmp_path / "of-cell" / "writers").read_text().split()
+    assert writers[-1] == "run"
+    assert "child" in writers
