@@ -1,5 +1,6 @@
 """Facts of small programs, gathered once in this process, and the report of two of them."""
 
+import atexit
 import shutil
 from functools import cache
 from pathlib import Path
@@ -41,6 +42,7 @@ def gathered(name, folder, args=None):
 def facts(name):
     """The facts of a program, and the folder with its arrays."""
     folder = Path(mkdtemp(prefix="jaxviz-test-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return gathered(name, folder), folder
 
 
