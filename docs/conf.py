@@ -132,7 +132,12 @@ os.environ |= {
     "JAXVIZ_DOCS_PAGES": str(OUTPUTS / "explorers"),
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "",
+    "JAX_COMPILATION_CACHE_DIR": str(BUILD / "compiled"),  # most pages compile the same small programs
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
+# Pages that show how long XLA takes compile what they show. (`compile_cost` itself always does.)
+_TIMED = re.compile(r"%recompile|watch_compilations|jaxviz\.profile")
 
 # --- text -------------------------------------------------------------------------------------------------------------
 
@@ -185,6 +190,11 @@ def _minutes_said(app, docname, source):
     """Computes how long each tutorial takes, on the page that lists them."""
     if docname == "tutorials/index":
         source[0] = minutes.with_minutes(source[0], ROOT / "notebooks")
+
+
+def _compiles_itself(app, docname, source):
+    """For the kernel of this page, which is started next, in the same process."""
+    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false" if _TIMED.search(source[0]) else "true"
 
 
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["metadata"]["hooks"][
@@ -252,6 +262,7 @@ def setup(app):
     app.add_html_math_renderer("mathml", (_mathml, None), (_mathml, None))
     app.connect("source-read", _minutes_said)
     app.connect("source-read", _ways_to_try)
+    app.connect("source-read", _compiles_itself)
     app.connect("env-get-outdated", _depends_on_notebooks)
     app.connect("html-page-context", _explorers_found)
     app.connect("html-page-context", _thumbnails)
