@@ -158,10 +158,10 @@ class Boxes:
         # Repeated layers have the same frames.
         known: dict[Hashable, tuple[Sequence[Frame], _Names]] = {}
         for e in program.equations:
-            frames, path = compat.frames_of(e.source), tuple(self._path_to(e))
-            same = tuple([(id(code), at) for code, at in frames]), path
+            path = tuple(self._path_to(e))
+            same = getattr(e.source, "traceback", None), path
             if same not in known:
-                known[same] = _led_to(frames_inside(frames), path, program, call, names)
+                known[same] = _led_to(frames_inside(compat.frames_of(e.source)), path, program, call, names)
             stack, named = known[same]
             inside = []
             for body in run_by(e):
