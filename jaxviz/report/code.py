@@ -17,7 +17,8 @@ class Diff(str):
 
     def _repr_html_(self) -> str:
         lines = "".join(
-            f'<span style="display: block; {_style(line)}">{escape(line) or " "}</span>' for line in self.split("\n")
+            f'<span style="display: block; {_style(line)}">{escape(line) or " "}</span>'
+            for line in self.removesuffix("\n").split("\n")
         )
         return f'<pre style="overflow-x: auto; white-space: pre; line-height: 1.4">{lines}</pre>'
 

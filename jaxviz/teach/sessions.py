@@ -44,18 +44,19 @@ def of(exercise: Exercise) -> Attempts:
 
 
 def note_answer(exercise: Exercise, given: Any, verdict: Verdict) -> None:
-    """Notes an answer, unless it is a blank one."""
-    if verdict.is_right is None:
+    """Notes an answer, unless it is a blank one; the same one again, as of a cell run twice, is no other try."""
+    if verdict.is_right is None or (of(exercise).is_right and not verdict.is_right):
         return
     state = of(exercise)
-    if verdict.is_right or not state.is_right:
-        if state.kind == "code":
-            from jaxviz.teach.source import program_of
+    before = state.source, repr(state.answer)
+    if state.kind == "code":
+        from jaxviz.teach.source import program_of
 
-            state.source = program_of(given[0] if isinstance(given, (list, tuple)) and given else given)
-        else:
-            state.answer = given
-    state.tries += not state.is_right
+        state.source = program_of(given[0] if isinstance(given, (list, tuple)) and given else given)
+    else:
+        state.answer = given
+    is_other = not state.tries or before != (state.source, repr(state.answer))
+    state.tries += is_other and not state.is_right
     state.is_right |= verdict.is_right
 
 

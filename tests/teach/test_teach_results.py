@@ -43,6 +43,7 @@ def everything():
     kept = teach.saved(product, 2.0)
     code = cubed()
     size.answer(11)
+    size.answer(11)  # its cell is run again
     size.hint()
     size.answer("12 B")
     size.answer(13)

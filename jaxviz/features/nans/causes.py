@@ -220,7 +220,7 @@ def _of_domain(case: Case, of: str, domain: Domain, id: str, text: str) -> Cause
     """An argument at or beyond the boundary of an operation's domain, with or without a `where` after it."""
     sentence = f"{text[0].upper()}{text[1:]}"
     if not case.is_call(of):
-        return Cause(id, f"{sentence}; it is in {case.function}.")
+        return Cause(id, f"{sentence}; it is in {case.function}." if case.function != of else f"{sentence}.")
     code = domain.repaired(CALLS.get(case.function, domain.call), case.dtype)
     if case.behind_where:
         why = (
@@ -339,7 +339,7 @@ def _of_primitive(case: Case) -> Cause | None:
         why = "" if is_plain else ". A sum of squares that is computed as a difference can come out slightly below 0"
         return cause(f"{name}-of-negative", domain.outside + why)
     if name in ("log", "rsqrt") and reads(0, is_zero):
-        return cause(f"{name}-of-zero", "log(0) is -inf" if name == "log" else "rsqrt(0) is infinite")
+        return cause(f"{name}-of-zero", "the log of 0 is -inf" if name == "log" else "the rsqrt of 0 is infinite")
     if name == "log1p" and reads(0, lambda v: v <= -1):
         return cause("log1p-edge", "log1p is -inf at -1 and NaN below")
     if name == "pow":

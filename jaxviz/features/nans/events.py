@@ -21,7 +21,7 @@ from jaxviz.features.nans.search import Birth, NanSearch, Place, ProgramLevel, S
 from jaxviz.higher_order import is_scan, of
 from jaxviz.ir import compat
 from jaxviz.ir.expressions import expression_at, shortened_expression
-from jaxviz.ir.origin import Location, ancestors, locate
+from jaxviz.ir.origin import Location, ancestors, library_line, locate, own_line
 from jaxviz.ir.primitives import plain
 from jaxviz.ir.syntax import Atom, Equation, Literal, Var
 from jaxviz.report.tables import short_location, type_text
@@ -370,7 +370,7 @@ class SearchNames:
     def written(self, e: Equation) -> str:
         """What the user's expression calls, such as 'log2', or 'div' and 'pow' for operators; '' for anything else."""
         try:
-            match ast.parse(expression_at(locate(e.source)), mode="eval").body:
+            match ast.parse(_expression(e), mode="eval").body:
                 case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
                     return name
                 case ast.BinOp(op=ast.Div()):
@@ -382,5 +382,7 @@ class SearchNames:
         return ""
 
 
-def _expression(e: Equation, room: int) -> str:
-    return shortened_expression(expression_at(locate(e.source)), room)
+def _expression(e: Equation, room: int | None = None) -> str:
+    """The expression in the function; '' if JAX's own is searched itself, and only the call of jaxviz has a line."""
+    text = expression_at(own_line(e.source) or library_line(e.source))
+    return text if room is None else shortened_expression(text, room)

@@ -57,8 +57,9 @@ class Written:
 
     @property
     def text(self) -> str:
-        """Comments, and the diffs."""
-        return "\n".join([*(f"# {printable(note)}" for note in self.notes), *self.diffs])
+        """Comments, and the diffs, whose last line ends like that of any patch."""
+        text = "\n".join([*(f"# {printable(note)}" for note in self.notes), *self.diffs])
+        return f"{text}\n" if self.diffs else text
 
     def with_note(self, note: str, at: int = 1) -> Written:
         """The same with another sentence, by default after the first."""

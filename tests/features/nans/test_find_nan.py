@@ -486,3 +486,11 @@ def test_what_is_born_in_the_same_step_is_looked_at_in_one_run_of_the_loop(compi
 @transcripts.of("nans")
 def test_transcript(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)
+
+
+@pytest.mark.parametrize(("f", "x"), [(jax.grad(jnp.linalg.norm), jnp.zeros(3)), (jnp.log, jnp.float32(0))])
+def test_the_call_of_find_nan_is_no_part_of_a_function_of_jax(f, x):
+    explained = str(jaxviz.find_nan(f, x)).partition("From there:")[0]
+    assert "in find_nan" not in explained
+    assert "`jaxviz" not in explained
+    assert "is infinite at 0." in explained or "The log of 0 is -inf." in explained

@@ -8,7 +8,7 @@ import numpy as np
 
 def patch(code, encoding="utf-8"):
     """Applies the diff of some code, as it is, in the current folder."""
-    text = f"{code}\n".encode(encoding, errors="replace")
+    text = code.encode(encoding, errors="replace")
     subprocess.run(["git", "apply", "--whitespace=nowarn", "-"], input=text, check=True)
 
 

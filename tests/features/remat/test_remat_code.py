@@ -314,7 +314,7 @@ def test_git_applies_the_diff_of_an_odd_file(case, folder):
 
     before = held_by_jax(imported(), w, x)
     code = jaxviz.plan_remat(imported(), w, x, residuals="70%").code()
-    assert all(line[:1] in ("#", "-", "+", " ", "@", "\\") for line in code.split("\n"))
+    assert all(line[:1] in ("#", "-", "+", " ", "@", "\\") for line in code.removesuffix("\n").split("\n"))
     how = re.search(r"encoding='(.*)', errors='replace', newline=''", code)
     assert (how is not None) == (case == "latin-1 beside an edit")
     patch(code, how[1] if how else "utf-8")

@@ -1,6 +1,7 @@
 /** The gradient's figures on each line of the source: saved bytes, FLOPs and moved bytes, summed in Python. */
 
 import { formatBytes, formatFlops } from "../base/format";
+import { PLURALS } from "../wire/schema";
 import { push, sumOf } from "./groups";
 import type { Model } from "./model";
 import { bytesOnOne, type Residual } from "./records";
@@ -20,6 +21,9 @@ export const CALLED: Readonly<Record<Figure, string>> = {
   recomputed: "recomputed",
   moved: "moved",
 };
+
+/** The kinds of what is in memory; as in the head of the page, "saves 1.2 MiB". */
+export const IN_MEMORY = { ...PLURALS, residual: CALLED.kept };
 
 /** The description of each figure. */
 export const ABOUT: Readonly<Record<Figure, string>> = {

@@ -1,6 +1,7 @@
 /** The memory pane: modelled bytes alive at each equation, forward then backward, stacked by kind. */
 
 import { formatBytes, formatCount, plural } from "../base/format";
+import { IN_MEMORY } from "../model/figures";
 import { sumOf } from "../model/groups";
 import type { Model } from "../model/model";
 import { stepAfter } from "../model/span";
@@ -20,7 +21,7 @@ import { marked } from "../ui/marked";
 import type { Effects } from "../ui/pane";
 import { Waiting } from "../ui/waiting";
 import type { CompiledLine } from "../wire/explorer.generated";
-import { PLURALS, STACKED } from "../wire/schema";
+import { STACKED } from "../wire/schema";
 import { Chart } from "./chart";
 import { TimeControl } from "./timecontrol";
 
@@ -273,7 +274,7 @@ export class MemoryPane {
       );
     this.legend.replaceChildren(
       this.when,
-      ...kinds.map((kind) => row(kind, `jv-of-${kind}`, PLURALS[kind])),
+      ...kinds.map((kind) => row(kind, `jv-of-${kind}`, IN_MEMORY[kind])),
       row("total", "jv-total", "total"),
       ...(reference ? [of("peak before", formatBytes(peakOf(reference)))] : []),
       ...(line

@@ -36,8 +36,8 @@ const FALLS = 450;
 /** Below this duration of a stop, values are not animated; in milliseconds. */
 const SEEN = 120;
 
-/** The height of the chart, at least and at most; below which height of the pane all is more compact; and what the rest needs then, in pixels. */
-const [CHART_LEAST, CHART_MOST, LOW, REST] = [76, 150, 460, 300];
+/** The height of the chart, at least and at most; below which height of the pane all is more compact; and what the rest needs, in a compact one less; in pixels. */
+const [CHART_LEAST, CHART_MOST, LOW, REST, REST_LOW] = [76, 150, 460, 384, 300];
 
 /** The width of a bin in a row of bins, in pixels, of which there are so many. */
 const [BIN, FEWEST, MOST] = [100, 4, 10];
@@ -288,7 +288,9 @@ export class MotionPane {
     if (width === 0) return;
     const isLow = height > 0 && height < LOW;
     const isOther = width !== this.width || isLow !== this.isLow;
-    this.chartHeight = Math.round(Math.min(CHART_MOST, Math.max(CHART_LEAST, height - REST)));
+    this.chartHeight = Math.round(
+      Math.min(CHART_MOST, Math.max(CHART_LEAST, height - (isLow ? REST_LOW : REST))),
+    );
     this.width = width;
     this.isLow = isLow;
     this.element.classList.toggle("is-low", isLow);

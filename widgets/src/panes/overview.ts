@@ -1,6 +1,7 @@
 /** The first view: what the gradient runs over time, forward then backward, what it saves for how long, and the memory. */
 
 import { formatBytes, formatCount, formatFlops, plural } from "../base/format";
+import { IN_MEMORY } from "../model/figures";
 import {
   aliveOf,
   type Box,
@@ -22,7 +23,7 @@ import { button, h, onResize, svg } from "../ui/dom";
 import { marked } from "../ui/marked";
 import { type Effects, reasonOf } from "../ui/pane";
 import { Waiting } from "../ui/waiting";
-import { PLURALS, STACKED } from "../wire/schema";
+import { STACKED } from "../wire/schema";
 import { areas, type Band, band, DrawnAxis, nameBands, namesOf, styleOf, USUAL } from "./overviewdraw";
 import { aboutKept, aboutScope, lifeOf } from "./overviewtext";
 import type { TimeControl } from "./timecontrol";
@@ -42,9 +43,6 @@ type Size = (typeof SIZES)[number];
 const [SEEN, REPEATED] = [2, 24];
 
 const HINT = "Point at anything to highlight it in the source; click to see its equations.";
-
-/** As in the head of the page: "saves 1.2 MiB". */
-const NAMES = { ...PLURALS, residual: "saved" };
 
 export class OverviewPane {
   readonly element: HTMLElement;
@@ -441,7 +439,7 @@ export class OverviewPane {
     legend.replaceChildren(
       row(totals.total, "jv-ov-when", h("strong"), this.when),
       ...kinds.map((k) =>
-        row(totals.kinds[k]!, `jv-ov-kind jv-swatch jv-of-${STACKED[k]}`, h("span"), NAMES[STACKED[k]!]),
+        row(totals.kinds[k]!, `jv-ov-kind jv-swatch jv-of-${STACKED[k]}`, h("span"), IN_MEMORY[STACKED[k]!]),
       ),
     );
     this.tellMemory(-1);

@@ -364,7 +364,8 @@ class Board {
       const tell = (text: string) => {
         told.textContent = text;
       };
-      const text = code.split("\n").flatMap((line) => [lineOf(line), "\n"]);
+      const lines = code.replace(/\n$/, "").split("\n");
+      const text = lines.flatMap((line) => [lineOf(line), "\n"]);
       const sheet = { id: "what-if-sheet", label: "The switches as code", text, note: told };
       this.sheet = { ...showSheet(sheet, this.element, panes), key: this.switches.key };
       const hint = () => tell("select it to copy");

@@ -14,7 +14,7 @@ const WORD = /[\p{L}\p{N}_]/u;
 /** Lines of whole words, `jnp.` and `concatenate(`; the last ends with `…` if there are more. A word longer than a line has one of its own. */
 export function wrapped(text: string, letters: number, most: number): string[] {
   const lines: string[] = [];
-  for (const word of text.split(/(?<=[\s([{.,_/])/)) {
+  for (const word of text.split(/(?<=[\s([{.,_/=])/)) {
     const line = lines.at(-1);
     if (line !== undefined && (line + word).trimEnd().length <= letters)
       lines[lines.length - 1] = line + word;
