@@ -61,6 +61,13 @@ class Reader:
         picture.scroll_into_view_if_needed()
         self.box = picture.bounding_box()
         self.title = picture.locator("text").first
+        for _ in range(100):  # until the script is there, and has unpacked the numbers
+            self.point(0.5)
+            if re.match(STEP, self.title.text_content()):
+                break
+            self.leave()
+            page.wait_for_timeout(50)
+        self.leave()
 
     def point(self, share, y=0.4):
         """Moves the pointer to a share of the picture's width."""
