@@ -111,7 +111,7 @@ larger.solution("more, but less than twice as much")
 
 # %%
 in_motion = jaxviz.explore(derivation)
-in_motion.motion = True
+in_motion.question = "motion"
 in_motion
 
 # %% [markdown]

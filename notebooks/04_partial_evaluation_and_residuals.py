@@ -268,7 +268,7 @@ assert sum(r.aval.shape == (16, 16) for r in residuals) == 2
 
 # %%
 in_motion = jaxviz.explore(derivation)
-in_motion.motion = True
+in_motion.question = "motion"
 in_motion
 
 # %% [markdown]

@@ -242,7 +242,7 @@ assert inside.index("cotangent") == inside.count("recomputation")
 
 # %%
 in_motion = jaxviz.explore(one)
-in_motion.motion = True
+in_motion.question = "motion"
 in_motion
 
 # %% [markdown]

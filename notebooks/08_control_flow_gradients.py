@@ -180,7 +180,7 @@ explorer
 
 # %%
 in_motion = jaxviz.explore(fixed_loss, w, y)
-in_motion.motion = True
+in_motion.question = "motion"
 in_motion
 
 # %% tags=["check"] jupyter={"source_hidden": true}

@@ -257,10 +257,11 @@ one_by_one = least([row.cost for row in work.rows], here)
 print(f"one by one, the operations take at least {1e3 * one_by_one:.0f} ms; the step takes {1e3 * taken:.0f} ms")
 
 # %% [markdown]
-# The explorer draws it too: *What does it cost*, then *Roofline*. It measures the kernel's device when you ask, so it needs the kernel. A click on a circle selects its line.
+# The explorer draws it too: press *Roofline*. It measures the kernel's device when you ask, so it needs the kernel. A click on a circle selects its line.
 
 # %%
 explorer = jaxviz.explore(loss, params, x, y)
+explorer.question = "cost"
 explorer
 
 # %% [markdown]

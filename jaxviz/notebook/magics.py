@@ -164,7 +164,7 @@ class JaxvizMagics(Magics):
 
         explorer = explore(what)
         if stage:
-            explorer.stage, explorer.beside, explorer.overview = stage, beside, False
+            explorer.stage, explorer.beside, explorer.question = stage, beside, ""
         display(explorer)
 
 

@@ -25,7 +25,7 @@ def panes_first():
     with pytest.MonkeyPatch.context() as patch:
         made = Explorer.__init__
         patch.setattr(
-            Explorer, "__init__", lambda self, *args, **traits: made(self, *args, **{"overview": False, **traits})
+            Explorer, "__init__", lambda self, *args, **traits: made(self, *args, **{"question": "", **traits})
         )
         yield
 
@@ -47,7 +47,7 @@ BRIEF = "--js-flags=--no-opt,--no-maglev,--single-threaded-gc"
 def six_layers():
     """An explorer whose advice, and whose checkpoints to switch, are computed once for all of its saved files."""
     f, args = transformer(6)
-    return Explorer(jaxviz.derive(f, *args), overview=False)
+    return Explorer(jaxviz.derive(f, *args), question="")
 
 
 @pytest.fixture(scope="session")

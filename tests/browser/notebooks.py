@@ -21,7 +21,7 @@ args = jnp.ones((9, 9)), jnp.ones((50, 9))
 PANES_FIRST = """
 from jaxviz.features.explorer.widget import Explorer
 def panes_first(self, *args, made=Explorer.__init__, **traits):
-    made(self, *args, **{"overview": False, **traits})
+    made(self, *args, **{"question": "", **traits})
 if Explorer.__init__.__name__ != "panes_first":
     Explorer.__init__ = panes_first
 """

@@ -209,7 +209,7 @@ def long(w, x):
     return loss(w, x)
 
 e = jaxviz.explore(long, *args)
-e.overview = True
+e.question = "overview"
 """
 
 

@@ -97,7 +97,7 @@ def _():
 @app.cell
 def _(args, jaxviz, loss):
     shown = jaxviz.explore(loss, *args)
-    shown.overview = False
+    shown.question = ""
     shown
     return
 

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def shown(six_layers, tmp_path_factory):
-    six_layers.overview = True
+    six_layers.question = "overview"
     path = six_layers.save_html(tmp_path_factory.mktemp("page") / "overview.html")
-    six_layers.overview = False
+    six_layers.question = ""
     return six_layers, path
 
 
@@ -185,3 +185,16 @@ def test_the_time_axis_zooms_and_an_interval_lists_its_equations(tab, shown):
         re.search(r"(?:× )?([a-z_0-9]+) ", text)[1] for text in rows.locator(".jv-col-name").all_inner_texts()
     }
     assert violations(page) == ""
+
+
+QUESTIONS = {"saved": "kept"} | {name: name for name in ("motion", "lines", "derived", "cost", "what-if")}
+
+
+@light
+def test_a_page_opens_with_the_question_that_was_asked(tab, six_layers, tmp_path):
+    for question, view in QUESTIONS.items():
+        six_layers.question = question
+        path = six_layers.save_html(tmp_path / f"{question}.html")
+        six_layers.question = ""
+        tab.page.goto(path.as_uri())
+        expect(tab.page.get_by_test_id(f"view-{view}")).to_have_attribute("aria-pressed", "true")

@@ -156,12 +156,12 @@ def test_a_page_sets_only_what_is_shown(watched, all_widgets, which, data):
     own = [name for name in widget.keys if name not in widget.from_page]
     before = {name: getattr(widget, name) for name in own if not name.startswith("_")}
     state = data.draw(st.dictionaries(st.sampled_from(sorted(widget.keys)), JSON, max_size=4))
-    overview = getattr(widget, "overview", None)
+    question = getattr(widget, "question", None)
     with contextlib.suppress(traitlets.TraitError):  # ipywidgets logs what is no value of the trait
         widget.set_state(state)
     assert {name: getattr(widget, name) for name in before} == before
-    if overview is not None:
-        widget.overview = overview
+    if question is not None:
+        widget.question = question
 
 
 def test_a_page_says_what_it_shows_and_no_more(all_widgets):

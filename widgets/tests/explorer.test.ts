@@ -992,7 +992,7 @@ function outline(): DataView {
 
 test("the overview begins before the programs are there; what is opened then is shown once they are", () => {
   layOut(800, 300);
-  const { model, find, el } = show({ payload: outline(), overview: true });
+  const { model, find, el } = show({ payload: outline(), question: "overview" });
   const kept = () => find("kept-row").map((row) => row.textContent);
   const begun = kept();
   expect(begun.length).toBeGreaterThan(0);
@@ -1010,7 +1010,7 @@ test("the overview begins before the programs are there; what is opened then is 
   expect(chosen().length).toBeGreaterThan(0);
   find("view-overview")[0]!.click();
   expect(kept()).toEqual(begun);
-  const other = show({ payload: outline(), overview: true }, "view-cost");
+  const other = show({ payload: outline(), question: "overview" }, "view-cost");
   other.model.set("payload", bytes());
   expect(other.find("explorer")[0]!.className).toContain("is-cost");
   layOut(0, 0);
@@ -1452,14 +1452,14 @@ test("after the overview of a larger function its switches are requested, before
   const stages = json.stages.map((stage, i) =>
     i === 0 ? { ...stage, key: "forward", equations: [0, 501] } : stage,
   );
-  const { model } = show({ payload: withHeader({ stages, check: null }), overview: true });
+  const { model } = show({ payload: withHeader({ stages, check: null }), question: "overview" });
   expect(model.sent).not.toContain("what if");
   await new Promise((done) => setTimeout(done, 350));
   expect(model.sent.filter((m) => typeof m === "string")).toEqual(["what if", "check", "advice"]);
 });
 
 test("what takes longer is not requested while the user waits for the switches", async () => {
-  const { model, find } = show({ payload: withHeader({ check: null }), overview: true });
+  const { model, find } = show({ payload: withHeader({ check: null }), question: "overview" });
   find("view-what-if")[0]!.click();
   await new Promise((done) => setTimeout(done, 350));
   expect(model.sent.filter((m) => typeof m === "string")).toEqual(["what if"]);

@@ -206,7 +206,7 @@ test("the explorer opens with the overview of a gradient, and tells Python when 
     return { widget, root: el.querySelector<HTMLElement>("[data-testid=explorer]")!, stop };
   };
   // This view has no forward program.
-  const without = show({ overview: true });
+  const without = show({ question: "overview" });
   expect(without.root.classList).not.toContain("is-overview");
   expect(without.root.querySelector<HTMLElement>("[data-testid=view-overview]")!.hidden).toBe(true);
   without.root.querySelector<HTMLElement>("[data-testid=view-cost]")!.click();
@@ -214,6 +214,28 @@ test("the explorer opens with the overview of a gradient, and tells Python when 
   without.root.querySelector<HTMLElement>("[data-testid=stage-backward]")!.click();
   expect(without.root.querySelector("[data-testid=view-cost]")!.getAttribute("aria-pressed")).toBe("false");
   without.stop();
+});
+
+test("Python asks a question, and hears which one the page answers", () => {
+  const widget = modelOf({ payload: bytes(), stage: "primal", beside: "", selected: "", question: "lines" });
+  const el = document.createElement("div");
+  document.body.append(el);
+  const stop = explorer.render({ model: widget, el });
+  const classes = el.querySelector<HTMLElement>("[data-testid=explorer]")!.classList;
+  const click = (id: string) => el.querySelector<HTMLElement>(`[data-testid=${id}]`)!.click();
+  expect(classes).toContain("is-lines");
+  widget.set("question", "saved");
+  expect(classes).toContain("is-kept");
+  expect(widget.get("question")).toBe("saved");
+  click("view-cost");
+  expect(widget.get("question")).toBe("cost");
+  click("stage-backward");
+  expect(widget.get("question")).toBe("");
+  widget.set("question", "what-if");
+  expect(classes).toContain("is-what-if");
+  widget.set("question", "");
+  expect(classes).toContain("is-stages");
+  stop();
 });
 
 test("the advice is shown when it arrives", () => {

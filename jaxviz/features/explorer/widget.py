@@ -72,6 +72,9 @@ _SHOWN = (*STAGES, "compiled")
 """The possible values of `stage` and `beside`: the stages, and the compiled one."""
 
 
+_QUESTIONS = ("overview", "motion", "lines", "saved", "derived", "cost", "what-if", "differs", "")
+
+
 class Explorer(Pictured, Bundled):
     """The widget. Made by `explore`; what it shows is derived when it is first displayed.
 
@@ -89,8 +92,9 @@ class Explorer(Pictured, Bundled):
         five, joined by '+'.
       beside: the same for the pane at the right; '' for none.
       filter: the words that the residuals shown must contain, as typed into the filter above their table.
-      overview: whether the overview is shown, as it is at first; setting a stage or selecting an equation leaves it.
-      motion: whether the gradient is shown in motion, step by step; setting it leaves the overview.
+      question: the question that is answered: 'overview', as at first, 'motion', 'lines', 'saved', 'derived', 'cost',
+        'what-if', or 'differs' if there is a previous version; '' for the stages themselves, which setting a stage or
+        selecting an equation shows.
       compared: whether it is shown side by side with the previous version, if there is one: see `update`.
       switches: the checkpoints of *what if* as set, by the numbers of regions, groups and values; '' for the function
         as it is written.
@@ -119,14 +123,13 @@ class Explorer(Pictured, Bundled):
     before = traitlets.Bytes(b"").tag(sync=True)
     changes = traitlets.Unicode("").tag(sync=True)
     compared = traitlets.Bool(False).tag(sync=True)
-    overview = traitlets.Bool(True).tag(sync=True)
-    motion = traitlets.Bool(False).tag(sync=True)
+    question = traitlets.Enum(_QUESTIONS, "overview").tag(sync=True)
     advice = traitlets.Unicode("").tag(sync=True)
     speed = traitlets.Unicode("").tag(sync=True)
     found = traitlets.Unicode("").tag(sync=True)
     address = traitlets.Unicode("").tag(sync=True)
 
-    from_page = frozenset("stage beside selected filter height overview motion compared switches".split())
+    from_page = frozenset("stage beside selected filter height question compared switches".split())
 
     _is_told = False  # whether the page is sending what it shows
     _is_block = False  # whether only one block is compiled
@@ -358,7 +361,8 @@ class Explorer(Pictured, Bundled):
             if "_whole" in vars(self):
                 self.payload = pack(encode(vars(self).get("view", self._whole)))
             else:
-                if begins and not (self.payload or self.before) and self.overview and self._n_equations > _SOON:
+                opens = self.question == "overview" and self._n_equations > _SOON
+                if begins and opens and not (self.payload or self.before):
                     self._is_outline = True
                     self.payload = outline_payload(self._maker)
                 self.payload, self._sent = first_payload(self._maker)
@@ -513,11 +517,11 @@ class Explorer(Pictured, Bundled):
         finally:
             self._is_told = False
 
-    @traitlets.observe("stage", "beside", "selected", "compared", "motion")  # type: ignore[untyped-decorator]
-    def _leave_overview(self, change: Any) -> None:
-        """Asking for a stage or an equation leaves the overview."""
+    @traitlets.observe("stage", "beside", "selected", "compared")  # type: ignore[untyped-decorator]
+    def _leave_question(self, change: Any) -> None:
+        """Asking for a stage or an equation shows that."""
         if not self._is_told and change["new"]:
-            self.overview = False
+            self.question = ""
 
     @traitlets.validate("stage", "beside")  # type: ignore[untyped-decorator]
     def _stages_exist(self, proposal: Any) -> str:

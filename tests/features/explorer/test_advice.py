@@ -6,6 +6,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import pytest
+import traitlets
 
 import jaxviz
 from benchmarks.models import mixture_of_experts, mlp, scan_transformer, transformer
@@ -123,21 +124,23 @@ def test_a_card_is_not_for_what_a_checkpoint_does_that_saves_its_values():
 
 def test_python_leads_away_from_the_overview_and_the_page_does_not():
     explorer = jaxviz.explore(lambda x: jnp.sum(jnp.sin(x)), jnp.ones(3))
-    assert explorer.overview
+    assert explorer.question == "overview"
     explorer.set_state({"selected": "backward:0", "stage": "forward"})
-    assert explorer.overview
+    assert explorer.question == "overview"
     explorer.selected = ""
-    assert explorer.overview
+    assert explorer.question == "overview"
     explorer.stage = "jvp"
-    assert not explorer.overview
-    explorer.overview = True
+    assert explorer.question == ""
+    explorer.question = "overview"
     explorer.selected = "forward:0"
-    assert not explorer.overview
+    assert explorer.question == ""
+    with pytest.raises(traitlets.TraitError, match="what-if"):
+        explorer.question = "peak"
 
 
 def test_two_versions_are_shown_side_by_side():
     compared = jaxviz.compare(jnp.sin, jnp.cos, 1.0)
-    assert not jaxviz.explore(compared).overview
+    assert jaxviz.explore(compared).question == ""
 
 
 def test_what_has_no_effect_is_in_the_first_view():

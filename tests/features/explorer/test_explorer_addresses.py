@@ -86,7 +86,7 @@ def test_an_equation_is_selected_by_its_address_where_it_is_shown(explorer):
     explorer.stage, explorer.beside = "jvp", "forward"
     explorer.select(jaxviz.at("jax.nn.softmax(h)"))
     assert explorer.selected.startswith("jvp:")
-    assert not explorer.overview
+    assert explorer.question == ""
     with pytest.raises(jaxviz.AddressError, match="Near it are"):
         explorer.select("softmaxx")
     with pytest.raises(jaxviz.AddressError, match="has 2 values"):

@@ -343,7 +343,7 @@ def test_a_small_function_is_sent_at_once(explorer):
 
 def test_there_is_no_outline_without_an_overview_or_a_gradient(payloads_of):
     seen = jaxviz.explore(loss, jnp.ones((3, 3)), jnp.ones((2, 3)))
-    seen.overview = False
+    seen.question = ""
     assert len(payloads_of(seen)) == 1
     called = lambda x: jax.pure_callback(np.sin, x, x)
     (whole,) = map(decode, payloads_of(jaxviz.explore(called, jnp.ones(3))))

@@ -4,7 +4,7 @@ import { onChange } from "../base/signals";
 import { Question } from "../model/question";
 import type { SwitchSource } from "../model/switches";
 import type { Work } from "../model/work";
-import type { State } from "../state/state";
+import type { State, View } from "../state/state";
 import type { AddressRequest, Changes } from "../wire/explorer.generated";
 import type { WidgetModel } from "./model";
 import { workOf } from "./work";
@@ -145,7 +145,7 @@ export function syncState(model: WidgetModel, state: State): () => void {
       ...(state.other === null ? {} : { compared: state.compared }),
       ...{ stage: keys(state.shown.left), beside: keys(state.shown.right) },
     }),
-    () => ({ overview: state.view === "overview", motion: state.view === "motion" }),
+    () => ({ question: questionOfView(state.view) }),
     () => ({ filter: state.filter }),
     () => (state.switches.settings === null ? {} : { switches: state.switches.key }),
     () => ({ selected: state.row >= 0 ? state.model.name(state.row) : "" }),
@@ -174,14 +174,15 @@ export function syncState(model: WidgetModel, state: State): () => void {
     if (!busy && (key !== "" || state.switches.chosen !== null))
       state.switches.ask(() => state.switches.restore(key));
   };
-  const onView = (view: "overview" | "motion") => () => {
-    if (busy || (state.view === view) === (model.get(view) === true)) return;
-    if (model.get(view) === true) state.arrange(view);
-    else state.show({});
+  const asked = () => viewOfQuestion(String(model.get("question") ?? ""));
+  const onQuestion = () => {
+    const view = asked();
+    if (busy || state.view === view) return;
+    if (view === "") state.show({});
+    else state.arrange(view);
   };
   const listeners: [string, () => void][] = [
-    ["change:overview", onView("overview")],
-    ["change:motion", onView("motion")],
+    ["change:question", onQuestion],
     ["change:selected", onSelected],
     ["change:stage", onStages],
     ["change:beside", onStages],
@@ -194,13 +195,11 @@ export function syncState(model: WidgetModel, state: State): () => void {
   onStages();
   onFilter();
   state.compare(isCompared);
-  // Set this first, so that the other settings do not leave the overview.
-  const isOverview = model.get("overview") === true;
-  const isMotion = model.get("motion") === true;
+  // Read this first, since the other settings leave it.
+  const view = asked();
   onSelected();
   onSwitches();
-  if (isMotion) state.arrange("motion");
-  else if (isOverview) state.arrange("overview");
+  if (view !== "") state.arrange(view);
   // What Python has selected or looks for is shown.
   if (state.view === "" && !state.compared) {
     if (state.filter !== "") state.show({}, "kept");
@@ -212,6 +211,16 @@ export function syncState(model: WidgetModel, state: State): () => void {
     for (const stop of stops) stop();
     for (const [event, listener] of listeners) model.off(event, listener);
   };
+}
+
+/** The views that Python names otherwise. */
+const NAMED: Partial<Record<View, string>> = { kept: "saved", diff: "differs" };
+
+const questionOfView = (view: View): string => NAMED[view] ?? view;
+
+function viewOfQuestion(question: string): View {
+  const named = Object.entries(NAMED).find(([, name]) => name === question);
+  return (named?.[0] ?? question) as View;
 }
 
 /** Converts `forward+linear` to stage numbers. */
