@@ -158,7 +158,8 @@ def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kw
 
     Args:
       f: a function with a custom JVP or VJP rule, or one that calls such a function.
-      *args, **kwargs: the point; its floating-point leaves are checked, except those in `nondiff_argnums`.
+      *args, **kwargs: the point; its floating-point leaves are checked, and the real and the imaginary part of complex
+        ones, except those in `nondiff_argnums`.
       tol: the largest difference of two derivatives, relative to the larger one; by default as the precision allows:
         1e-4 in 64 bits, and 2e-2 if the function always computes in 32 bits.
 
@@ -175,44 +176,48 @@ def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kw
     has_rule = isinstance(function, (jax.custom_jvp, jax.custom_vjp))
     fixed_places, fixed_names = _nondiff_arguments(function, n_bound) if has_rule else (set(), set())
     is_fixed = [p[1].idx in fixed_places if p[0].idx == 0 else p[1].key in fixed_names for p in paths]
-    active = [i for i, x in enumerate(values) if is_float(x) and not is_fixed[i]]
+    active = [i for i, x in enumerate(values) if _components(x) and not is_fixed[i]]
     if any(isinstance(x, jax.ShapeDtypeStruct) for x in values):
         raise TypeError("check_rule computes derivatives at a point: pass arrays, and not only their types")
     if tol is not None and not (isinstance(tol, (int, float)) and 0 < tol < np.inf):
         raise ValueError(f"tol is the largest relative difference, a positive number such as 1e-4: got {tol!r}")
     if not active:
         raise TypeError(
-            f"check_rule: no argument of {function_name(f)} has a floating-point type, so there is nothing to "
-            "differentiate"
+            f"check_rule: no argument of {function_name(f)} has a floating-point or complex type, so there is nothing "
+            "to differentiate"
         )
 
     def flat(*moved: Any) -> list[Any]:
-        replaced = dict(zip(active, moved, strict=True))
+        parts = iter(moved)
+        replaced = {i: _joined([next(parts) for _ in _components(values[i])]) for i in active}
         a, k = jax.tree.unflatten(tree, [replaced.get(i, x) for i, x in enumerate(values)])
         results = tree_flatten_with_path(f(*a, **k))[0]
-        outputs[:] = [f"output{keystr(p)}" for p, y in results if is_float(y)]
+        outputs[:] = [f"output{keystr(p)}{part}" for p, y in results for part in _components(y)]
         if not outputs:
             raise TypeError(
                 f"check_rule: {function_name(f)} returns no floating-point value that could have a derivative"
             )
-        return [y for _, y in results if is_float(y)]
+        return [part for _, y in results for part in _split(y)]
 
     outputs: list[str] = []
-    point = tuple(jnp.asarray(values[i]) for i in active)
+    point = tuple(part for i in active for part in _split(values[i]))
     # The rule may use others than the function.
     used = [*values, *values_of(flat, point, {}), *values_of(_slopes(jax, flat, True), point, {})]
     notes = [
         f"{names[i]} was held fixed: it is {'in nondiff_argnums' if is_fixed[i] else 'not of a floating-point type'}."
         for i in range(len(values))
-        if i not in active and compat.is_array(values[i]) | is_fixed[i] | isinstance(values[i], (int, complex))
+        if i not in active and compat.is_array(values[i]) | is_fixed[i] | isinstance(values[i], int)
     ]
-    check = partial(_checked, flat, inputs=[names[i] for i in active], outputs=outputs, tol=tol, has_rule=has_rule)
+    inputs = [f"{names[i]}{part}" for i in active for part in _components(values[i])]
+    if any(name.endswith(".imag") for name in inputs):
+        notes.append("Where z is complex, JAX's cotangent of it is that of z.real minus 1j times that of z.imag.")
+    check = partial(_checked, flat, inputs=inputs, outputs=outputs, tol=tol, has_rule=has_rule)
     try:
         with jax.enable_x64(True), restored(used):
-            report = check(tuple(jnp.asarray(values[i], jnp.float64) for i in active))
+            report = check(tuple(jnp.asarray(part, jnp.float64) for part in point))
     except Exception as error:
         with noting_arguments(f, args, kwargs), restored(used):
-            report = check(tuple(jnp.asarray(values[i]) for i in active))
+            report = check(point)
         notes.append(f"Checked in the given types: in 64 bits it raises {type(error).__name__}.")
     return replace(report, function=function_name(f), notes=(*notes, *report.notes))
 
@@ -234,6 +239,19 @@ def _checked(
         elif derivative is not None and any(x.verdict == "wrong" for x in second):
             lost = lost_in(derivative, point, _compiled)
     return RuleCheck("", first, tuple(notes), second, no_second, lost, has_rule)
+
+
+def _components(x: Any) -> tuple[str, ...]:
+    """The parts of a leaf in which it is differentiated, all of them real: '.real' and '.imag' of a complex one."""
+    return ("",) if is_float(x) else (".real", ".imag") if jnp.iscomplexobj(x) else ()
+
+
+def _split(x: Any) -> list[Any]:
+    return [jnp.asarray(getattr(jnp.asarray(x), part[1:]) if part else x) for part in _components(x)]
+
+
+def _joined(parts: list[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else jax.lax.complex(*parts)
 
 
 def _derivative(fun: Callable[..., list[Any]], point: tuple[Any, ...]) -> Program | None:

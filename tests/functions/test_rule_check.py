@@ -74,3 +74,43 @@ def test_seeds_have_the_sharding_that_types_over_explicit_axes_require():
 @transcripts.of("rules")
 def test_transcript(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)
+
+
+def squared(conjugates):
+    """The squared magnitude; JAX's cotangent of `x + iy` is that of `x` minus `i` times that of `y`."""
+
+    @jax.custom_vjp
+    def f(z):
+        return jnp.abs(z) ** 2
+
+    conj = jnp.conj if conjugates else lambda z: z
+    f.defvjp(lambda z: (f(z), z), lambda z, ct: (2 * ct * conj(z),))
+    return f
+
+
+@pytest.mark.parametrize("conjugates", [True, False])
+def test_a_rule_of_complex_numbers_is_checked_in_both_parts(conjugates):
+    z = jnp.array([1 + 2j, 0.5 - 1j])
+    report = jaxviz.check_rule(squared(conjugates), z)
+    verdicts = {x.path: x.verdict for x in report.leaves if x.kind == "cotangent"}
+    assert verdicts == {"z.real": "right", "z.imag": "right" if conjugates else "wrong"}
+    assert report.agrees == conjugates
+    gradient = jax.grad(lambda z: jnp.sum(jnp.abs(z) ** 2))(z)
+    real, imag = (next(x for x in report.leaves if x.path == path) for path in ("z.real", "z.imag"))
+    assert real.numerical == pytest.approx(float(jnp.sum(gradient.real)), rel=1e-6)
+    if conjugates:  # in the other, the element with the largest error is shown
+        assert imag.numerical == pytest.approx(-float(jnp.sum(gradient.imag)), rel=1e-6)
+    assert any("minus 1j times" in note for note in report.notes)
+
+
+def test_complex_results_are_checked_in_both_parts():
+    @jax.custom_jvp
+    def f(x):
+        return jnp.exp(1j * x)
+
+    f.defjvp(lambda at, t: (f(*at), 1j * f(*at) * t[0]))
+    report = jaxviz.check_rule(f, 0.5)
+    assert report.agrees
+    assert {x.path for x in report.leaves} == {"x", "output.real", "output.imag"}
+    f.defjvp(lambda at, t: (f(*at), -1j * f(*at) * t[0]))
+    assert not jaxviz.check_rule(f, 0.5)
