@@ -174,7 +174,7 @@ class Request:
             ))  # fmt: skip
         plan = self.of(plan_remat, budget=budget, memory=memory, work=work)
         if options.code:
-            self.say(plan.code())
+            self.say(plan.code().removesuffix("\n"))
         return plan
 
     def planned(self) -> Derivation:
