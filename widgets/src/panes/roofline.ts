@@ -121,11 +121,7 @@ export class RooflineChart {
           "FLOPs for each byte moved",
         ),
         svg("path", { class: "jv-roofline-roof", d: roof }),
-        svg(
-          "text",
-          { class: "jv-tick", x: right, y: y(flops) - 6, "text-anchor": "end" },
-          `${perSecond(flops)}, ${roofline.speed.dtype} products`,
-        ),
+        svg("line", { class: "jv-roofline-on", x1: LEFT, x2: x(roofline.ridge), y1: y(flops), y2: y(flops) }),
         svg(
           "text",
           {
@@ -136,10 +132,17 @@ export class RooflineChart {
           `memory, ${bytesPerSecond(bandwidth)}`,
         ),
         ...circles,
+        // Left of the ridge, nothing is as high as the roof.
+        svg(
+          "text",
+          { class: "jv-tick jv-over", x: LEFT + 6, y: y(flops) - 6 },
+          `${perSecond(flops)}, ${roofline.speed.dtype} products`,
+        ),
         ...names(
           drawn.filter(({ least }) => least.seconds > NAMED * all),
           circles,
           right,
+          bottom,
         ),
       ),
     );
@@ -180,18 +183,22 @@ function decades(from: number, to: number): number[] {
   return found;
 }
 
-/** The names of the largest circles, where there is room. */
-function names(dots: readonly Dot[], circles: readonly SVGElement[], right: number): SVGElement[] {
+/** The names of the largest circles, where there is room below them: the roof is above. */
+function names(
+  dots: readonly Dot[],
+  circles: readonly SVGElement[],
+  right: number,
+  bottom: number,
+): SVGElement[] {
   const taken: [left: number, right: number, y: number][] = [];
   return dots.flatMap(({ what }, i) => {
     const [cx, cy, r] = ["cx", "cy", "r"].map((name) => Number(circles[i]!.getAttribute(name)));
     const text = what.length > LONGEST ? `${what.slice(0, LONGEST - 1)}…` : what;
     const width = text.length * LETTER;
-    const isRight = cx! + r! + 4 + width < right;
-    const left = isRight ? cx! + r! + 4 : cx! - r! - 4 - width;
-    if (left < LEFT) return [];
-    if (taken.some(([a, b, y]) => Math.abs(y - cy!) < 15 && left < b && left + width > a)) return [];
-    taken.push([left, left + width, cy!]);
-    return [svg("text", { class: "jv-roofline-name", x: left, y: cy! + 4 }, text)];
+    const [left, y] = [Math.min(cx! + 4, right - width), cy! + r! + 14];
+    if (left < LEFT || y > bottom) return [];
+    if (taken.some(([a, b, at]) => Math.abs(at - y) < 15 && left < b && left + width > a)) return [];
+    taken.push([left, left + width, y]);
+    return [svg("text", { class: "jv-roofline-name", x: left, y }, text)];
   });
 }
