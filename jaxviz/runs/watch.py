@@ -78,7 +78,7 @@ class RunWatch:
     """
 
     def __init__(self, folder: Path, script: str, budget: float, source: bool = False):
-        self.folder, self.budget, self.source = folder, budget, source
+        self.folder, self.budget, self.source = folder, (budget := float(budget)), source
         versions = environment()
         flags = {name: value for name, value in versions.flags.items() if not re.search(r"[/\\:]", value)}  # no paths
         self.process = ProcessFacts(script, os.getpid(), time.time(), replace(versions, flags=flags), budget=budget)

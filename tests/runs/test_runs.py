@@ -655,7 +655,7 @@ def slow(folder):
     return write(folder)
 
 watch.write_page = slow
-with watch.recorded("of-cell", 300.0):
+with watch.recorded("of-cell", 300):
     jax.jit(jax.grad(lambda x: jnp.sin(x) ** 2))(1.0)
 time.sleep(2)
 """
