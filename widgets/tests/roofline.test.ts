@@ -77,6 +77,19 @@ test("a row is chosen in the chart, and described as it is pointed at", () => {
   expect(find("roofline-said")!.textContent).toMatch(/^model.py:300: 0.13 FLOPs for each byte/);
 });
 
+test("names are below their circles and the roof, and the roof's own is above it", () => {
+  const { element, toChart } = show(SPEED);
+  toChart.click();
+  const number = (e: Element, name: string) => Number(e.getAttribute(name));
+  const [circle] = element.querySelectorAll(".jv-roofline-dot");
+  const [name, ...others] = element.querySelectorAll(".jv-roofline-name");
+  expect(others).toEqual([]); // the other row takes too little time
+  const roof = number(element.querySelector(".jv-roofline-on")!, "y1");
+  expect(number(circle!, "cy")).toBeCloseTo(roof);
+  expect(number(name!, "y") - 10).toBeGreaterThan(number(circle!, "cy") + number(circle!, "r"));
+  expect(number(element.querySelector(".jv-over")!, "y")).toBeLessThan(roof);
+});
+
 test("a failed measurement is said, and a saved page without one has no roofline", () => {
   const failed = show({ ...SPEED, error: "float8 is not supported" });
   failed.toChart.click();

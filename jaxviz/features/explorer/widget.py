@@ -71,8 +71,8 @@ _FIRST, _AT_A_TIME = 0.3, 0.08
 _SHOWN = (*STAGES, "compiled")
 """The possible values of `stage` and `beside`: the stages, and the compiled one."""
 
-
 _QUESTIONS = ("overview", "motion", "lines", "saved", "derived", "cost", "what-if", "differs", "")
+"""The possible values of `question`; `widgets/src/host/sync.ts` has the same."""
 
 
 class Explorer(Pictured, Bundled):

@@ -110,7 +110,7 @@ def write(
     notes += dict.fromkeys(way.note for way in used if way.note)
     is_by_hand = is_by_hand or BY_HAND in used
     if is_by_hand:
-        notes.append("These are the figures of plan.apply, since a part has to be written by hand.")
+        notes.append("The figures are computed, not measured on the code, since a part has to be written by hand.")
     if BY_HAND in used:
         notes.append(_by_hand(call, policies.get(policy, policy and f"{POLICY} = {policy}"), search.step is not None))
     diffs = {file: diff for file, text in texts.items() if (diff := unified(file, text))}
