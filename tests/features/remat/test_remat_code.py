@@ -96,8 +96,8 @@ def test_a_checkpoint_that_is_not_found_is_to_be_removed_by_hand(module):
     one = "def loss(params, x):\n    return jnp.sum(around(block)(jax.tree.map(lambda w: w[0], params), x))\n"
     code = jaxviz.plan_remat(module(f"{HEAD}{BLOCK}{around}\n{one}").loss, *arguments(layers=6)).code()
     assert re.search(
-        r"# Remove the checkpoint of block, model_\d+\.py:\d+: without it the peak is no higher\.\n# These are the "
-        r"figures of plan\.apply,",
+        r"# Remove the checkpoint of block, model_\d+\.py:\d+: without it the peak is no higher\.\n# The "
+        r"figures are computed, not measured on the code,",
         code,
     )
     assert "as it is written" not in code
