@@ -158,7 +158,7 @@ def test_each_primitive_that_is_opened_is_in_the_table_of_programs():
 
 BUDGETS = {
     ".": 1_620,
-    "analysis": 6_790,
+    "analysis": 6_836,
     "contracts": 1_175,
     "environments": 1_650,
     "features": 445,
@@ -173,7 +173,7 @@ BUDGETS = {
     "features/nans": 2_850,
     "features/probes": 1_240,
     "features/remat": 9_430,
-    "features/residuals": 2_016,
+    "features/residuals": 1_978,
     "features/values": 3_875,
     "functions": 2_296,
     "higher_order": 4_212,

@@ -13,17 +13,64 @@ from jaxviz.higher_order.shard_map import only_passes_a_scalar
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors, definition, library_line, locate, own_line
 from jaxviz.ir.own_code import package
+from jaxviz.ir.primitives import operation_of
 from jaxviz.ir.syntax import Atom, Equation, Program, Var
 from jaxviz.report.tables import short_location
 
 
-@dataclass(slots=True)  # not frozen, like Equation
+@dataclass  # not frozen, like Equation
 class Reader:
     """An equation, those that contain its program, outermost first, and the operand that is read. It is immutable."""
 
     equation: Equation
     within: tuple[Equation, ...] = ()
     operand: int = 0
+
+    # Several texts are about each of many thousands, so what they are about is computed once.
+
+    @cached_property
+    def derived(self) -> Equation:
+        """The equation, or the one with a custom rule that contains it."""
+        return next((e for e in self.within if higher_order.of(e).has_custom_rule), self.equation)
+
+    @cached_property
+    def source(self) -> Equation:
+        """The user's operation whose derivative, or second computation, it is part of."""
+        return primal_equation(self.derived)
+
+    @cached_property
+    def operation(self) -> str:
+        """What people call that operation: `matrix product`, or the name of a function with a custom rule."""
+        if name := higher_order.of(self.source).function_of_rule(self.source.operation):
+            function = "the lambda" if name == "<lambda>" else "a function"
+            return name if name.isidentifier() else f"{function}'s custom rule"
+        return operation_of(self.source)
+
+    @cached_property
+    def location(self) -> Location | None:
+        """The line of the program whose gradient it is part of, and not that of a custom rule."""
+        inside = tuple(map(primal_equation, self.within))
+        return location_of(primal_equation(self.equation), inside) or location_of(self.equation, self.within)
+
+    @cached_property
+    def roles(self) -> set[str]:
+        """The roles of the equation, or of the one around it that has one; 'rule' if the function has no such
+        operation, as the cosine that sin's derivative needs."""
+        roles: set[str] = set()
+        for e in (self.equation, *reversed(self.within)):
+            for o in (a.origin for a in (e, *ancestors(e)) if a.origin is not None):
+                roles |= {o.role, "rule"} if (o.transform, o.role) in _OF_RULE else {o.role}
+            if roles & {"recomputation", "cotangent"}:
+                break
+        return roles
+
+    @property
+    def computes_again(self) -> bool:
+        """Whether it recomputes a value, rather than being part of a derivative."""
+        return "recomputation" in self.roles and "rule" not in self.roles
+
+
+_OF_RULE = (("jvp", "tangent"), ("linearize", "residual"))
 
 
 @dataclass(slots=True)  # not frozen, like Equation

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from jaxviz.analysis.site import Site
 from jaxviz.analysis.versions import Version
-from jaxviz.analysis.walk import Reader, location_of, primal_equation
+from jaxviz.analysis.walk import Reader, location_of
 from jaxviz.higher_order import of
 from jaxviz.higher_order.custom_vjp import is_backward_rule
 from jaxviz.ir.origin import Location, ancestors
-from jaxviz.ir.primitives import operation_of
-from jaxviz.ir.syntax import Equation, Var
+from jaxviz.ir.syntax import Var
 from jaxviz.report.tables import line_beside, listed, together
 
 if TYPE_CHECKING:
@@ -109,10 +108,10 @@ _OFFLOADED = "offloaded by the checkpoint policy, and brought back for the backw
 def _uses(readers: Sequence[Reader], shown: Location) -> str:
     uses: dict[tuple[bool, str, int, bool], tuple[str, dict[str, None]]] = {}
     for reader in readers:
-        again, at = _computes_again(reader), _line_of(reader)
+        again, at = reader.computes_again, reader.location
         place = (False, "", 0) if at is None else (at.file != shown.file, at.file, at.line)
         line = line_beside(at, shown) if at is not None else ""
-        uses.setdefault((*place, not again), (line, {}))[1][_operation(reader)] = None
+        uses.setdefault((*place, not again), (line, {}))[1][reader.operation] = None
     lines: dict[tuple[bool, str], list[str]] = {}
     n = len(uses) if len(uses) <= _SHOWN + 1 else _SHOWN
     for use in sorted(uses)[:n]:
@@ -137,72 +136,34 @@ def _use(again: bool, operations: str, lines: Sequence[str]) -> str:
     return f"in {whose} gradient{'s' * (len(lines) > 1)} ({operations})"
 
 
-def _roles(reader: Reader) -> set[str]:
-    """The roles of a reader, or of the equation around it that has one; 'rule' if the function has no such operation,
-    as the cosine that sin's derivative needs."""
-    roles: set[str] = set()
-    for e in (reader.equation, *reversed(reader.within)):
-        for o in (a.origin for a in (e, *ancestors(e)) if a.origin is not None):
-            roles |= {o.role, "rule"} if (o.transform, o.role) in _OF_RULE else {o.role}
-        if roles & {"recomputation", "cotangent"}:
-            break
-    return roles
-
-
-_OF_RULE = (("jvp", "tangent"), ("linearize", "residual"))
-
-
-def _computes_again(reader: Reader) -> bool:
-    return "recomputation" in (roles := _roles(reader)) and "rule" not in roles
-
-
 def _one_use(linear: Sequence[Reader], backward: Sequence[Reader]) -> tuple[Reader, Reader]:
     """A reader in the linear and one in the backward program that belong to one operation's derivative."""
-    use = lambda reader: (primal_equation(_with_rule(reader)), _computes_again(reader))
+    use = lambda reader: (reader.source, reader.computes_again)
     transposed = {use(reader): reader for reader in reversed(backward)}
     pairs = ((reader, found) for reader in linear if (found := transposed.get(use(reader))))
     return next(pairs, (backward[0], backward[0]))
 
 
-def _line_of(reader: Reader) -> Location | None:
-    """The line of the program whose gradient a reader is part of, and not that of a custom rule."""
-    inside = tuple(map(primal_equation, reader.within))
-    return location_of(primal_equation(reader.equation), inside) or location_of(reader.equation, reader.within)
-
-
-def _operation(reader: Reader) -> str:
-    """What people call the operation whose derivative, or second computation, a reader is part of."""
-    source = primal_equation(_with_rule(reader))
-    if name := of(source).function_of_rule(source.operation):
-        return name if name.isidentifier() else f"{'the lambda' if name == '<lambda>' else 'a function'}'s custom rule"
-    return operation_of(source)
-
-
-def _with_rule(reader: Reader) -> Equation:
-    """A reader, or the equation with a custom rule that contains it."""
-    return next((e for e in reader.within if of(e).has_custom_rule), reader.equation)
-
-
 def _rule(reader: Reader) -> str:
     """What the rule of an operation does with a value that it reads."""
-    derived = _with_rule(reader)
-    origin, name = derived.origin, reader.equation.primitive.name
+    origin, name = reader.derived.origin, reader.equation.primitive.name
     if is_backward_rule(reader.equation) and origin is not None:
         saved = "saves it" if origin.rule.startswith("rule `") else "passes it to its backward function"
         return f"the {origin.rule} {saved}"
     if origin is not None and origin.rule.startswith("brought back"):
         return f"it is {origin.rule}"
-    if _computes_again(reader):
+    if reader.computes_again:
         return f"`{name}` is recomputed from it in the backward pass"
     of_tangent = _USES_OF_OPERAND.get((name, reader.operand)) or _USES.get(name)
-    use = of_tangent if of_tangent and "recomputation" not in _roles(reader) else f"reads it in `{name}`"
-    return f"{_derivative(derived, primal_equation(derived))} {use}"
+    use = of_tangent if of_tangent and "recomputation" not in reader.roles else f"reads it in `{name}`"
+    return f"{_derivative(reader)} {use}"
 
 
-def _derivative(equation: Equation, source: Equation) -> str:
+def _derivative(reader: Reader) -> str:
     """The rule of a derived equation, named after the user's equation, or the function with the custom rule."""
+    derived, source = reader.derived, reader.source
     if of(source).has_jvp_rule(source.operation):
-        rules = (e.origin.rule for e in (equation, *ancestors(equation)) if e.origin is not None)
+        rules = (e.origin.rule for e in (derived, *ancestors(derived)) if e.origin is not None)
         named = next((rule for rule in rules if rule.startswith(("custom JVP rule of ", "rule `jvp` of "))), None)
         if named is not None:
             return f"the {named}"
@@ -215,7 +176,7 @@ def _read_by(linear: Reader, backward: Reader, location: Location, site: Site) -
     if is_backward_rule(linear.equation):
         return f", which reads it in `{name}`"
     forms = f"; read by the `{name}` that forms {_cotangent_of(backward, location, site)}"
-    return forms if "cotangent" in _roles(backward) else ""
+    return forms if "cotangent" in backward.roles else ""
 
 
 def _cotangent_of(reader: Reader, location: Location, site: Site) -> str:

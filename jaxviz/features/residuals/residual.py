@@ -399,7 +399,7 @@ class SavedExpression:
         written = written_at(first.location) or assignment(first.residuals[0].assigned, first.residuals[0].value)
         return first.label if all(r.is_carried for r in self.residuals) else written
 
-    @property
+    @cached_property
     def reason(self) -> str:
         """`needed again in line 12's gradient (tanh) and in line 13's gradient (product).` Begins with `part of its
         derivative` if the value of the expression is not among them."""
