@@ -62,7 +62,8 @@ def test_what_a_loop_leaves_behind(history):
     before = live()
     for _ in range(25):
         history.append(step(x))
-    found = live().since(before)
+    after = live()
+    found = after.since(before)
     (scalars,) = found.arrays
     assert (scalars.type, scalars.more, scalars.holder) == (
         "f32[]",
@@ -71,7 +72,7 @@ def test_what_a_loop_leaves_behind(history):
     )
     assert "25 arrays more, 100 B" in found.summary
     assert "_lambda" in [p.name for p in found.programs]
-    assert live().since(live()).arrays == ()
+    assert after.since(after).arrays == ()
 
 
 def test_many_programs_of_one_function_are_told():
