@@ -148,11 +148,15 @@ def operation_of(equation: Equation) -> str:
 
 def is_view(equation: Equation) -> bool:
     """Whether the result is a view of the operand's memory in another shape."""
+    return shows_operand(equation) and sum(isinstance(a, Var) for a in equation.invars) == 1
+
+
+def shows_operand(equation: Equation) -> bool:
+    """Whether the result is a view if there is one operand, and the others are literals."""
     name = equation.primitive.name
     if name == "reshape" and equation.params["dimensions"] is not None:
         return False  # it reads the operand in another order
-    shares = plain(name).same in ("operand", "view", "bits")
-    return shares and len(equation.outvars) == 1 and sum(isinstance(a, Var) for a in equation.invars) == 1
+    return len(equation.outvars) == 1 and plain(name).same in ("operand", "view", "bits")
 
 
 def keeps_numbers(equation: Equation) -> bool:

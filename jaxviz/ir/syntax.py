@@ -315,6 +315,12 @@ class Program:
 
         return kept_jaxpr(self)
 
+    @cached_property
+    def last_read(self) -> dict[Atom, int]:
+        """The index of the last equation that reads each value; the number of equations for a result."""
+        by_equations = {a: i for i, e in enumerate(self.equations) for a in e.invars}
+        return by_equations | dict.fromkeys(self.outvars, len(self.equations))
+
     @property
     def in_avals(self) -> tuple[Aval, ...]:
         return tuple(v.aval for v in self.invars)

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from jaxviz.higher_order import is_loop
 from jaxviz.ir import compat
-from jaxviz.ir.primitives import ELEMENTWISE, is_view, plain
+from jaxviz.ir.primitives import ELEMENTWISE, is_view, plain, shows_operand
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program
 from jaxviz.report.tables import nbytes
 
 _WRITES_INTO = ("update", "scattering", "scattered arithmetic", "sorting", "factorization", "solving", "all-reduce")
 """Operations that change an operand, or a part of it, in place."""
+
+
+class Does(NamedTuple):
+    """What an operation does in memory, which is the same for all its equations: whether its result is a view if there
+    is one operand, is computed where it is read, or may take an operand's memory; and whether it is a loop."""
+
+    shows_operand: bool
+    is_free: bool
+    may_write: bool
+    adds_to_slice: bool
+    is_loop: bool
+
+    @staticmethod
+    def of(e: Equation) -> Does:
+        is_free = plain(e.primitive.name).is_free
+        return Does(shows_operand(e), is_free, may_write_into_an_operand(e), adds_to_slice(e), is_loop(e))
 
 
 def may_write_into_an_operand(e: Equation) -> bool:

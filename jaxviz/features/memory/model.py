@@ -17,14 +17,13 @@ from jaxviz.analysis.layouts import Layouts
 from jaxviz.analysis.passes import OpenedStep
 from jaxviz.analysis.walk import place_of
 from jaxviz.derivation import Derivation
-from jaxviz.features.memory.fusions import adds_to_slice, is_fused, may_write_into_an_operand, only_added
+from jaxviz.features.memory.fusions import Does, is_fused, may_write_into_an_operand, only_added
 from jaxviz.features.memory.names import DerivationNames
 from jaxviz.features.residuals.saved_bytes import are_read
 from jaxviz.higher_order import Body, bodies, is_loop, is_scan, of
 from jaxviz.ir import compat
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.origin import Location
-from jaxviz.ir.primitives import is_view, plain
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 from jaxviz.report.tables import nbytes, type_text
 
@@ -188,11 +187,11 @@ class Model:
         """By a type's identity: the bytes of a value, the type's text, and the type. Many values share few types."""
         self.only_added: set[Atom] = set()
         """What is computed where it is added."""
-        self.writes: dict[Operation, bool] = {}
-        """Whether an operation's result may take the memory of an operand: many equations share few operations."""
+        self.operations: dict[Operation, Does] = {}
+        """What each operation does in memory."""
 
     @collector_paused()
-    def run(self) -> tuple[MemoryStep, ...]:
+    def run(self) -> None:
         """Walks both programs."""
         derivation = self.derivation
         forward, backward = derivation.forward, derivation.backward
@@ -226,15 +225,15 @@ class Model:
         for buffer, name in zip(gradients, compress(derivation.primal.arg_names, derivation.reached), strict=True):
             if buffer.kind in ("temporary", "cotangent"):
                 buffer.name = f"the gradient in {name or 'an argument'}"
-        return self.ended(forward, [*results, *gradients])
+        self.end(forward, [*results, *gradients])
 
     @collector_paused()
-    def run_step(self, opened: OpenedStep) -> tuple[MemoryStep, ...]:
+    def run_step(self, opened: OpenedStep) -> None:
         """Walks a training step that takes the gradient."""
         self.opened, program, self.in_pass = opened, opened.program, False
         self.enter(program, program.arg_names)
         self.walk(program, self.of_forward, ())
-        return self.ended(program, [self.read(self.of_forward, a) for a in program.outvars])
+        self.end(program, [self.read(self.of_forward, a) for a in program.outvars])
 
     def enter(self, program: Program, names: Sequence[str]) -> None:
         """Records a program's inputs and constants."""
@@ -246,8 +245,8 @@ class Model:
             n_parts = layouts.values.get(v, 1) if layouts is not None else 1
             env[v] = self.new(v, "constant", name="a captured constant", parts=n_parts)
 
-    def ended(self, program: Program, results: Sequence[ModelledBuffer]) -> tuple[MemoryStep, ...]:
-        """What each step has in memory, given these results, now that everything in memory until the end is known."""
+    def end(self, program: Program, results: Sequence[ModelledBuffer]) -> None:
+        """Keeps until the end what is in memory then: results, constants, and arguments that are not donated."""
         end = len(self.steps)
         for buffer in results:
             buffer.is_free = False
@@ -260,7 +259,6 @@ class Model:
         for buffer in self.buffers:
             if buffer.kind == "constant":
                 buffer.last = end
-        return self.finished()
 
     def keep(self, buffer: ModelledBuffer, residual: int) -> None:
         """Records that a buffer contains a residual."""
@@ -284,7 +282,7 @@ class Model:
         buffer = ModelledBuffer(known[0] // parts, kind, born, born, equation, within, known[1], name)
         if equation is not None:
             buffer.var = atom
-            buffer.is_free = plain(equation.primitive.name).is_free or atom in self.only_added
+            buffer.is_free = self.does(equation).is_free or atom in self.only_added
         self.buffers.append(buffer)
         return buffer
 
@@ -364,45 +362,48 @@ class Model:
 
     def step(self, e: Equation, env: Env, within: tuple[Equation, ...]) -> None:
         """Records an equation."""
+        now = len(self.steps)
         self.steps.append((e, within, self.is_backward))
         if not self.in_pass:
-            self.outside.add(len(self.steps) - 1)
-        now = len(self.steps) - 1
+            self.outside.add(now)
         operands = [self.read(env, a) for a in e.invars if isinstance(a, Var)]
         self.reads.append(operands)
         for buffer in operands:
             buffer.last = now
-        if is_view(e):
+        does = self.does(e)
+        if does.shows_operand and len(operands) == 1:
             env[e.outvars[0]] = operands[0]
             return
-        if adds_to_slice(e):
+        if does.adds_to_slice:
             self.new(e.invars[1], "temporary", e, within).stack = operands[0]
         results = []
         for k, v in enumerate(e.outvars):
             parts = self.layouts.parts(e, k) if self.layouts is not None else 1
             results.append(self.new(v, self.kind_of(e), e, within, parts=parts))
         env.update(zip(e.outvars, results, strict=True))
-        if (writes := self.writes.get(e.operation)) is None:
-            writes = self.writes[e.operation] = may_write_into_an_operand(e)
-        if writes:
+        if does.may_write:
             (written,) = results
-            # An argument has its layout; anything else is written in the one in which it is read.
-            fits = [
-                b for b in operands if b.nbytes == written.nbytes and not (written.is_free and b.kind == "argument")
-            ]
+            fits = [b for b in operands if b.nbytes == written.nbytes]
+            if written.is_free:  # an argument has its layout; anything else is written in the one in which it is read
+                fits = [b for b in fits if b.kind != "argument"]
             self.into.append((now, fits, written))
-        if is_loop(e):  # a loop's carry has one place
+        if does.is_loop:  # a loop's carry has one place
             n_fixed, n_carry = of(e).carry(e.operation)
             for a, result in zip(e.invars[n_fixed : n_fixed + n_carry], results, strict=False):
                 self.into.append((now, [self.read(env, a)], result))
         if e.operation.programs and (inside := self.alive_inside(e, within, env)):
             self.inside[now] = inside
 
+    def does(self, e: Equation) -> Does:
+        """What an equation does in memory; many equations share few operations."""
+        if (known := self.operations.get(e.operation)) is None:
+            known = self.operations[e.operation] = Does.of(e)
+        return known
+
     def kind_of(self, e: Equation) -> Kind:
-        if not self.is_backward:
-            return "temporary"
         role = e.origin.role if e.origin is not None else "cotangent"
-        return "cotangent" if role in ("cotangent", "accumulation", "zero") else "temporary"
+        is_cotangent = self.is_backward and role in ("cotangent", "accumulation", "zero")
+        return "cotangent" if is_cotangent else "temporary"
 
     def alive_inside(self, e: Equation, within: tuple[Equation, ...], outer: Env) -> list[ModelledBuffer]:
         """What a loop's body, or a cond's largest branch, has in memory at its peak besides operands and results."""
@@ -528,7 +529,7 @@ class Model:
             alive[step, _KIND["temporary"]] += taken
         return alive
 
-    def finished(self) -> tuple[MemoryStep, ...]:
+    def steps_with_memory(self) -> tuple[MemoryStep, ...]:
         """What each step has in memory, after all have been visited."""
         alive = self.alive_by_step()
         return tuple(

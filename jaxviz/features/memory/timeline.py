@@ -406,19 +406,23 @@ def peak_of(derivation: Derivation, layouts: Layouts | None = None) -> int:
     step: TrainingStep | None = derivation.step
     primal = derivation.primal if step is None else step.traced
     model = Model(derivation, donated_by(primal), named=False, layouts=layouts)
-    opened = None if step is None else step.opened(Passes.of(derivation))
-    steps = model.run() if opened is None else model.run_step(opened)
-    return max((s.total for s in steps), default=0)
+    if step is None:
+        model.run()
+    else:
+        model.run_step(step.opened(Passes.of(derivation)))
+    return int(model.alive_by_step().sum(axis=1).max(initial=0))
 
 
 def _timeline(derivation: Derivation, donated: tuple[bool, ...]) -> MemoryTimeline:
     step: TrainingStep | None = derivation.step
     if step is None:
         model = Model(derivation, donated, layouts=find_layouts(derivation))
-        return MemoryTimeline(derivation.primal.name, model.run(), model, derivation, donated)
+        model.run()
+        return MemoryTimeline(derivation.primal.name, model.steps_with_memory(), model, derivation, donated)
     opened = step.opened(Passes.of(derivation))
     model = Model(derivation, donated, layouts=layouts_of_step(opened.program, step.placed))
-    return MemoryTimeline(step.traced.name, model.run_step(opened), model, derivation, donated, step)
+    model.run_step(opened)
+    return MemoryTimeline(step.traced.name, model.steps_with_memory(), model, derivation, donated, step)
 
 
 def donated_by(program: Program) -> tuple[bool, ...]:

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxviz.features.remat.offload import DEVICE, HOST
 from jaxviz.features.remat.pasted import chunked
@@ -114,11 +115,12 @@ def cut(
       renamed: replacements for their results, where these have other variables.
     """
     read = _read_by(equations)
-    after = {a for e in program.equations[end:] for a in e.invars}.union(program.outvars)
-    results = [v for e in program.equations[start:end] for v in e.outvars if v in after]
+    last = program.last_read
+    results = [v for e in program.equations[start:end] for v in e.outvars if last.get(v, -1) >= end]
     invars = tuple([Var(a.aval) for a in read])
     own: dict[Atom, Atom] = dict(zip(read, invars, strict=True))
-    own_equations = tuple([replace(e, invars=tuple([own.get(a, a) for a in e.invars])) for e in equations])
+    reads = lambda e: tuple([own.get(a, a) for a in e.invars])
+    own_equations = tuple([Equation(e.operation, reads(e), e.outvars, e.source, e.origin) for e in equations])
     body = Program(
         (), invars, tuple([renamed.get(v, v) for v in results]), own_equations,
         effects=frozenset(x for e in equations for x in e.effects),
@@ -140,7 +142,7 @@ def _wiring(body: Program) -> Hashable:
             number[v] = len(number)
 
     def of_atom(a: Atom) -> Hashable:
-        return number[a] if isinstance(a, Var) else (repr(a.val), type_of(a.aval), a.held)
+        return number[a] if isinstance(a, Var) else (np.asarray(a.val).tobytes(), type_of(a.aval), a.held)
 
     types = tuple((type_of(v.aval), getattr(v.aval, "weak_type", False)) for v in body.invars)
     rows = tuple((id(e.operation), *map(of_atom, e.invars)) for e in body.equations)
