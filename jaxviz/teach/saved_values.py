@@ -23,6 +23,7 @@ from jaxviz.report.tables import format_bytes, printable, together, type_text
 from jaxviz.teach.exercise import AnswerForm, Exercise, Point, Verdict
 from jaxviz.teach.messages import OfMarks
 from jaxviz.teach.predict import Text
+from jaxviz.teach.sessions import ValueNumber
 
 QUESTION = "Which of these values does the gradient of `{name}` save for the backward pass?"
 
@@ -413,10 +414,6 @@ class _Case:
             yield [*right, *others]
         yield from ([k for k in right if k != out] for out in right)
         yield from ([*right, k] for k in others)
-
-
-class ValueNumber(int):
-    """The number of a value in an exercise, as returned by the form; a plain number is a line."""
 
 
 def _operation(equation: Equation) -> str:
