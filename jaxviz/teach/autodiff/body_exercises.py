@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.teach.autodiff.grading import POSITIVE, moving, unlike
+from jaxviz.teach.autodiff.grading import POSITIVE, moving, of_function, unlike
 from jaxviz.teach.autodiff.workbook import Engine
 from jaxviz.teach.exercise import Exercise
-from jaxviz.teach.rule import Check, rule
+from jaxviz.teach.rule import Check
 
 
 def _scanned(my: Engine, k: Any, c: Any, xs: Any) -> Any:
@@ -60,30 +60,20 @@ def of_scan_jvp(my: Engine) -> Exercise:
         return f"With `transpose`, as the gradient with respect to k, {why}" if why else ""
 
     def one_loop(inputs: Any, tangents: Any, params: Any) -> Any:
-        body, n, m = params["body"], params["n_const"], params["n_carry"]
-        dots = my.instantiate_zeros(tangents, inputs)
-        c, k, x = body.inputs[:n], body.inputs[n : n + m], body.inputs[n + m :]
+        body, m, how = params["body"], params["n_carry"], (params["length"], params["reverse"])
+        both = zip(my.parts(params, inputs), my.parts(params, my.instantiate_zeros(tangents, inputs)), strict=True)
 
-        def both(*args: Any) -> Any:
-            p, q, r = len(c), len(k), len(x)
-            values = [*args[:p], *args[2 * p :][:q], *args[2 * p + 2 * q :][:r]]
-            moved = [*args[p:][:p], *args[2 * p + q :][:q], *args[2 * p + 2 * q + r :]]
-            outs, dots = my.jvp(body, values, moved)
-            dots = my.instantiate_zeros(dots, outs)
-            return [*outs[:m], *dots[:m], *outs[m:], *dots[m:]]
+        def moved(consts: Any, carry: Any, x: Any) -> Any:
+            values, dots = ([*c, *k, *y] for c, k, y in zip(consts, carry, x, strict=True))
+            outs, out_dots = my.jvp(body, values, dots)
+            out_dots = my.instantiate_zeros(out_dots, outs)
+            return (outs[:m], out_dots[:m]), (outs[m:], out_dots[m:])
 
-        carry, ys = my.bind_scan(
-            my.trace(both, *c, *c, *k, *k, *x, *x), [*inputs[:n], *dots[:n]], [*inputs[n : n + m], *dots[n : n + m]],
-            [*inputs[n + m :], *dots[n + m :]], params["length"], params["reverse"],
-        )  # fmt: skip
-        half = len(ys) // 2
-        return [*carry[:m], *ys[:half]], [*carry[m:], *ys[half:]]
+        (carry, dcarry), (ys, dys) = my.loop(moved, *both, *how)
+        return [*carry, *ys], [*dcarry, *dys]
 
-    def nothing_moves(inputs: Any, tangents: Any, params: Any) -> Any:
-        outs = my.bind("scan", *inputs, **params)
-        return outs, [my.zeros(o) for o in outs]
-
-    return rule(
+    return of_function(
+        my, "scan_jvp",
         "Write `scan_jvp(inputs, tangents, params)`: the outputs of a loop and their tangents, computed by two loops.",
         Check("returns the same as jax.jvp", fails),
         Check("the values have their own loop, and the tangents can be transposed", separates),
@@ -94,7 +84,7 @@ def of_scan_jvp(my: Engine) -> Exercise:
             "`my.loop(values, consts, carry, xs, …)` is the first loop. The consts of the second are the pair "
             "(consts, dconsts), its carry is dcarry, and its xs are (before, xs, dxs).",
         ),
-        example=my.original("scan_jvp"), wrong=(one_loop, nothing_moves),
+        mistakes=[("[*dcarry, *dys]", "[zeros(x) for x in (*carry, *ys)]")], wrong=[one_loop],
     )  # fmt: skip
 
 
@@ -122,13 +112,8 @@ def of_body_transpose(my: Engine) -> Exercise:
                 return f"{text}: {why}"
         return ""
 
-    def scalars(body: Any, inputs: Any, cts: Any) -> Any:
-        return [
-            np.float32(0) if x is None and ct is None else ct
-            for x, ct in zip(inputs, my.transpose(body, inputs, cts), strict=True)
-        ]
-
-    return rule(
+    return of_function(
+        my, "body_transpose",
         "Write `body_transpose(body, inputs, cts)`: one iteration backwards. For each input that is None it returns an "
         "array, its cotangent; for the others None.",
         Check("returns an array for each linear input", fails),
@@ -138,12 +123,11 @@ def of_body_transpose(my: Engine) -> Exercise:
             "`my.zeros(v)` for the variable `v` of an input, from `body.inputs`, if its cotangent is None and the "
             "input is None too.",
         ),
-        example=my.original("body_transpose"),
-        wrong=(
-            my.transpose, scalars,
-            lambda body, inputs, cts: my.instantiate_zeros(my.transpose(body, inputs, cts), body.inputs),
+        mistakes=[("zeros(v) if", "np.float32(0) if"), ("x is None and ct is None", "ct is None")],
+        wrong=[
+            my.transpose,
             lambda body, inputs, cts: [ct for ct in my.original("body_transpose")(body, inputs, cts) if ct is not None],
-        ),
+        ],
     )  # fmt: skip
 
 
@@ -227,38 +211,8 @@ def of_scan_transpose(my: Engine) -> Exercise:
             return "If the carry starts with zeros that are known, its input has a value: return None for it."
         return ""
 
-    def variant(forwards: bool = False, adds: bool = True, takes: bool = True, ordered: bool = True,
-                always: bool = False, for_known: bool = False) -> Any:  # fmt: skip
-        """The solution, or with a mistake."""
-
-        def scan_transpose(inputs: Any, shapes: Any, cts: Any, params: Any) -> Any:
-            body, m = params["body"], params["n_carry"]
-            consts, carry, xs = my.parts(params, inputs)
-            ct_ys = cts[m:] if takes else [my.zeros(ct) for ct in cts[m:]]
-            sums = [np.zeros(s, np.float32) if x is None else None for x, s in zip(consts, shapes, strict=False)]
-
-            def backward(consts: Any, carried: Any, slices: Any) -> Any:
-                (sums, ct_carry), (x, ct_y) = carried, slices
-                cotangents = my.body_transpose(body, [*consts, *(None for _ in carry), *x], [*ct_carry, *ct_y])
-                parts, ct_carry, ct_x = my.parts(params, cotangents)
-                sums = [None if ct is None else my.add(s, ct) for s, ct in zip(sums, parts, strict=True)]
-                return (sums if adds else parts, ct_carry), ct_x
-
-            reverse = params["reverse"] if forwards else always or not params["reverse"]
-            (sums, ct_carry), ct_xs = my.loop(
-                backward, consts, (sums, cts[:m]), (xs, ct_ys), params["length"], reverse)  # fmt: skip
-            ct_xs = ct_xs if ordered else [None if ct is None else ct[::-1] for ct in ct_xs]
-            found = [*sums, *ct_carry, *ct_xs]
-            return [ct if for_known or x is None else None for x, ct in zip(inputs, found, strict=True)]
-
-        return scan_transpose
-
-    def carry_only(inputs: Any, shapes: Any, cts: Any, params: Any) -> Any:
-        n, m = params["n_const"], params["n_carry"]
-        found = my.original("scan_transpose")(inputs, shapes, cts, params)
-        return [ct if n <= i < n + m else None for i, ct in enumerate(found)]
-
-    return rule(
+    return of_function(
+        my, "scan_transpose",
         "Write `scan_transpose(inputs, shapes, cts, params)`, in steps: a cotangent for each input of a loop that is "
         "None, and None for the others. `cts` are arrays: of the last carry, then of the stacked ys.",
         *(Check(step, partial(fails, step=step)) for step in _STEPS),
@@ -276,9 +230,14 @@ def of_scan_transpose(my: Engine) -> Exercise:
             "`my.loop(backward, consts, (sums, ct_carry), (xs, ct_ys), params[\"length\"], not params[\"reverse\"])` "
             "returns `(sums, ct_carry), ct_xs`.",
         ),
-        example=my.original("scan_transpose"),
-        wrong=(variant(forwards=True), variant(adds=False), variant(takes=False), variant(ordered=False),
-               variant(always=True), variant(for_known=True), carry_only),
+        mistakes=[
+            ('not params["reverse"]', 'params["reverse"]'), ('not params["reverse"]', "True"),
+            ("return (sums, ct_carry), ct_x", "return (ct_consts, ct_carry), ct_x"),
+            ("(xs, cts[m:])", "(xs, [zeros(ct) for ct in cts[m:]])"),
+            ("*ct_xs]", "*(None if ct is None else ct[::-1] for ct in ct_xs)]"),
+            ("[ct if x is None else None for", "[ct for"),
+            ("[*sums, *ct_carry, *ct_xs]", "[*(None for _ in sums), *ct_carry, *(None for _ in ct_xs)]"),
+        ],
     )  # fmt: skip
 
 
@@ -309,14 +268,8 @@ def of_checkpoint_jvp(my: Engine) -> Exercise:
             )
         return ""
 
-    def as_without(inputs: Any, tangents: Any, params: Any) -> Any:
-        return my.jvp(params["body"], inputs, tangents)
-
-    def no_tangent(inputs: Any, tangents: Any, params: Any) -> Any:
-        outs = my.bind("checkpoint", *inputs, **params)
-        return outs, [my.zeros(o) for o in outs]
-
-    return rule(
+    return of_function(
+        my, "checkpoint_jvp",
         "Write `checkpoint_jvp(inputs, tangents, params)`: the outputs and their tangents, such that only the inputs "
         "are saved.",
         Check("returns the correct value, tangent and gradient", fails), Check("only the inputs are saved", keeps),
@@ -328,5 +281,6 @@ def of_checkpoint_jvp(my: Engine) -> Exercise:
             "`moved(inputs, dots)` calls `my.jvp(body, inputs, dots)`, and returns only the tangents, with zeros in "
             "place of None.",
         ),
-        example=my.original("checkpoint_jvp"), wrong=(as_without, no_tangent),
+        mistakes=[("checkpoint(moved)(inputs, instantiate_zeros(tangents, inputs))", "[zeros(o) for o in outs]")],
+        wrong=[lambda inputs, tangents, params: my.jvp(params["body"], inputs, tangents)],
     )  # fmt: skip

@@ -3,6 +3,7 @@ for each operation."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -61,8 +62,38 @@ def functions(my: Engine) -> dict[str, tuple[Callable[..., Any], Callable[..., A
     return {text: (partial(f, my), partial(f, jnp), args) for text, (f, args) in _FUNCTIONS.items()}
 
 
-def each(my: Engine, question: str, ops: Iterable[str], problem: Callable[..., str], name: str,
-          hints: Sequence[str], wrong: Sequence[Any]) -> Exercise:  # fmt: skip
+def of_function(
+    my: Engine, name: str, question: str, *checks: Check, hints: Sequence[str],
+    mistakes: Iterable[tuple[str, str]] = (), wrong: Sequence[Any] = (),
+) -> Exercise:  # fmt: skip
+    """An exercise on one of the engine's functions.
+
+    Args:
+      my: the engine.
+      name: of the function.
+      question: the question.
+      *checks: the checks, in order.
+      hints: hints, in order.
+      mistakes: for each of some wrong answers, a piece of code of the notebooks' own function, and what it has instead.
+      wrong: further wrong answers.
+    """
+    own = my.original(name)
+    with_mistakes = [_with_mistake(my, own, code, instead) for code, instead in mistakes]
+    return rule(question, *checks, hints=hints, example=own, wrong=(*with_mistakes, *wrong))
+
+
+def _with_mistake(my: Engine, function: Callable[..., Any], code: str, instead: str) -> Any:
+    source = inspect.getsource(function)
+    assert code in source, f"{function.__name__} has no {code}"
+    namespace: dict[str, Any] = {}
+    exec(source.replace(code, instead), my.__dict__, namespace)
+    return namespace[function.__name__]
+
+
+def each(
+    my: Engine, name: str, question: str, ops: Iterable[str], problem: Callable[..., str], *, hints: Sequence[str],
+    mistakes: Iterable[tuple[str, str]],
+) -> Exercise:  # fmt: skip
     """An exercise on a function with a case for each operation: each of them is a point of the verdict."""
     checks = [Check(f"`{op}`", partial(problem, op=op)) for op in ops]
 
@@ -71,12 +102,7 @@ def each(my: Engine, question: str, ops: Iterable[str], problem: Callable[..., s
         n_right = len([p for p in points if p.mark == "right"])
         return Verdict(n_right == len(points), f"{n_right} of {len(points)} rules.", points)
 
-    return replace(rule(question, hints=hints, example=my.original(name), wrong=wrong), check=check)
+    return replace(of_function(my, name, question, hints=hints, mistakes=mistakes), check=check)
 
 
 DOTS = "It has not been written yet."
-
-
-def but_for(solution: Callable[..., Any]) -> Callable[[str, Callable[..., Any]], Callable[..., Any]]:
-    """Returns the solution with another rule for one operation: an answer that is wrong only there."""
-    return lambda op, other: lambda o, *args: (other if o == op else solution)(o, *args)
