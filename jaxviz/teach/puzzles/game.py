@@ -108,7 +108,7 @@ def show(which: int | str, path: str | Path = scores.ANSWERS) -> PuzzleExercise:
         lambda: _known(puzzle),
         AnswerForm(
             "code",
-            ((f"As given: {amount}. Par: {par}, {puzzle.par_is}. Record: {record}.", ()),),
+            ((f"As given: {amount}. Par: {par}, {puzzle.source_of_par}. Record: {record}.", ()),),
             code=code_of(puzzle.function, puzzle.function),
             link=lesson_link(puzzle.lesson),
         ),
@@ -157,11 +157,12 @@ def check(puzzle: Puzzle, answer: Any) -> Verdict:
     if not callable(answer):
         why = f"The answer must be a function, or a policy if the puzzle asks for one; got {answer!r}."
         return Verdict(False, "This cannot be an answer.", note=why)
-    checks = [
-        Check("computes the same values and gradients", puzzle.difference),
-        *puzzle.checks,
-        Check("has no callback, and no `while` loop, whose work cannot be counted", puzzle.uncounted),
-    ]
+    checks = [Check("computes the same values and gradients", puzzle.difference)]
+    if puzzle.extra_work:
+        few = f"its gradient takes at most {100 * puzzle.extra_work:g} % more FLOPs than as given"
+        checks.append(Check(few, puzzle.costs_more))
+    checks += puzzle.checks
+    checks.append(Check("has no callback, and no `while` loop, whose work cannot be counted", puzzle.uncounted))
     if puzzle.points:
         at_points = partial(puzzle.difference, on_points=True)
         checks.append(Check("also has the correct values and gradients at the hard points", at_points))

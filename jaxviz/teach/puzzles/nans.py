@@ -17,7 +17,7 @@ from jaxviz.teach.checks import has_right_rule
 from jaxviz.teach.predict import predict
 from jaxviz.teach.puzzles import records
 from jaxviz.teach.puzzles.measures import KEPT, OPERATIONS, Function
-from jaxviz.teach.puzzles.puzzle import Puzzle, amount_of, normal, typed
+from jaxviz.teach.puzzles.puzzle import Puzzle, normal, typed
 from jaxviz.teach.rule import Check
 
 
@@ -56,7 +56,6 @@ WHERE = Puzzle(
     "where", "The gradient at zero",
     "`jnp.where` handles zero, but the gradient there is still NaN. Make it 0, in few operations.",
     sinc, OPERATIONS, _LINE, lambda rng: (normal(rng, 4),),
-    amount_of(_twice_where), "the count with a second `jnp.where`",
     (
         "The branch that is not chosen is computed too. Its cotangent is 0, and what is 0 times infinity?",
         "The division must not see the zero: replace it *before* the division, with a second `jnp.where`.",
@@ -78,6 +77,7 @@ WHERE = Puzzle(
     ),
     better=_next_to_zero,
     record=records.where,
+    par_is="the count with a second `jnp.where`",
     how="It adds 1e-30, which changes zero alone, and a rule computes the slope from the sine and the cosine.",
     lesson="13_finding_a_nan",
     wrong=(sinc, lambda x: jnp.where(x == 0, 1.0, jnp.sin(x) / x), lambda x: jnp.sinc(x / jnp.pi),
@@ -112,7 +112,6 @@ NORM = Puzzle(
     "norm", "At distance zero",
     "Two particles at the same place have distance 0, and the gradient is NaN. Make it 0, in few operations.",
     distances, OPERATIONS, _POINTS, lambda rng: (normal(rng, 2, 3), normal(rng, 2, 3)),
-    amount_of(_safe_distances), "the count with two `jnp.where`",
     (
         "The derivative of a square root at 0 is infinite. What is it multiplied by?",
         "The root must not see the zero: replace it before the root with a `jnp.where`, and use another one after it.",
@@ -132,6 +131,7 @@ NORM = Puzzle(
     ),
     better=_nearly,
     record=records.norm,
+    par_is="the count with two `jnp.where`",
     how="A rule divides the cotangent once for each pair of particles, and uses the difference for both gradients.",
     lesson="13_finding_a_nan",
     wrong=(distances, lambda a, b: jnp.linalg.norm(a - b, axis=-1),
@@ -174,7 +174,6 @@ MASKED = Puzzle(
     "entropy", "Masked actions",
     "The entropy is NaN if some actions are masked. Correct it and its gradient, in few operations.",
     entropy, OPERATIONS, _ACTIONS, lambda rng: (normal(rng, 2, 3), np.ones((2, 3), bool)),
-    amount_of(_masked_entropy), "the count with one more `jnp.where`",
     (
         "What is `exp(log_p) * log_p` if `log_p` is -inf?",
         "0 times infinity is NaN. A `jnp.where` on one of the factors keeps the infinity out of the product.",
@@ -196,6 +195,7 @@ MASKED = Puzzle(
     ),
     better=_large_and_finite,
     record=records.entropy,
+    par_is="the count with one more `jnp.where`",
     how="The gradient of an entropy is -p (log p + H), and a rule computes it with the exponentials of the value.",
     lesson="13_finding_a_nan",
     wrong=(entropy, lambda logits, mask: entropy(logits, True),
@@ -253,7 +253,6 @@ RULE = Puzzle(
     "`log(1 + exp(x))` is infinite at 100, and its gradient is NaN. Write it with a custom rule whose gradient saves "
     "at most one array.",
     softplus, KEPT, _LINE, lambda rng: (normal(rng, 4),),
-    amount_of(_own_softplus), "one array in float32, as with a `custom_jvp` that uses the sigmoid",
     (
         "From which `x` on does `exp(x)` overflow? max(x, 0) + log1p(exp(-|x|)) is the same value, and never does.",
         "The derivative is the sigmoid. Use `@jax.custom_jvp`, and `@f.defjvp` for a function of `(primals, tangents)` "
@@ -273,6 +272,7 @@ RULE = Puzzle(
         },
     ),
     better=_from_argument,
+    par_is="one array in float32, as with a `custom_jvp` that uses the sigmoid",
     how="The rule reads the argument: it is the answer that beats par.",
     lesson="09_custom_rules",
     wrong=(softplus, jax.nn.softplus, jax.checkpoint(jax.nn.softplus), jax.nn.relu),
