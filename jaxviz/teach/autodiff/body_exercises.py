@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.teach.autodiff.grading import POSITIVE, moving, of_function, unlike
+from jaxviz.teach.autodiff.grading import POSITIVE, moving, of_function, unlike, unlike_cotangents
 from jaxviz.teach.autodiff.workbook import Engine
 from jaxviz.teach.exercise import Exercise
 from jaxviz.teach.rule import Check
@@ -108,7 +108,7 @@ def of_body_transpose(my: Engine) -> Exercise:
 
     def fails(body_transpose: Any) -> str:
         for text, (body, inputs, cts, expected) in cases().items():
-            if why := _unlike_each(body_transpose(body, inputs, cts), expected):
+            if why := unlike_cotangents(body_transpose(body, inputs, cts), expected):
                 return f"{text}: {why}"
         return ""
 
@@ -129,21 +129,6 @@ def of_body_transpose(my: Engine) -> Exercise:
             lambda body, inputs, cts: [ct for ct in my.original("body_transpose")(body, inputs, cts) if ct is not None],
         ],
     )  # fmt: skip
-
-
-def _unlike_each(cotangents: Any, expected: Any) -> str:
-    """What is wrong with a list of cotangents, None for a known input; '' if nothing is."""
-    if not isinstance(cotangents, (list, tuple)) or len(cotangents) != len(expected):
-        n = len(cotangents) if isinstance(cotangents, (list, tuple)) else "no list of"
-        return f"it returns {n} cotangents for {len(expected)} inputs; it should return one for each, or None."
-    for i, (a, b) in enumerate(zip(cotangents, expected, strict=True)):
-        if a is None and b is not None:
-            return f"for input {i} it returns None, but that input is linear and has a cotangent."
-        if a is not None and b is None:
-            return f"for input {i}, which is known, it returns a cotangent; it should return None."
-        if why := unlike(a, b, "JAX"):
-            return f"for input {i} {why}"
-    return ""
 
 
 _W, _C = np.array([[0.5, 1.0], [-1.0, 0.3]], np.float32), np.array([[1.0, 2.0]], np.float32)
@@ -193,7 +178,7 @@ def of_scan_transpose(my: Engine) -> Exercise:
     def fails(scan_transpose: Any, step: str) -> str:
         params, inputs, cts, expected = loop(step)
         shapes = [x.shape for x in _STEPS[step][1]]
-        return _unlike_each(scan_transpose(inputs, shapes, cts, params), expected)
+        return unlike_cotangents(scan_transpose(inputs, shapes, cts, params), expected)
 
     def unrolls(scan_transpose: Any) -> str:
         *_, step = _STEPS

@@ -37,6 +37,21 @@ def unlike(result: Any, expected: Any, by: str) -> str:
     return difference(result, expected, 1e-4, by)
 
 
+def unlike_cotangents(cotangents: Any, expected: Any) -> str:
+    """What is wrong with a list of cotangents, None for a known input and for zero; '' if nothing is."""
+    if not isinstance(cotangents, (list, tuple)) or len(cotangents) != len(expected):
+        n = len(cotangents) if isinstance(cotangents, (list, tuple)) else "no list of"
+        return f"it returns {n} cotangents for {len(expected)} inputs; it should return one for each, or None."
+    for i, (a, b) in enumerate(zip(cotangents, expected, strict=True)):
+        if a is None and b is not None:
+            return f"for input {i} it returns None, but that input is linear and has a cotangent."
+        if a is not None and b is None:
+            return f"for input {i}, which is known or has none, it returns a cotangent; it should return None."
+        if why := unlike(a, b, "JAX"):
+            return f"for input {i} {why}"
+    return ""
+
+
 def moving(x: Any) -> Any:
     """A tangent or a cotangent that differs from element to element."""
     return np.cos(np.arange(np.size(x), dtype=np.float32)).reshape(np.shape(x))
