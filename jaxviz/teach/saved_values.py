@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from typing import Literal as OneOf
 
@@ -115,20 +115,12 @@ _WRITTEN = {
 """The operations that are written with a sign."""
 
 
-@dataclass(eq=False)
 class _Case:
     """One derivation, its values, and which of them it saves."""
 
-    derivation: Derivation
-    names: dict[Var, str] = field(init=False)
-    arguments: dict[Var, str] = field(init=False)
-    values: tuple[Value, ...] = field(init=False)
-    residuals_of: dict[Value, list[Residual]] = field(init=False)
-    beside: list[Residual] = field(init=False)
-    read: dict[Equation, list[Residual]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        primal = self.derivation.primal
+    def __init__(self, derivation: Derivation):
+        self.derivation = derivation
+        primal = derivation.primal
         self.names = variable_names(primal)
         self.arguments = {v: n for v, n in zip(primal.invars, primal.arg_names, strict=True) if n}
         for v, n in self.names.items():
@@ -137,8 +129,8 @@ class _Case:
         self._own = {e for _, e in primal.walk()}
         custom = [e for e in self._own if self._is_custom(e)]
         self._opaque = {inner: e for e in custom for _, program in e.operation.programs for _, inner in program.walk()}
-        self.read = {}
-        for residual in self.derivation.residuals:
+        self.read: dict[Equation, list[Residual]] = {}
+        for residual in derivation.residuals:
             for e in dict.fromkeys(self._of_function(r.equation) for r in residual.linear):
                 self.read.setdefault(e, []).append(residual)
         self._relate_forward()
@@ -205,7 +197,9 @@ class _Case:
         by_name = {v.text: v for v in values if v.kind == "input"}
         by_variable: dict[Atom, Value] = {a: v for v in values for a in v.atoms}
         by_equation: dict[tuple[Equation | None, str], Value] = {(v.equation, v.kind): v for v in values}
-        self.residuals_of, self.beside, self.shown = {}, [], {}
+        self.residuals_of: dict[Value, list[Residual]] = {}
+        self.beside: list[Residual] = []
+        self.shown: dict[Residual, str] = {}
         for residual in self.derivation.residuals:
             if residual.kind == "argument":
                 value = by_name.get(residual.expression)
