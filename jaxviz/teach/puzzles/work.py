@@ -223,10 +223,6 @@ def _routed_once(w, xs):
     return jnp.where(xs[:, :1] > 0, jnp.sin(xs), jnp.tanh(xs)) @ w.T
 
 
-def _one_by_one(w, xs):
-    return jax.lax.map(lambda x: jax.lax.cond(x[0] > 0, lambda x: w @ jnp.sin(x), lambda x: w @ jnp.tanh(x), x), xs)
-
-
 _ROUTED = typed(512, 512), typed(1_024, 512)
 
 BRANCHES = Puzzle(
