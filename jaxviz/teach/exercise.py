@@ -86,6 +86,10 @@ class Verdict(Data):
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
+        shown = self._unfolded_html()
+        return f"<details><summary>Result of the solution</summary>{shown}</details>" if self.is_folded else shown
+
+    def _unfolded_html(self) -> str:
         mark: Mark = "note" if self.is_right is None else "right" if self.is_right else "wrong"
         rows = "".join(
             f'<tr><td style="text-align:left;white-space:nowrap;vertical-align:top;color:{_COLOURS[p.mark]}">'
@@ -98,12 +102,11 @@ class Verdict(Data):
         note = (
             preformatted(self.note) if "\n" in self.note else f"<div>{code_html(self.note)}</div>" if self.note else ""
         )
-        shown = (
+        return (
             f'<div style="border-left:4px solid {_COLOURS[mark]};padding:2px 0 2px 10px;margin:4px 0;line-height:1.45">'
             f'<b style="color:{_COLOURS[mark]}">{html.escape(_start(self.is_right))}</b>{code_html(self.headline)}'
             f"{f'<table>{rows}</table>' if rows else ''}{note}</div>"
         )
-        return f"<details><summary>Result of the solution</summary>{shown}</details>" if self.is_folded else shown
 
     _data = ("is_right", "headline", "points", "note")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -62,15 +62,14 @@ class Scored(Verdict):
     def _read(notebook: str) -> str:
         return f"What is needed for par: {notebook}"
 
-    def _repr_html_(self) -> str:
-        shown = Verdict._repr_html_(replace(self, is_folded=False))
+    def _unfolded_html(self) -> str:
+        shown = Verdict._unfolded_html(self)
         cheers = (
             f'<div style="color:#c98500;font-size:1.7em;letter-spacing:.15em;line-height:1">{"★" * self.stars}</div>'
         )
         label, target = lesson_link(self.lesson) if self.lesson else ("", "")
         lesson = f"<div>{self._read(anchor(label, target))}</div>" if self.lesson else ""
-        text = f"{cheers if self.stars else ''}{shown}{self.picture}{lesson}"
-        return f"<details><summary>Result of the solution</summary>{text}</details>" if self.is_folded else text
+        return f"{cheers if self.stars else ''}{shown}{self.picture}{lesson}"
 
 
 @dataclass(eq=False)
