@@ -32,12 +32,15 @@ def predict(
 
     Args:
       question: the question, with code in backticks.
-      choices: the choices; without them the answer is a number, or a word.
+      choices: the choices, by default those that `because` has texts for; without any the answer is a number, or a
+        word.
       truth: computes the answer: one of the choices, a number or a word.
       because: the reason, shown with the right answer; or a text for each choice.
       tolerance: how far a number may be off, relative to the truth.
       hints: hints, in order.
     """
+    if choices is None and isinstance(because, Mapping):
+        choices = tuple(because)
 
     def reason(choice: Any) -> str:
         text = because.get(choice, "") if isinstance(because, Mapping) else because

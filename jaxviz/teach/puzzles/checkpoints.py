@@ -39,7 +39,6 @@ CALL = Puzzle(
     _saved_products,
     lambda: predict(
         "`x @ p['widen']` is 32 MiB. How many arrays of that size does the gradient of `block` save?",
-        ["one", "two", "four or more"],
         truth=lambda: {1: "one", 2: "two"}.get(KEPT.of(block, _BLOCK, (0, 1)) >> 25, "four or more"),
         because={
             "one": "The argument of `gelu` would be enough if everything else were recomputed, but without a "
@@ -96,7 +95,6 @@ NAMES = Puzzle(
     _saved_scores,
     lambda: predict(
         "A policy saves one of the three names. Which one leads to the least recomputation?",
-        ["scores", "weights", "mixed"],
         truth=lambda: min(
             ("scores", "weights", "mixed"),
             key=lambda n: cost(_checkpointed(_only(n)), *_HEAD, argnums=(0, 1)).total.flops,
@@ -153,7 +151,6 @@ BODY = Puzzle(
     _saved_step,
     lambda: predict(
         "How many arrays of the size of `h` does the gradient of `rollout` save per step?",
-        ["one", "two", "three"],
         truth=lambda: ["none", "one", "two", "three"][KEPT.of(rollout, _ROLLOUT, (0, 1)) // (16 << 20)],
         because={
             "one": "The derivative of the sine alone needs one: the cosine.",
@@ -217,7 +214,6 @@ STEPS = Puzzle(
     _checked_roots,
     lambda: predict(
         "The loop stops after a few of its 64 steps. For which steps does the gradient save arrays?",
-        ["for those that run", "for those it skips", "for all"],
         truth=lambda: "for all" if KEPT.of(roots, _ROOTS, 0) >= 64 * 400_000 else "for those that run",
         because={
             "for those that run": "Their number is known only at run time, but the size of the residuals must be known "
@@ -304,7 +300,6 @@ LOOPS = Puzzle(
     lambda: predict(
         "A loop over chunks, each with a checkpoint, and a checkpoint around each of the 400 steps. How many steps per "
         "chunk give the lowest peak?",
-        ["2", "20", "100", "400"],
         truth=lambda: min(
             ("2", "20", "100", "400"), key=lambda n: PEAK.of(_in_chunks(int(n)), _ORBIT, (0, 1))
         ),

@@ -64,7 +64,6 @@ WHERE = Puzzle(
     _twice_where,
     lambda: predict(
         "What is the gradient of `sinc` at 0?",
-        ["0", "1", "NaN", "infinite"],
         truth=lambda: "NaN" if np.isnan(jax.grad(sinc)(0.0)) else "0",
         because={
             "0": "That is correct for the function. But the branch that is not chosen has a derivative too, and it is "
@@ -122,7 +121,6 @@ NORM = Puzzle(
     _safe_distances,
     lambda: predict(
         "Does `jnp.linalg.norm(a - b)` have a gradient without NaN if `a` equals `b`?",
-        ["yes", "no"],
         truth=lambda: "no" if np.isnan(jax.grad(jnp.linalg.norm)(jnp.zeros(2))).any() else "yes",
         because={
             "yes": "It is written the way you would write it: the root of a sum of squares.",
@@ -183,7 +181,6 @@ MASKED = Puzzle(
     lambda: predict(
         "One action in a row is masked. For which actions is the gradient of `entropy` NaN: for this one, or for all "
         "others in the row?",
-        ["this one", "the others", "none"],
         truth=_which_are_nan,
         because={
             "this one": "Its logit is not read at all: `jnp.where` chooses the constant, so its gradient is 0.",
@@ -262,7 +259,6 @@ RULE = Puzzle(
     _own_softplus,
     lambda: predict(
         "`exp(x)` overflows at 100. What is the gradient of `softplus` there?",
-        ["0", "1", "infinite", "NaN"],
         truth=lambda: "NaN" if np.isnan(jax.grad(softplus)(100.0)) else "1",
         because={
             "0": "The gradient of the logarithm, 1 / (1 + inf), is 0. But that is only one factor.",

@@ -66,7 +66,6 @@ STRAIGHT = Puzzle(
     lambda: predict(
         "Another way is `inside + stop_gradient(rounded - inside)`, with `inside = jnp.clip(x, -1, 1)`. What is its "
         "gradient at 0.3?",
-        ["0", "0.25", "1"],
         truth=lambda: f"{jax.grad(_stopped)(0.3):g}",
         because={
             "0": "That is the gradient of rounding, but that term is stopped.",
@@ -127,7 +126,6 @@ IMPLICIT = Puzzle(
     lambda: predict(
         "If a rule derived from that equation replaces the derivative of the loop, how many FLOPs does the gradient "
         "take?",
-        ["less than half", "about as many", "more than twice as many"],
         truth=lambda: (
             "less than half"
             if cost(_implicit, *_PLANETS, argnums=(0, 1)).total.flops * 2
@@ -181,7 +179,6 @@ ROLLED = Puzzle(
     _rolled,
     lambda: predict(
         "With 24 layers instead of 12, how do the equation counts of the Python loop and the `scan` change?",
-        ["both double", "the loop doubles, the scan stays the same", "both stay the same"],
         truth=lambda: (
             "the loop doubles, the scan stays the same"
             if EQUATIONS.of(deep, _TWICE, 0) > EQUATIONS.of(deep, _LAYERS, 0)
@@ -250,7 +247,6 @@ COLLECTIVE = Puzzle(
     _of_shares,
     lambda: predict(
         "How many collectives does JAX trace for `jax.lax.psum((a, b), axis)` of a pair?",
-        ["one", "two"],
         truth=lambda: ["none", "one", "two"][COLLECTIVES.of(_of_pair, _SHARE, 0)],
         because={
             "one": "That would be right for an array of two numbers. A pair is a pytree with two leaves.",

@@ -40,7 +40,6 @@ ROW = Puzzle(
     _indexed,
     lambda: predict(
         "What does the gradient of `embedded` with respect to `table` save besides its arguments?",
-        ["nothing", "the tokens", "an array of tokens × rows", "an array of tokens × columns"],
         truth=lambda: "an array of tokens × rows" if KEPT.of(embedded, _TOKENS, 0) == 4 * 1_024 * 32_768 else "nothing",
         because={
             "nothing": "The derivative with respect to `table` multiplies by the other factor, which is not an "
@@ -101,7 +100,6 @@ SOFTMAX = Puzzle(
     lambda: predict(
         "With `z - logsumexp(z)` instead of `log(softmax(z))`, how many arrays of examples × words does the gradient "
         "save?",
-        ["none", "one", "two", "three"],
         truth=lambda: ["none", "one", "two", "three"][_n_square(_log_softmax)],
         because={
             "none": "The derivative of logsumexp is the softmax.",
@@ -170,7 +168,6 @@ WIDTH = Puzzle(
     _narrow,
     lambda: predict(
         "`x @ w` is 32 MiB in bfloat16. What does the gradient of `activation` save besides its arguments?",
-        ["nothing", "32 MiB", "64 MiB", "128 MiB"],
         truth=lambda: {0: "nothing", 32: "32 MiB", 64: "64 MiB", 128: "128 MiB"}[KEPT.of(activation, _HALF, 0) >> 20],
         because={
             "nothing": "The derivative of tanh is 1 - tanh², which is not an argument.",
@@ -233,7 +230,6 @@ PAIRS = Puzzle(
     _saved_pairs,
     lambda: predict(
         "How many arrays of 8,192 × 8,192 does the gradient of `attraction` with respect to `x` save?",
-        ["none", "one", "two", "three"],
         truth=lambda: ["none", "one", "two", "three"][KEPT.of(attraction, _PAIRS, 0) >> 28],
         because={
             "none": "The derivative of exp is exp, which is already one.",
@@ -305,7 +301,6 @@ MASK = Puzzle(
     _saved_mask,
     lambda: predict(
         "With `jnp.where(h > 0, h, 0.0)` instead of the product, what does the gradient save for each element of `h`?",
-        ["1 byte", "4 bytes", "5 bytes"],
         truth=lambda: {1: "1 byte", 4: "4 bytes", 5: "5 bytes"}[_bytes_of_where()],
         because={
             "1 byte": "That is the boolean. The derivative of a `where` chooses between two tangents, and the constant "

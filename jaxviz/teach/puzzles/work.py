@@ -38,7 +38,6 @@ ORDER = Puzzle(
     lambda: predict(
         "Jacobians are matrices, and the derivative of a chain of functions is the product of their Jacobians. Which "
         "mode evaluates `ct @ J3 @ J2 @ J1` from the left?",
-        ["forward", "reverse"],
         truth=lambda: "reverse",
         because={
             "forward": "It starts from a tangent, which is to the right of `J1`.",
@@ -83,7 +82,6 @@ MODE = Puzzle(
     lambda: predict(
         "A function has 1,000 results and 1 argument. How many backward passes does `jax.jacrev` need for its "
         "Jacobian?",
-        ["once", "1,000 times"],
         truth=lambda: "1,000 times" if FLOPS.of(velocity, _CURVE, 0) > 500 * FLOPS.of(_forward, _CURVE, 0) else "once",
         because={
             "once": "One pass gives one row of the Jacobian, which has 1,000 rows.",
@@ -135,7 +133,6 @@ BENT = Puzzle(
     lambda: predict(
         "Which is cheaper here: `jax.jvp` of `jax.grad`, or `jax.grad` of a directional derivative computed by "
         "`jax.jvp`?",
-        ["jvp of grad", "grad of jvp", "they are the same"],
         truth=lambda: ("grad of jvp", "they are the same", "jvp of grad")[
             1 + np.sign(FLOPS.of(_reverse_over_forward, _ENERGY, 0) - FLOPS.of(_forward_over_reverse, _ENERGY, 0))
         ],
@@ -186,7 +183,6 @@ TRACE = Puzzle(
     _diagonal,
     lambda: predict(
         "With `jax.jacfwd` instead of `jax.jacrev`, what does the trace cost?",
-        ["a tenth", "as much", "ten times as much"],
         truth=lambda: {0: "as much", -1: "a tenth", 1: "ten times as much"}[
             round(np.log10(FLOPS.of(_jacfwd, _FIELD, 0) / FLOPS.of(divergence, _FIELD, 0)))
         ],
@@ -239,7 +235,6 @@ BRANCHES = Puzzle(
     lambda: predict(
         "`w` is `f32[512,512]`, and there are 1,024 examples. Under vmap, what is the type of the `w` that each "
         "product reads?",
-        ["f32[512,512]", "f32[1024,512,512]"],
         truth=_type_of_factor,
         because={
             "f32[512,512]": "That is correct without a `cond`. With one, JAX makes each branch read its operands "
