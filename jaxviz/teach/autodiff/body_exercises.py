@@ -15,31 +15,34 @@ from jaxviz.teach.exercise import Exercise
 from jaxviz.teach.rule import Check
 
 
-def _scanned(my: Engine, k: Any, c: Any, xs: Any) -> Any:
-    last, ys = my.scan(lambda c, x, k: (lambda n: (n, n * n))(my.sin(c * k) + x), c, xs, (k,))
-    return my.add(my.total(ys), last)
+def _scanned(sin: Any, total: Any, scan: Any) -> Any:
+    """A loop as a function of a constant, the first carry and the xs, of the engine's operations or of JAX's."""
 
-
-def _scanned_by_jax(k: Any, c: Any, xs: Any) -> Any:
-    def body(c: Any, x: Any) -> Any:
-        n = jnp.sin(c * k) + x
+    def body(c: Any, x: Any, k: Any) -> Any:
+        n = sin(c * k) + x
         return n, n * n
 
-    last, ys = jax.lax.scan(body, c, xs)
-    return jnp.sum(ys) + last
+    def scanned(k: Any, c: Any, xs: Any) -> Any:
+        last, ys = scan(body, c, xs, (k,))
+        return total(ys) + last
+
+    return scanned
 
 
+_by_jax = _scanned(jnp.sin, jnp.sum, lambda f, c, xs, consts: jax.lax.scan(lambda c, x: f(c, x, *consts), c, xs))
 _AT = (np.float32(1.3), np.float32(0.4), np.array([0.1, -0.5, 0.7, 0.2], np.float32))
 
 
 def of_scan_jvp(my: Engine) -> Exercise:
+    scanned = _scanned(my.sin, my.total, my.scan)
+
     def fails(scan_jvp: Any) -> str:
         with my.trying("scan_jvp", scan_jvp):
-            program = my.trace(lambda *a: _scanned(my, *a), *_AT)
+            program = my.trace(scanned, *_AT)
             for i, name in enumerate(("the constant k", "the first carry", "the xs")):
                 dots = [np.ones_like(x) if j == i else None for j, x in enumerate(_AT)]
                 outs, moved = my.jvp(program, _AT, dots)
-                value, tangent = jax.jvp(_scanned_by_jax, _AT, tuple(my.instantiate_zeros(dots, _AT)))
+                value, tangent = jax.jvp(_by_jax, _AT, tuple(my.instantiate_zeros(dots, _AT)))
                 if why := unlike(outs, [value], "JAX"):
                     return f"As the result of the loop {why}"
                 if why := unlike(my.instantiate_zeros(moved, outs), [tangent], "jax.jvp"):
@@ -48,15 +51,15 @@ def of_scan_jvp(my: Engine) -> Exercise:
 
     def separates(scan_jvp: Any) -> str:
         with my.trying("scan_jvp", scan_jvp):
-            forward, *_ = my.linearize_program(my.trace(lambda k: _scanned(my, k, *_AT[1:]), _AT[0]))
+            forward, *_ = my.linearize_program(my.trace(lambda k: scanned(k, *_AT[1:]), _AT[0]))
         if all(e.op != "scan" for e in forward.equations):
             return (
                 "No part of the loop can be computed before the tangents are known: its values and its tangents "
                 "must be two loops."
             )
         with my.trying("scan_jvp", scan_jvp):
-            gradient = my.grad(lambda k: _scanned(my, k, *_AT[1:]))(_AT[0])
-        why = unlike(gradient, jax.grad(_scanned_by_jax)(*_AT), "JAX")
+            gradient = my.grad(lambda k: scanned(k, *_AT[1:]))(_AT[0])
+        why = unlike(gradient, jax.grad(_by_jax)(*_AT), "JAX")
         return f"With `transpose`, as the gradient with respect to k, {why}" if why else ""
 
     def one_loop(inputs: Any, tangents: Any, params: Any) -> Any:
@@ -227,8 +230,7 @@ def of_scan_transpose(my: Engine) -> Exercise:
 
 
 def of_checkpoint_jvp(my: Engine) -> Exercise:
-    f = lambda x: my.sin(my.exp(my.sin(x)))
-    g = lambda x: jnp.sin(jnp.exp(jnp.sin(x)))
+    f, g = (lambda x, m=m: m.sin(m.exp(m.sin(x))) for m in (my, jnp))
 
     def fails(checkpoint_jvp: Any) -> str:
         with my.trying("checkpoint_jvp", checkpoint_jvp):
