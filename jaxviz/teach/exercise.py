@@ -15,6 +15,9 @@ from jaxviz.report.tables import code_html, preformatted, printable, wrapped
 from jaxviz.teach import sessions
 from jaxviz.teach.messages import OfChoice, OfMarks, OfNumber, OfWord, Said
 
+Text = str | Callable[[], str]
+"""A sentence, or a function that computes it."""
+
 BLANK = "Replace the dots with your answer, and run the cell again."
 _MISSING = {
     "marks": "Nothing is selected. If that is your answer, click Check again.",
@@ -122,6 +125,10 @@ def said(verdict: Verdict) -> Said:
     }
 
 
+def text_of(text: Text) -> str:
+    return text if isinstance(text, str) else text()
+
+
 def raised(error: Exception) -> str:
     """What is wrong with an answer that raises an error."""
     first, *_ = message_of(error).splitlines() or [""]
@@ -185,7 +192,7 @@ class Exercise:
     check: Callable[[Any], Verdict]
     truth: Callable[[], Verdict]
     form: AnswerForm
-    hints: Sequence[str | Callable[[], str]] = ()
+    hints: Sequence[Text] = ()
     wrong: Callable[[], Iterable[Any]] = tuple
     grading: Callable[[], OfChoice | OfNumber | OfWord | OfMarks] | None = None
     store: Callable[[Any], str] | None = None
@@ -219,10 +226,9 @@ class Exercise:
         if self._n_hints >= len(self.hints):
             return Verdict(None, "There are no more hints; `.reveal()` shows the answer.")
         sessions.note_hint(self)
-        hint = self.hints[self._n_hints]
+        hint = text_of(self.hints[self._n_hints])
         self._n_hints += 1
-        text = hint if isinstance(hint, str) else hint()
-        return Verdict(None, f"Hint {self._n_hints} of {len(self.hints)}: {text}")
+        return Verdict(None, f"Hint {self._n_hints} of {len(self.hints)}: {hint}")
 
     def reveal(self) -> Verdict:
         """The answer, with its reason."""

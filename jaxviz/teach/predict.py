@@ -7,11 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxviz.report.sizes import read_size
-from jaxviz.teach.exercise import AnswerForm, Exercise, Verdict, said
+from jaxviz.teach.exercise import AnswerForm, Exercise, Text, Verdict, said, text_of
 from jaxviz.teach.messages import OfChoice, OfNumber, OfWord
-
-Text = str | Callable[[], str]
-"""A sentence, or a function that computes it."""
 
 
 def predict(
@@ -43,16 +40,14 @@ def predict(
         choices = tuple(because)
 
     def reason(choice: Any) -> str:
-        text = because.get(choice, "") if isinstance(because, Mapping) else because
-        return text if isinstance(text, str) else text()
+        return text_of(because.get(choice, "") if isinstance(because, Mapping) else because)
 
     def not_yet(headline: str, why: str = "") -> Verdict:
         """A wrong answer with its reason, or with the first hint if the reason would give the right answer away."""
         return Verdict(False, headline, note=why or first_hint())
 
     def first_hint() -> str:
-        first = hints[0] if hints else ""
-        return f"A hint: {first if isinstance(first, str) else first()}" if hints else ""
+        return f"A hint: {text_of(hints[0])}" if hints else ""
 
     def check(answer: Any) -> Verdict:
         true = truth()

@@ -20,9 +20,8 @@ from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.primitives import is_view, plain
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.report.tables import format_bytes, printable, together, type_text
-from jaxviz.teach.exercise import AnswerForm, Exercise, Point, Verdict
+from jaxviz.teach.exercise import AnswerForm, Exercise, Point, Text, Verdict
 from jaxviz.teach.messages import OfMarks
-from jaxviz.teach.predict import Text
 from jaxviz.teach.sessions import ValueNumber
 
 QUESTION = "Which of these values does the gradient of `{name}` save for the backward pass?"
