@@ -53,7 +53,7 @@ CALL = Puzzle(
     how="It saves the argument of `gelu` in 16 bits, evenly spaced in its `arcsinh`, which is as exact as "
         "the tolerance asks.",
     lesson="06_checkpoints",
-    wrong=(block, jax.checkpoint(block), lambda p, x: x + jax.checkpoint(jax.nn.gelu)(x @ p["widen"]) @ p["narrow"],
+    wrong=(jax.checkpoint(block), lambda p, x: x + jax.checkpoint(jax.nn.gelu)(x @ p["widen"]) @ p["narrow"],
            lambda p, x: x + jax.nn.relu(x @ p["widen"]) @ p["narrow"]),
     argnums=(0, 1),
     extra_work=0.1,
@@ -164,7 +164,7 @@ BODY = Puzzle(
     how="32 rows go through all steps, and are computed again in the backward pass; Strassen's method pays for that.",
     lesson="07_policies_and_plans",
     run_with=lambda w, h: (w / 16, h),  # otherwise 16 steps turn rounding into another result
-    wrong=(rollout, _bare_step, jax.checkpoint(rollout), lambda w, h: _saved_step(w, h) + 1e-2),
+    wrong=(_bare_step, jax.checkpoint(rollout), lambda w, h: _saved_step(w, h) + 1e-2),
     argnums=(0, 1),
     extra_work=0.1,
 )  # fmt: skip
@@ -228,7 +228,7 @@ STEPS = Puzzle(
     how="The cubic has a closed solution, with `sinh` and `arcsinh`; a checkpoint around it saves nothing "
         "but its argument.",
     lesson="08_control_flow_gradients",
-    wrong=(roots, jax.checkpoint(roots), lambda a: jax.lax.stop_gradient(roots(a)), jnp.cbrt),
+    wrong=(jax.checkpoint(roots), lambda a: jax.lax.stop_gradient(roots(a)), jnp.cbrt),
     extra_work=0.4,
     tol=1e-3,
 )  # fmt: skip
@@ -317,7 +317,7 @@ LOOPS = Puzzle(
     how="The steps are inverted, for ten particles at a time: what remains are arguments, results, "
         "cotangents and gradients.",
     lesson="08_control_flow_gradients",
-    wrong=(orbit, jax.checkpoint(orbit), _in_chunks(2), lambda q, p: orbit(p, q)),
+    wrong=(jax.checkpoint(orbit), _in_chunks(2), lambda q, p: orbit(p, q)),
     argnums=(0, 1),
     extra_work=1.0,
     tol=1e-3,

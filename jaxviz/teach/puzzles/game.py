@@ -112,7 +112,7 @@ def show(which: int | str, path: str | Path = scores.ANSWERS) -> PuzzleExercise:
             link=lesson_link(puzzle.lesson),
         ),
         puzzle.hints,
-        lambda: puzzle.wrong,
+        lambda: (puzzle.function, *puzzle.wrong),
         store=lambda answer: _kept(puzzle, answer, Path(path)),
         puzzle=puzzle,
     )

@@ -61,7 +61,7 @@ class Puzzle:
       lesson: the notebook that teaches what is needed for par, by its file's name.
       better: an answer that beats par; None if none is known.
       record: the best answer known, if it is neither of these two.
-      wrong: answers that must not be accepted.
+      wrong: answers that must not be accepted, besides the function as given.
       argnums: the arguments to differentiate.
       right: computes what an answer should, if that is not the function as given.
       points: further arguments on which answers are compared, with the types of the random ones.

@@ -78,7 +78,7 @@ STRAIGHT = Puzzle(
     par_is="one boolean for each element",
     how="One bit for each element: it is the answer that beats par.",
     lesson="09_custom_rules",
-    wrong=(quantized, _stopped, _straight, lambda x: jnp.clip(x, -1, 1)),
+    wrong=(_stopped, _straight, lambda x: jnp.clip(x, -1, 1)),
     right=lambda w, x: _stopped(x @ w),
     extra_work=0.1,
     function_of=lambda answer: lambda w, x: answer(x @ w),
@@ -142,7 +142,7 @@ IMPLICIT = Puzzle(
     how="The rule of the equation: it is the answer that beats par, and what remains are arguments, results, "
         "a sine and a cotangent.",
     lesson="09_custom_rules",
-    wrong=(kepler, jax.checkpoint(kepler), lambda m, e: jax.lax.stop_gradient(kepler(m, e)),
+    wrong=(jax.checkpoint(kepler), lambda m, e: jax.lax.stop_gradient(kepler(m, e)),
            lambda m, e: m + e * jnp.sin(m)),
     argnums=(0, 1),
     extra_work=0.1,
@@ -195,7 +195,7 @@ ROLLED = Puzzle(
     par_is="the count with a `scan` over one layer",
     how="It is the answer at par: a product, a `tanh`, a sum, and the `scan`.",
     lesson="01_reading_jaxprs",
-    wrong=(deep, jax.jit(deep), lambda ws, x: jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, ws)[0]),
+    wrong=(jax.jit(deep), lambda ws, x: jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, ws)[0]),
     argnums=(0, 1),
 )  # fmt: skip
 
@@ -257,7 +257,7 @@ COLLECTIVE = Puzzle(
     par_is="the fewest possible",
     how="It is the answer at par: there is no variance without a collective.",
     lesson="10_named_axes",
-    wrong=(variance, _of_moments,
+    wrong=(_of_moments,
            lambda x: _of_pair(x)[1] / (8 * x.size) - (_of_pair(x)[0] / (8 * x.size)) ** 2,
            lambda x: jax.lax.pmean(jnp.var(x), "devices")),
     points=((_FAR_FROM_ZERO,),),
@@ -311,7 +311,7 @@ GATHER = Puzzle(
     par_is="two numbers: a maximum and a sum",
     how="One number from each device: it is the answer that beats par.",
     lesson="10_named_axes",
-    wrong=(log_sum, lambda x: jnp.log(jax.lax.psum(jnp.sum(jnp.exp(x)), "devices")),
+    wrong=(lambda x: jnp.log(jax.lax.psum(jnp.sum(jnp.exp(x)), "devices")),
            lambda x: jax.lax.psum(jax.nn.logsumexp(x), "devices")),
     run=_mapped,
 )  # fmt: skip

@@ -54,7 +54,7 @@ ROW = Puzzle(
     how="It is the answer at par: the table, its gradient and the rows are arguments and results, and four "
         "bytes a token are saved.",
     lesson="05_transposition",
-    wrong=(embedded, jax.checkpoint(embedded), lambda table, tokens: table[tokens - 1]),
+    wrong=(jax.checkpoint(embedded), lambda table, tokens: table[tokens - 1]),
 )  # fmt: skip
 
 
@@ -114,7 +114,7 @@ SOFTMAX = Puzzle(
     how="It saves nothing but its arguments, and computes the logits twice; Strassen's method, with seven "
         "products for eight, pays for that.",
     lesson="09_custom_rules",
-    wrong=(cross_entropy, jax.checkpoint(cross_entropy), lambda w, x, labels: _log_softmax(w, x, labels) / 2),
+    wrong=(jax.checkpoint(cross_entropy), lambda w, x, labels: _log_softmax(w, x, labels) / 2),
     extra_work=0.1,
 )  # fmt: skip
 
@@ -183,7 +183,7 @@ WIDTH = Puzzle(
     how="It saves nothing but its arguments, and computes the product twice; Strassen's method, with seven "
         "products for eight, pays for that.",
     lesson="06_checkpoints",
-    wrong=(activation, jax.checkpoint(activation), lambda w, x: _coarse_tanh(2 * (x @ w))),
+    wrong=(jax.checkpoint(activation), lambda w, x: _coarse_tanh(2 * (x @ w))),
     extra_work=0.1,
     tol=0.02,
 )  # fmt: skip
@@ -243,7 +243,7 @@ PAIRS = Puzzle(
     how="The slope of each result is a number, which one pass over the pairs computes beside the result, 128 "
         "pairs at a time.",
     lesson="08_control_flow_gradients",
-    wrong=(attraction, jax.checkpoint(attraction), lambda x, y, mass: attraction(x, y, 2 * mass)),
+    wrong=(jax.checkpoint(attraction), lambda x, y, mass: attraction(x, y, 2 * mass)),
     extra_work=0.3,
 )  # fmt: skip
 
@@ -313,7 +313,7 @@ MASK = Puzzle(
     better=_in_bits,
     how="One bit for each element: it is the answer that beats par.",
     lesson="04_partial_evaluation_and_residuals",
-    wrong=(rectified, lambda w, x: jax.nn.relu(x @ w), jax.checkpoint(rectified), lambda w, x: _relu_of_bits(-(x @ w))),
+    wrong=(lambda w, x: jax.nn.relu(x @ w), jax.checkpoint(rectified), lambda w, x: _relu_of_bits(-(x @ w))),
     extra_work=0.1,
 )  # fmt: skip
 

@@ -48,7 +48,7 @@ ORDER = Puzzle(
     par_is="three products of a matrix and a vector",
     how="It is the answer at par: each matrix is read once.",
     lesson="03_jvp_and_linearize",
-    wrong=(pushed, lambda a, b, c, v: (a @ b) @ (c @ v), lambda a, b, c, v: 2 * (a @ (b @ (c @ v)))),
+    wrong=(lambda a, b, c, v: (a @ b) @ (c @ v), lambda a, b, c, v: 2 * (a @ (b @ (c @ v)))),
     argnums=(0, 1, 2, 3),
 )  # fmt: skip
 
@@ -92,7 +92,7 @@ MODE = Puzzle(
     par_is="one evaluation of the function with a tangent",
     how="It is the answer at par: one product for the value, and one for the tangent.",
     lesson="03_jvp_and_linearize",
-    wrong=(velocity, jax.jit(velocity), lambda w, t: 2 * _forward(w, t)),
+    wrong=(jax.jit(velocity), lambda w, t: 2 * _forward(w, t)),
     argnums=(0, 1),
 )  # fmt: skip
 
@@ -149,7 +149,7 @@ BENT = Puzzle(
     par_is="the count of `jax.jvp` of `jax.grad`",
     how="The second derivative of `tanh(u) ** 2`, written by hand: the three products remain, and little beside them.",
     lesson="03_jvp_and_linearize",
-    wrong=(bent, lambda w, x, v: jax.grad(lambda x: energy(w, x))(x) * v,
+    wrong=(lambda w, x, v: jax.grad(lambda x: energy(w, x))(x) * v,
            lambda w, x, v: jax.jacrev(jax.grad(lambda x: energy(w, x)))(x) @ v),
     argnums=(1, 2),
 )  # fmt: skip
@@ -196,7 +196,7 @@ TRACE = Puzzle(
     par_is="the count for the diagonal alone",
     how="It is the answer at par: each element of both matrices is read once.",
     lesson="03_jvp_and_linearize",
-    wrong=(divergence, lambda w, u, x: jnp.trace(jax.jacfwd(lambda x: u @ jnp.tanh(w @ x))(x)),
+    wrong=(lambda w, u, x: jnp.trace(jax.jacfwd(lambda x: u @ jnp.tanh(w @ x))(x)),
            lambda w, u, x: jnp.sum(w * u.T)),
     argnums=(0, 1, 2),
 )  # fmt: skip
@@ -249,7 +249,7 @@ BRANCHES = Puzzle(
     par_is="one matrix product",
     how="One product, by Strassen's method on five levels.",
     lesson="01_reading_jaxprs",
-    wrong=(routed, jax.jit(routed), lambda w, xs: jnp.where(xs > 0, jnp.sin(xs), jnp.tanh(xs)) @ w.T),
+    wrong=(jax.jit(routed), lambda w, xs: jnp.where(xs > 0, jnp.sin(xs), jnp.tanh(xs)) @ w.T),
     argnums=(0, 1),
 )  # fmt: skip
 
