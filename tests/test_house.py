@@ -184,7 +184,7 @@ BUDGETS = {
     "report": 2_950,
     "runs": 1_945,
     "runtime": 1_800,
-    "teach": 7_376,
+    "teach": 7_378,
     "transforms": 3_590,
     "xla": 10,
     "xla/collectives": 2_230,

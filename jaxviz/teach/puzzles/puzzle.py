@@ -113,10 +113,12 @@ class Puzzle:
     @property
     def source_of_par(self) -> str:
         """Where par comes from, as text."""
+        if self.par_is:
+            return self.par_is
         share = f"{100 * self.extra_work:g} %"
         if self.measure is PEAK:
-            return self.par_is or f"the lowest peak that the planner finds for {share} more FLOPs"
-        return self.par_is or f"what the planner saves, with checkpoints that recompute at most {share} of the FLOPs"
+            return f"the lowest peak that the planner finds for {share} more FLOPs"
+        return f"what the planner saves, with checkpoints that recompute at most {share} of the FLOPs"
 
     @property
     def best(self) -> Any:
