@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxviz import teach
 from jaxviz.teach.exercise import said
-from jaxviz.teach.saved_values import ValueNumber
+from jaxviz.teach.sessions import ValueNumber
 
 FIXTURE = Path(__file__).parent / "fixtures" / "exercises.json"
 

@@ -177,5 +177,4 @@ def passes_on_values(d: Derivation, inputs: Sequence[Any], names: Sequence[str])
 
 def _reading(aval: Any) -> Program:
     """The program that reads all of a reference."""
-    info = compat.unknown_debug_info(1, 1)
-    return read_traced(compat.trace_to_jaxpr(lambda ref: [ref[...]], [aval], info, keeps_rules=False))
+    return read_traced(compat.trace_to_jaxpr(lambda ref: [ref[...]], [aval], keeps_rules=False))

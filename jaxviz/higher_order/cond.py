@@ -321,7 +321,7 @@ def _saving(
 
 @shared
 def _dummy(aval: Any) -> Template:
-    traced = compat.trace_to_jaxpr(lambda: [compat.empty(aval)], (), compat.unknown_debug_info(0, 1))
+    traced = compat.trace_to_jaxpr(lambda: [compat.empty(aval)], ())
     origin = Origin(None, "linearize", "dummy for a residual that another branch saves", "dummy")
     return written_out(read_traced(traced), origin)
 

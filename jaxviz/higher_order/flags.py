@@ -35,7 +35,7 @@ def of_all_devices(aval: Any, sizes: tuple[tuple[Any, int], ...]) -> Program:
         mine = lax.eq(place, lax.broadcast(lax.axis_index(axes), place.shape))
         spread = lax.broadcast_in_dim(numbers, place.shape, (0, *range(2, len(place.shape))))
         alone = lax.select(mine, spread, lax.full_like(spread, 0))
-        sums = compat.psum(alone, axes) - jnp.int32(1)
+        sums = lax.psum(alone, axes) - jnp.int32(1)
         joined = lax.reshape(sums, (kinds, n * rest[0], *rest[1:]))
         return [lax.convert_element_type(joined, flags.dtype)]
 

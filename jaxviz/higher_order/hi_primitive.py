@@ -170,5 +170,4 @@ def _pushed(operation: Operation, nonzeros: Mask) -> tuple[Program, Mask]:
 
 def _traced(rule: Callable[..., Sequence[Any]], avals: Sequence[Any], values: Sequence[Any] | None = None) -> Program:
     """A rule as a program, each of whose equations has its own line."""
-    info = compat.unknown_debug_info(len(avals), 0)
-    return read_traced(compat.trace_to_jaxpr(rule, avals, info, values, keeps_rules=False))
+    return read_traced(compat.trace_to_jaxpr(rule, avals, values=values, keeps_rules=False))

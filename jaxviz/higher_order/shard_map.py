@@ -472,7 +472,7 @@ def _summed(body: Program, specs: Sequence[Spec], params: Any) -> Program:
     for i, spec in enumerate(specs):
         axes = compat.axes_summed(spec, params)
         if axes:
-            program = trace_rule(lambda x, axes=axes: [compat.psum(x, axes)], [outs[i].aval])
+            program = trace_rule(lambda x, axes=axes: [jax.lax.psum(x, axes)], [outs[i].aval])
             rule = (
                 f"summed over the axis {', '.join(map(str, axes))}, along which the operand is the same on each device"
             )

@@ -105,13 +105,12 @@ def trace_rule(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], of: Oper
     program = compat.record_rule(fun, avals, applied)
     if program is not None:
         return program
-    return read_traced(compat.trace_to_jaxpr(fun, avals, compat.unknown_debug_info(len(avals), 0)))
+    return read_traced(compat.trace_to_jaxpr(fun, avals))
 
 
 def trace_rule_on_values(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], values: Sequence[Any]) -> Program:
     """The program of a rule whose Python looks at values, traced at the values of its operands."""
-    info = compat.unknown_debug_info(len(avals), 0)
-    return read_traced(compat.trace_to_jaxpr(fun, avals, info, values=values))
+    return read_traced(compat.trace_to_jaxpr(fun, avals, values=values))
 
 
 def read_traced(traced: compat.TracedJaxpr, branches: tuple[Branch, ...] = (), is_path: bool = False) -> Program:

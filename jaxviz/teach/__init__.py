@@ -14,6 +14,7 @@ from jaxviz.teach.exercise import Verdict as Verdict
 from jaxviz.teach.predict import predict as predict
 from jaxviz.teach.rule import Check as Check
 from jaxviz.teach.rule import rule as rule
+from jaxviz.teach.sessions import Answered as Answered
 from jaxviz.teach.sessions import number as number
 from jaxviz.teach.sessions import seed as seed
 from jaxviz.teach.static import static_fold as static_fold
@@ -32,7 +33,6 @@ if _typing.TYPE_CHECKING:
     from jaxviz.teach.checks import traces_to as traces_to
     from jaxviz.teach.handouts import given as given
     from jaxviz.teach.handouts import student_copies as student_copies
-    from jaxviz.teach.outcomes import Answered as Answered
     from jaxviz.teach.outcomes import Results as Results
     from jaxviz.teach.outcomes import read_results as read_results
     from jaxviz.teach.outcomes import results as results
@@ -44,7 +44,7 @@ _PLACES = {
     "puzzles": "",
     "saved": "saved_values",
     **dict.fromkeys(("given", "student_copies"), "handouts"),
-    **dict.fromkeys(("Answered", "Results", "read_results", "results"), "outcomes"),
+    **dict.fromkeys(("Results", "read_results", "results"), "outcomes"),
     **dict.fromkeys(("computes", "gradient_of", "has_right_rule", "is_linear", "keeps_at_most", "traces_to"), "checks"),
 }
 

@@ -15,6 +15,9 @@ from jaxviz.report.tables import code_html, preformatted, printable, wrapped
 from jaxviz.teach import sessions
 from jaxviz.teach.messages import OfChoice, OfMarks, OfNumber, OfWord, Said
 
+Text = str | Callable[[], str]
+"""A sentence, or a function that computes it."""
+
 BLANK = "Replace the dots with your answer, and run the cell again."
 _MISSING = {
     "marks": "Nothing is selected. If that is your answer, click Check again.",
@@ -86,6 +89,10 @@ class Verdict(Data):
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
+        shown = self._unfolded_html()
+        return f"<details><summary>Result of the solution</summary>{shown}</details>" if self.is_folded else shown
+
+    def _unfolded_html(self) -> str:
         mark: Mark = "note" if self.is_right is None else "right" if self.is_right else "wrong"
         rows = "".join(
             f'<tr><td style="text-align:left;white-space:nowrap;vertical-align:top;color:{_COLOURS[p.mark]}">'
@@ -98,12 +105,11 @@ class Verdict(Data):
         note = (
             preformatted(self.note) if "\n" in self.note else f"<div>{code_html(self.note)}</div>" if self.note else ""
         )
-        shown = (
+        return (
             f'<div style="border-left:4px solid {_COLOURS[mark]};padding:2px 0 2px 10px;margin:4px 0;line-height:1.45">'
             f'<b style="color:{_COLOURS[mark]}">{html.escape(_start(self.is_right))}</b>{code_html(self.headline)}'
             f"{f'<table>{rows}</table>' if rows else ''}{note}</div>"
         )
-        return f"<details><summary>Result of the solution</summary>{shown}</details>" if self.is_folded else shown
 
     _data = ("is_right", "headline", "points", "note")
 
@@ -117,6 +123,10 @@ def said(verdict: Verdict) -> Said:
         "points": points,  # type: ignore[typeddict-item]
         "note": verdict.note,
     }
+
+
+def text_of(text: Text) -> str:
+    return text if isinstance(text, str) else text()
 
 
 def raised(error: Exception) -> str:
@@ -182,7 +192,7 @@ class Exercise:
     check: Callable[[Any], Verdict]
     truth: Callable[[], Verdict]
     form: AnswerForm
-    hints: Sequence[str | Callable[[], str]] = ()
+    hints: Sequence[Text] = ()
     wrong: Callable[[], Iterable[Any]] = tuple
     grading: Callable[[], OfChoice | OfNumber | OfWord | OfMarks] | None = None
     store: Callable[[Any], str] | None = None
@@ -216,10 +226,9 @@ class Exercise:
         if self._n_hints >= len(self.hints):
             return Verdict(None, "There are no more hints; `.reveal()` shows the answer.")
         sessions.note_hint(self)
-        hint = self.hints[self._n_hints]
+        hint = text_of(self.hints[self._n_hints])
         self._n_hints += 1
-        text = hint if isinstance(hint, str) else hint()
-        return Verdict(None, f"Hint {self._n_hints} of {len(self.hints)}: {text}")
+        return Verdict(None, f"Hint {self._n_hints} of {len(self.hints)}: {hint}")
 
     def reveal(self) -> Verdict:
         """The answer, with its reason."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxviz.report.files import no_such_file
 from jaxviz.report.needs import needs
-from jaxviz.teach.source import extends, names_defined, names_missing
+from jaxviz.teach.source import defining, names_defined, names_missing
 
 _REMOVED = ("solution", "check")
 
@@ -136,14 +136,8 @@ def _for_students(cell: Any, needed: set[str]) -> Iterator[Any]:
 
 def _defining(cell: Any, needed: set[str]) -> str:
     """The statements of a cell that define names that are needed, with their rules, and what these read."""
-    names = needed & names_defined(_code(cell))
-    if not names:
-        return ""
-    statements = [(s, ast.unparse(s)) for s in _tree(cell).body if not _calls(s, "solution")]
-    gives = {text: names_defined(text) | {*extends(s)} for s, text in statements}
-    for _ in statements:
-        names |= {n for text, given in gives.items() if given & names for n in names_missing(text)}
-    return "\n\n".join(text for text, given in gives.items() if given & names)
+    statements = [s for s in _tree(cell).body if not _calls(s, "solution")]
+    return "\n\n".join(ast.unparse(s) for s, _ in defining(statements, needed))
 
 
 def _name(cell: Any) -> str:

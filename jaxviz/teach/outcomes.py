@@ -10,43 +10,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from jaxviz.report.data import Data
 from jaxviz.report.files import no_such_file, write_file
 from jaxviz.report.report import Part, Report, Table
 from jaxviz.report.tables import counted, shortened
 from jaxviz.teach import sessions
 from jaxviz.teach.exercise import raised
+from jaxviz.teach.sessions import Answered
 
 _HEADS = ("exercise", "tries", "hints", "revealed", "")
-
-
-@dataclass(frozen=True, slots=True)
-class Answered(Data):
-    """What became of one exercise: until its first right answer, or until now.
-
-    >>> [(a.question, a.tries, a.is_right) for a in teach.results().answered]
-
-    Args:
-      question: its question, which identifies it.
-      kind: how it is answered: 'marks', 'choice', 'line' or 'code'.
-      puzzle: the name of the puzzle; '' for another exercise.
-      is_right: whether there was a right answer.
-      tries: how many answers were given.
-      hints: how many hints were shown.
-      is_revealed: whether the answer was revealed.
-      answer: the last answer, or the last right one, as JSON; '' for code.
-      source: of an answer in code, a program that assigns it to `answer`; '' if it was not found.
-    """
-
-    question: str
-    kind: str
-    puzzle: str = ""
-    is_right: bool = False
-    tries: int = 0
-    hints: int = 0
-    is_revealed: bool = False
-    answer: str = ""
-    source: str = ""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -123,13 +94,8 @@ def results() -> Results:
     Right. 12.
     >>> teach.results().save("results.json")
     """
-    answered = [
-        Answered(
-            s.question, s.kind, s.puzzle, s.is_right, s.tries, s.hints, s.is_revealed, _as_json(s.answer), s.source
-        )
-        for s in sessions.progress.values()
-    ]
-    return Results(tuple(answered), sessions.student, {name: version(name) for name in ("jaxviz-lab", "jax")})
+    versions = {name: version(name) for name in ("jaxviz-lab", "jax")}
+    return Results(tuple(sessions.progress.values()), sessions.student, versions)
 
 
 def read_results(path: str | Path) -> Results:
@@ -166,25 +132,6 @@ def read_results(path: str | Path) -> Results:
     return Results(answered, read.seed, read.versions, tuple(problems), len(known))
 
 
-def _as_json(answer: Any) -> str:
-    from jaxviz.teach.saved_values import ValueNumber
-
-    def plain(part: Any) -> Any:
-        if isinstance(part, (list, tuple)):
-            return [plain(p) for p in part]
-        if isinstance(part, ValueNumber):
-            return {"value": int(part)}
-        return part if isinstance(part, (str, int, float, bool)) else str(part)
-
-    return "" if answer is None else json.dumps(plain(answer))
-
-
-def _from_json(text: str) -> Any:
-    from jaxviz.teach.saved_values import ValueNumber
-
-    return json.loads(text, object_hook=lambda entry: ValueNumber(entry["value"]))
-
-
 def _again(a: Answered) -> str | None:
     """What is wrong with an answer that was right, '' if nothing is; None if it cannot be checked in this session."""
     if a.puzzle:
@@ -195,7 +142,7 @@ def _again(a: Answered) -> str | None:
     if exercise is None:
         return None
     try:
-        verdict = exercise.check(_run(a.source) if a.kind == "code" else _from_json(a.answer))
+        verdict = exercise.check(_run(a.source) if a.kind == "code" else sessions.from_json(a.answer))
     except Exception as error:
         return raised(error)
     return "" if verdict else verdict.headline

@@ -7,11 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxviz.report.sizes import read_size
-from jaxviz.teach.exercise import AnswerForm, Exercise, Verdict, said
+from jaxviz.teach.exercise import AnswerForm, Exercise, Text, Verdict, said, text_of
 from jaxviz.teach.messages import OfChoice, OfNumber, OfWord
-
-Text = str | Callable[[], str]
-"""A sentence, or a function that computes it."""
 
 
 def predict(
@@ -32,24 +29,25 @@ def predict(
 
     Args:
       question: the question, with code in backticks.
-      choices: the choices; without them the answer is a number, or a word.
+      choices: the choices, by default those that `because` has texts for; without any the answer is a number, or a
+        word.
       truth: computes the answer: one of the choices, a number or a word.
       because: the reason, shown with the right answer; or a text for each choice.
       tolerance: how far a number may be off, relative to the truth.
       hints: hints, in order.
     """
+    if choices is None and isinstance(because, Mapping):
+        choices = tuple(because)
 
     def reason(choice: Any) -> str:
-        text = because.get(choice, "") if isinstance(because, Mapping) else because
-        return text if isinstance(text, str) else text()
+        return text_of(because.get(choice, "") if isinstance(because, Mapping) else because)
 
     def not_yet(headline: str, why: str = "") -> Verdict:
         """A wrong answer with its reason, or with the first hint if the reason would give the right answer away."""
         return Verdict(False, headline, note=why or first_hint())
 
     def first_hint() -> str:
-        first = hints[0] if hints else ""
-        return f"A hint: {first if isinstance(first, str) else first()}" if hints else ""
+        return f"A hint: {text_of(hints[0])}" if hints else ""
 
     def check(answer: Any) -> Verdict:
         true = truth()

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxviz.teach.exercise import BLANK, AnswerForm, Exercise, Point, Verdict, raised
-from jaxviz.teach.predict import Text
+from jaxviz.teach.exercise import BLANK, AnswerForm, Exercise, Point, Text, Verdict, raised
 
 
 @dataclass(frozen=True)

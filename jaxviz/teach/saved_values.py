@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from typing import Literal as OneOf
 
@@ -20,9 +20,9 @@ from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.primitives import is_view, plain
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.report.tables import format_bytes, printable, together, type_text
-from jaxviz.teach.exercise import AnswerForm, Exercise, Point, Verdict
+from jaxviz.teach.exercise import AnswerForm, Exercise, Point, Text, Verdict
 from jaxviz.teach.messages import OfMarks
-from jaxviz.teach.predict import Text
+from jaxviz.teach.sessions import ValueNumber
 
 QUESTION = "Which of these values does the gradient of `{name}` save for the backward pass?"
 
@@ -114,20 +114,12 @@ _WRITTEN = {
 """The operations that are written with a sign."""
 
 
-@dataclass(eq=False)
 class _Case:
     """One derivation, its values, and which of them it saves."""
 
-    derivation: Derivation
-    names: dict[Var, str] = field(init=False)
-    arguments: dict[Var, str] = field(init=False)
-    values: tuple[Value, ...] = field(init=False)
-    residuals_of: dict[Value, list[Residual]] = field(init=False)
-    beside: list[Residual] = field(init=False)
-    read: dict[Equation, list[Residual]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        primal = self.derivation.primal
+    def __init__(self, derivation: Derivation):
+        self.derivation = derivation
+        primal = derivation.primal
         self.names = variable_names(primal)
         self.arguments = {v: n for v, n in zip(primal.invars, primal.arg_names, strict=True) if n}
         for v, n in self.names.items():
@@ -136,8 +128,8 @@ class _Case:
         self._own = {e for _, e in primal.walk()}
         custom = [e for e in self._own if self._is_custom(e)]
         self._opaque = {inner: e for e in custom for _, program in e.operation.programs for _, inner in program.walk()}
-        self.read = {}
-        for residual in self.derivation.residuals:
+        self.read: dict[Equation, list[Residual]] = {}
+        for residual in derivation.residuals:
             for e in dict.fromkeys(self._of_function(r.equation) for r in residual.linear):
                 self.read.setdefault(e, []).append(residual)
         self._relate_forward()
@@ -204,7 +196,9 @@ class _Case:
         by_name = {v.text: v for v in values if v.kind == "input"}
         by_variable: dict[Atom, Value] = {a: v for v in values for a in v.atoms}
         by_equation: dict[tuple[Equation | None, str], Value] = {(v.equation, v.kind): v for v in values}
-        self.residuals_of, self.beside, self.shown = {}, [], {}
+        self.residuals_of: dict[Value, list[Residual]] = {}
+        self.beside: list[Residual] = []
+        self.shown: dict[Residual, str] = {}
         for residual in self.derivation.residuals:
             if residual.kind == "argument":
                 value = by_name.get(residual.expression)
@@ -413,10 +407,6 @@ class _Case:
             yield [*right, *others]
         yield from ([k for k in right if k != out] for out in right)
         yield from ([*right, k] for k in others)
-
-
-class ValueNumber(int):
-    """The number of a value in an exercise, as returned by the form; a plain number is a line."""
 
 
 def _operation(equation: Equation) -> str:

@@ -3,43 +3,82 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
+
+from jaxviz.report.data import Data
 
 if TYPE_CHECKING:
     from jaxviz.teach.exercise import Exercise, Verdict
 
 
-@dataclass
-class Attempts:
-    """How far a learner is with an exercise, up to the first right answer; see `teach.results`."""
+@dataclass(frozen=True, slots=True)
+class Answered(Data):
+    """What became of one exercise: until its first right answer, or until now.
+
+    >>> [(a.question, a.tries, a.is_right) for a in teach.results().answered]
+
+    Args:
+      question: its question, which identifies it.
+      kind: how it is answered: 'marks', 'choice', 'line' or 'code'.
+      puzzle: the name of the puzzle; '' for another exercise.
+      is_right: whether there was a right answer.
+      tries: how many answers were given.
+      hints: how many hints were shown.
+      is_revealed: whether the answer was revealed.
+      answer: the last answer, or the last right one, as JSON; '' for code.
+      source: of an answer in code, a program that assigns it to `answer`; '' if it was not found.
+    """
 
     question: str
     kind: str
-    puzzle: str
+    puzzle: str = ""
     is_right: bool = False
     tries: int = 0
     hints: int = 0
     is_revealed: bool = False
-    answer: Any = None
+    answer: str = ""
     source: str = ""
+
+
+class ValueNumber(int):
+    """The number of a value in an exercise, as returned by the form; a plain number is a line."""
+
+
+def as_json(answer: Any) -> str:
+    """An answer as it is stored."""
+
+    def plain(part: Any) -> Any:
+        if isinstance(part, (list, tuple)):
+            return [plain(p) for p in part]
+        if isinstance(part, ValueNumber):
+            return {"value": int(part)}
+        return part if isinstance(part, (str, int, float, bool)) else str(part)
+
+    return "" if answer is None else json.dumps(plain(answer))
+
+
+def from_json(text: str) -> Any:
+    """The answer that is stored."""
+    return json.loads(text, object_hook=lambda entry: ValueNumber(entry["value"]))
 
 
 exercises: WeakValueDictionary[str, Exercise] = WeakValueDictionary()
 """The exercises of this session, by their questions."""
 
-progress: dict[str, Attempts] = {}
+progress: dict[str, Answered] = {}
 """What was done with them, by their questions."""
 
 student = ""
 """What was given to `teach.seed`."""
 
 
-def of(exercise: Exercise) -> Attempts:
+def of(exercise: Exercise) -> Answered:
     """The progress with an exercise; it is kept if its cell is run again."""
     puzzle = getattr(exercise, "puzzle", None)
-    new = Attempts(exercise.question, exercise.form.kind, "" if puzzle is None else puzzle.name)
+    new = Answered(exercise.question, exercise.form.kind, "" if puzzle is None else puzzle.name)
     return progress.setdefault(exercise.question, new)
 
 
@@ -47,27 +86,26 @@ def note_answer(exercise: Exercise, given: Any, verdict: Verdict) -> None:
     """Notes an answer, unless it is a blank one; the same one again, as of a cell run twice, is no other try."""
     if verdict.is_right is None or (of(exercise).is_right and not verdict.is_right):
         return
-    state = of(exercise)
-    before = state.source, repr(state.answer)
-    if state.kind == "code":
+    before = of(exercise)
+    if before.kind == "code":
         from jaxviz.teach.source import program_of
 
-        state.source = program_of(given[0] if isinstance(given, (list, tuple)) and given else given)
+        after = replace(before, source=program_of(given[0] if isinstance(given, (list, tuple)) and given else given))
     else:
-        state.answer = given
-    is_other = not state.tries or before != (state.source, repr(state.answer))
-    state.tries += is_other and not state.is_right
-    state.is_right |= verdict.is_right
+        after = replace(before, answer=as_json(given))
+    is_other = not before.tries or after != before
+    tries = before.tries + (is_other and not before.is_right)
+    progress[exercise.question] = replace(after, tries=tries, is_right=verdict.is_right)
 
 
 def note_hint(exercise: Exercise) -> None:
-    state = of(exercise)
-    state.hints += not state.is_right
+    before = of(exercise)
+    progress[exercise.question] = replace(before, hints=before.hints + (not before.is_right))
 
 
 def note_reveal(exercise: Exercise) -> None:
-    state = of(exercise)
-    state.is_revealed |= not state.is_right
+    before = of(exercise)
+    progress[exercise.question] = replace(before, is_revealed=before.is_revealed or not before.is_right)
 
 
 def seed(text: str) -> None:

@@ -10,7 +10,7 @@ import re
 import symtable
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,18 +107,22 @@ def code_of_argument(of: str, keyword: str, index: int, beside: Callable[..., An
 
 def _definitions(module: Any, names: set[str], without: set[str]) -> str:
     """What a module says of some names and of all that these read, but for some that the cell has already."""
-    body = ast.parse(inspect.getsource(module)).body
-    defined = {n for statement in body for n in _defines(statement)}
+    source = inspect.getsource(module)
+    body = [s for s in ast.parse(source).body if not isinstance(s, (ast.Import, ast.ImportFrom))]  # a cell has those
+    lines = source.splitlines()
+    parts = [s for s, gives in defining(body, names) if gives - without]
+    text = "\n\n".join("\n".join(lines[_first_line(s) - 1 : s.end_lineno]) for s in parts)
+    return re.sub(r"\b_(?=[A-Za-z])", "", text)  # a module's private names are not private in a cell
+
+
+def defining(statements: Iterable[ast.stmt], names: set[str]) -> list[tuple[ast.stmt, set[str]]]:
+    """The statements that define some names, with their rules, and all that these read; each with what it defines."""
+    gives = {s: names_defined(ast.unparse(s)) | {*extends(s)} for s in statements}
     needed, size = set(names), 0
     while len(needed) > size:
         size = len(needed)
-        for statement in body:
-            if needed & {*_defines(statement), *extends(statement)}:
-                needed |= {n.id for n in ast.walk(statement) if isinstance(n, ast.Name)} & defined
-    parts = [s for s in body if {*_defines(s), *extends(s)} & (needed - without)]
-    lines = inspect.getsource(module).splitlines()
-    text = "\n\n".join("\n".join(lines[_first_line(s) - 1 : s.end_lineno]) for s in parts)
-    return re.sub(r"\b_(?=[A-Za-z])", "", text)  # a module's private names are not private in a cell
+        needed |= {n for s, given in gives.items() if given & needed for n in names_missing(ast.unparse(s))}
+    return [(s, given) for s, given in gives.items() if given & needed]
 
 
 def names_missing(source: str) -> set[str]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxviz.report.tables import code_html, preformatted
-from jaxviz.teach.exercise import AnswerForm, Exercise, said
+from jaxviz.teach.exercise import AnswerForm, Exercise, said, text_of
 from jaxviz.teach.messages import Sheet
 
 _NO_SCRIPT = "<noscript><p>This page needs JavaScript to check answers.</p></noscript>"
@@ -38,7 +38,7 @@ def static_form(exercise: Exercise) -> str:
     sheet: Sheet = {
         "grading": exercise.grading() if exercise.grading is not None else None,
         "blank": exercise.blank().headline,
-        "hints": [text if isinstance(text, str) else text() for text in exercise.hints],
+        "hints": [text_of(hint) for hint in exercise.hints],
         "answer": said(exercise.truth()),
     }
     return (

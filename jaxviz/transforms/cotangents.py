@@ -14,9 +14,7 @@ from jaxviz.transforms.driver import Builder, written_out
 
 @shared
 def _sum_of_hi_types(aval: Any) -> Program:
-    return read_traced(
-        compat.trace_to_jaxpr(lambda x, y: [aval.vspace_add(x, y)], (aval, aval), compat.unknown_debug_info(2, 1))
-    )
+    return read_traced(compat.trace_to_jaxpr(lambda x, y: [aval.vspace_add(x, y)], (aval, aval)))
 
 
 class CotangentSums:

@@ -244,7 +244,7 @@ def program_effects(equations: Sequence[Equation], invars: Sequence[Var]) -> fro
 
 @shared
 def _zero(aval: Any, transform: str) -> Template:
-    traced = compat.trace_to_jaxpr(lambda: [compat.zeros(aval)], (), compat.unknown_debug_info(0, 1))
+    traced = compat.trace_to_jaxpr(lambda: [compat.zeros(aval)], ())
     return written_out(read_traced(traced), Origin(None, transform, "zero written out", "zero"))
 
 

@@ -13,7 +13,8 @@ from short_runs import short
 import jaxviz
 from jaxviz import teach
 from jaxviz.ir.emit import as_function
-from jaxviz.teach.saved_values import ValueNumber, _Case
+from jaxviz.teach.saved_values import _Case
+from jaxviz.teach.sessions import ValueNumber
 
 
 def network(params, x, y):

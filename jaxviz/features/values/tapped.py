@@ -220,8 +220,7 @@ def traced_inside(value: AddressedValue, fun: Callable[..., Any], *avals: Any) -
     """A function of arrays as a program that can stand beside a value, and the arrays it closes over, which are its
     first inputs."""
     with inside_all(value.path):
-        info = compat.unknown_debug_info(len(avals), 1)
-        program = read_traced(compat.trace_to_jaxpr(lambda *xs: [fun(*xs)], avals, info))
+        program = read_traced(compat.trace_to_jaxpr(lambda *xs: [fun(*xs)], avals))
     n = len(program.constvars)
     unnamed = compat.unknown_debug_info(n + len(avals), 1)
     return with_constants_as_inputs(program, debug_info=unnamed), list(program.consts)

@@ -7,7 +7,7 @@ import contextvars
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
@@ -47,22 +47,19 @@ def jit_call_under_way(frame: Any) -> JitCall | None:
     """
     while frame is not None:
         code = frame.f_code
-        if code.co_filename == pjit.__file__:
-            if code.co_name == "cache_miss":
-                x = frame.f_locals
-                return JitCall((id(frame), id(x["args"])), "call", x["fun"], x["jit_info"], x["args"], x["kwargs"])
-            if code.co_name == "jit_trace":
-                x = frame.f_locals
-                f = x["jit_func"]
-                return JitCall((id(frame), id(x["args"])), "ahead", f._fun, f._jit_info, x["args"], x["kwargs"])
-            if code.co_name == "call_impl_cache_miss":
-                x = frame.f_locals
-                return JitCall(
-                    (id(frame), id(x["args"])), "part", None, None, x["args"], {}, x["jaxpr"].jaxpr.debug_info
-                )
+        if code.co_filename == pjit.__file__ and code.co_name in _JIT_CALLS:
+            x = frame.f_locals
+            return JitCall((id(frame), id(x["args"])), *_JIT_CALLS[code.co_name](x))
         frame = frame.f_back
     return None
 
+
+_JIT_CALLS: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
+    "cache_miss": lambda x: ("call", x["fun"], x["jit_info"], x["args"], x["kwargs"]),
+    "jit_trace": lambda x: ("ahead", x["jit_func"]._fun, x["jit_func"]._jit_info, x["args"], x["kwargs"]),
+    "call_impl_cache_miss": lambda x: ("part", None, None, x["args"], {}, x["jaxpr"].jaxpr.debug_info),
+}
+"""By the name of a function of JAX's, what its frame's variables say of the call: the fields after `identity`."""
 
 _LOOPS = {inspect.unwrap(f).__code__: f for f in (jax.lax.scan, jax.lax.while_loop, jax.lax.fori_loop, jax.lax.map)}
 
@@ -123,9 +120,16 @@ def is_about_hashes(error: Exception) -> bool:
 def static_values(f: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call that `static_places` returns, by name."""
     places, names = static_places(f)
-    by_place = parameters(f, len(args), {})[0]
-    static = {by_place[i]: args[i] for i in sorted(places) if i < len(args)}
-    return static | {name: kwargs[name] for name in sorted(names) if name in kwargs}
+    return _chosen(f, args, kwargs, sorted(places), sorted(names))
+
+
+def _chosen(
+    fun: Any, args: Sequence[Any], kwargs: Mapping[str, Any], argnums: Iterable[int], argnames: Iterable[str]
+) -> dict[str, Any]:
+    """Some arguments of a call, given by position and by name, by name."""
+    names = parameters(fun, len(args), {})[0]
+    by_place = {names[i]: args[i] for i in argnums if i < len(args)}
+    return by_place | {name: kwargs[name] for name in argnames if name in kwargs}
 
 
 def is_primitive_call(fun: Any) -> bool:
@@ -137,12 +141,10 @@ def static_arguments(
     fun: Any, info: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """The static arguments of a call, and the others that are passed by position and by keyword; each by name."""
-    names, _, _ = parameters(fun, len(args), {})
-    static = {names[i]: args[i] for i in sorted(info.static_argnums) if i < len(args)}
-    static |= {name: kwargs[name] for name in info.static_argnames if name in kwargs}
+    others = [i for i in range(len(args)) if i not in info.static_argnums]
     return (
-        static,
-        {name: x for i, (name, x) in enumerate(zip(names, args, strict=True)) if i not in info.static_argnums},
+        _chosen(fun, args, kwargs, sorted(info.static_argnums), info.static_argnames),
+        _chosen(fun, args, {}, others, ()),
         {name: x for name, x in kwargs.items() if name not in info.static_argnames},
     )
 
@@ -244,7 +246,7 @@ def _heard_after(before: Any, heard: Any) -> Any:
 def donating(f: Any) -> Any:
     """The parameters of `jit` for a function with donated arguments; None for others."""
     info = getattr(f, "_jit_info", None)
-    return info if info is not None and (info.donate_argnums or info.donate_argnames) else None
+    return info if info is not None and donates(info) else None
 
 
 def donates(info: Any) -> bool:
@@ -254,9 +256,7 @@ def donates(info: Any) -> bool:
 
 def donated_arguments(fun: Any, info: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that a call of a jitted function donates, by name."""
-    names = parameters(fun, len(args), {})[0]
-    donated = {names[i]: args[i] for i in info.donate_argnums if i < len(args)}
-    return donated | {name: kwargs[name] for name in info.donate_argnames if name in kwargs}
+    return _chosen(fun, args, kwargs, info.donate_argnums, info.donate_argnames)
 
 
 ArrayImpl: Any = _array.ArrayImpl
@@ -313,20 +313,18 @@ def replaced_vjp(new: Callable[..., Any], key: Any = None) -> Iterator[None]:
       new: is called with the function that it stands for, `jax.vjp` or `jaxviz.vjp`, and then its arguments.
       key: equal for replacements with the same effect, which share JAX's cached traces; unique by default.
     """
-    stack = (*_in_place.get(), (new, object() if key is None else key))
-    token = _in_place.set(stack)
-    try:
-        with _vjp_in_place(tuple(key for _, key in stack)), _replaced:
-            yield
-    finally:
-        _in_place.reset(token)
+    with _having_replaced((*_in_place.get(), (new, object() if key is None else key))), _replaced:
+        yield
+
+
+def vjp_as_before() -> contextlib.AbstractContextManager[None]:
+    """Within a replacement, `jax.vjp` as it is without the innermost one: for what is derived there, whose rules may
+    take gradients too."""
+    return _having_replaced(_in_place.get()[:-1])
 
 
 @contextlib.contextmanager
-def vjp_as_before() -> Iterator[None]:
-    """Within a replacement, `jax.vjp` as it is without the innermost one: for what is derived there, whose rules may
-    take gradients too."""
-    stack = _in_place.get()[:-1]
+def _having_replaced(stack: tuple[tuple[Callable[..., Any], Any], ...]) -> Iterator[None]:
     token = _in_place.set(stack)
     try:
         with _vjp_in_place(tuple(key for _, key in stack)):

@@ -32,10 +32,6 @@ def axis_names(params: Mapping[str, Any]) -> set[Any]:
     return {a for a in names if a is not None and not isinstance(a, (int, np.integer))}
 
 
-def psum(x: Any, axes: tuple[Any, ...]) -> Any:
-    return jax.lax.psum(x, axes)
-
-
 def varying_everywhere(x: Any) -> Any:
     """A value that varies along all axes of the enclosing `shard_map`, if types record that."""
     axes, typed = manual_axes()
@@ -62,10 +58,13 @@ def is_unreduced(aval: Any) -> bool:
 
 def devices_of(operation: Operation) -> dict[Any, int]:
     """The axes that a `shard_map` maps over, each with its size, in the order in which `axis_index` counts devices."""
-    mesh, manual = operation.params["mesh"], operation.params["newly_manual_axes"]
-    with operation.context.manager:
-        names = _shard_map._all_newly_manual_mesh_names(mesh, manual)
+    mesh, names = operation.params["mesh"], _mapped_over(operation)
     return {name: mesh.shape[name] for name in mesh.axis_names if name in names}
+
+
+def _mapped_over(operation: Operation) -> Any:
+    with operation.context.manager:
+        return _shard_map._all_newly_manual_mesh_names(operation.params["mesh"], operation.params["newly_manual_axes"])
 
 
 @contextlib.contextmanager
@@ -78,15 +77,13 @@ def inside_shard_map(operation: Operation) -> Iterator[Any]:
     the names of the axes that it maps over.
     """
     mesh, manual = operation.params["mesh"], operation.params["newly_manual_axes"]
-    with operation.context.manager:
-        names = _shard_map._all_newly_manual_mesh_names(mesh, manual)
     with (
         operation.context.manager,
         _shard_map._extend_axis_env(mesh, manual),
         _mesh.use_abstract_mesh(_shard_map._as_manual_mesh(mesh, manual)),
         _config._check_vma(operation.params["check_vma"]),
     ):
-        yield names
+        yield _mapped_over(operation)
 
 
 def on_each_device(operation: Operation, fun: Callable[..., Sequence[Any]]) -> Callable[..., Any]:

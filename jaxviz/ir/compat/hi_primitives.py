@@ -386,11 +386,9 @@ def remat_rule(params: Mapping[str, Any], in_avals: Sequence[Any], policy: Any, 
         with context.manager:
             return list(jax.tree.unflatten(tree, args[: len(types)])(*args[len(types) :]))
 
-    info = unknown_debug_info(len(in_avals), 0)
-    now = trace_to_jaxpr(forward, in_avals, info, keeps_rules=False).jaxpr
+    now = trace_to_jaxpr(forward, in_avals, keeps_rules=False).jaxpr
     tree, types = rest
-    avals = (*types, *in_avals)
-    return now, trace_to_jaxpr(again, avals, unknown_debug_info(len(avals), 0), keeps_rules=False).jaxpr
+    return now, trace_to_jaxpr(again, (*types, *in_avals), keeps_rules=False).jaxpr
 
 
 def has_remat_rule(params: Mapping[str, Any]) -> bool:

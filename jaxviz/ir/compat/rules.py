@@ -30,7 +30,6 @@ from jaxviz.ir.compat.jaxprs import (
     custom_vjp_call_p,
     hi_primitive_p,
     jit_p,
-    unknown_debug_info,
     within,
 )
 from jaxviz.ir.compat.private import _ad, _ad_util, _conditionals, _config, _core, _effects, _flattree, _lu, dtypes
@@ -68,7 +67,7 @@ def _find_nonzero(
         out = primitive.bind(*args, **primitive.get_bind_params(params))
         return out if primitive.multiple_results else [out]
 
-    one = trace_to_jaxpr(apply, avals, unknown_debug_info(len(avals), 0)).jaxpr
+    one = trace_to_jaxpr(apply, avals).jaxpr
     return jvp_jaxpr(one, mask)[1]
 
 
@@ -158,7 +157,7 @@ def trace_custom_jvp_rule(
 
     tangent_avals = [a.to_tangent_aval() for a, nz in zip(in_avals, nonzeros, strict=True) if nz]
     avals = [*in_avals, *tangent_avals]
-    return trace_to_jaxpr(whole, avals, unknown_debug_info(len(avals), 0)), nonzeros_out
+    return trace_to_jaxpr(whole, avals), nonzeros_out
 
 
 def n_closed_over(params: Mapping[str, Any]) -> int:
@@ -205,7 +204,7 @@ def trace_forward_rule(
             is_array.extend(map(is_tracer, outs))
             return outs
 
-        traced = trace_to_jaxpr(forward, in_avals, unknown_debug_info(len(in_avals), 0))
+        traced = trace_to_jaxpr(forward, in_avals)
         # A scalar that went through a jnp operation, and so is a tracer here, is an array outside `jit`.
         outvars = zip(traced.jaxpr.jaxpr.outvars, is_array, strict=True)
         traced.held.extend(a for a, flag in outvars if flag and isinstance(a, _core.Literal))
@@ -319,7 +318,7 @@ def trace_backward_rule(
         return [*(ct for ct in out if type(ct) is not _ad.Zero), *log.leaves]
 
     avals = [*residual_avals, *(a for a, nz in zip(ct_avals, nonzero_cts, strict=True) if nz)]
-    return trace_to_jaxpr(backward, avals, unknown_debug_info(len(avals), 0), values), nonzero_out
+    return trace_to_jaxpr(backward, avals, values=values), nonzero_out
 
 
 def has_transpose_rule(primitive: Any) -> bool:
@@ -370,11 +369,11 @@ def linearize_rule(
             return [t for t, nz in zip(tangents, nonzeros_out, strict=True) if nz]
 
         avals = [*map(_core.typeof, leaves), *(a for a, nz in zip(tangent_avals, nonzeros, strict=True) if nz)]
-        linear_of.append(trace_to_jaxpr(linear, avals, unknown_debug_info(len(avals), 0), keeps_rules=False).jaxpr)
+        linear_of.append(trace_to_jaxpr(linear, avals, keeps_rules=False).jaxpr)
         return [*results, *linear_of[0].consts, *leaves]
 
-    info = unknown_debug_info(len(in_avals), 0)
-    traced = trace_to_jaxpr(forward, in_avals, info, values, nonzeros if values else (), keeps_rules=False)
+    active = nonzeros if values else ()
+    traced = trace_to_jaxpr(forward, in_avals, values=values, active=active, keeps_rules=False)
     return traced.jaxpr, linear_of[0], nonzeros_out, structures[0] if structures else None
 
 
@@ -483,7 +482,7 @@ def is_linear(one: Any, mask: Sequence[bool]) -> bool:
             eqn.ctx,
             Log(False),
         )
-        trace_to_jaxpr(rule, avals, unknown_debug_info(len(avals), 0))
+        trace_to_jaxpr(rule, avals)
     except Exception:  # JAX's rules fail in many ways, mostly by an assertion; each means no
         return False
     return True

@@ -219,7 +219,6 @@ class _Trace(_pe.DynamicJaxprTrace):
                 jaxpr = trace_to_jaxpr(
                     function,
                     avals,
-                    unknown_debug_info(len(avals), 0),
                     values=self.values_of(tracers, len(avals)),
                     active=[*carries, *([True] * (len(avals) - len(carries)))],
                     keeps_rules=False,
@@ -299,7 +298,7 @@ def _thunk_of(taken: _TakenRule, in_avals: Sequence[Any], rule: Any) -> Any:
             raise closed_over_by_jvp_rule_error(rule.debug_info)
         push, avals, nonzeros_out = _jvp_of_rule(taken, in_avals, [not z for z in zeros], symbolic_zeros=True)
         with _core.set_current_trace(None):
-            jaxpr = trace_to_jaxpr(push, avals, unknown_debug_info(len(avals), 0), keeps_rules=False).jaxpr
+            jaxpr = trace_to_jaxpr(push, avals, keeps_rules=False).jaxpr
         return jaxpr.jaxpr, jaxpr.consts, [not nz for nz in nonzeros_out]
 
     return _lu.wrap_init(thunk, debug_info=rule.debug_info)
@@ -491,7 +490,7 @@ class RuleHoldsTracer(Exception):
 def trace_to_jaxpr(
     fun: Callable[..., Sequence[Any]],
     avals: Sequence[Any],
-    debug_info: Any,
+    debug_info: Any = None,
     values: Sequence[Any] | None = None,
     active: Sequence[bool] = (),
     keeps_rules: bool = True,
@@ -505,7 +504,7 @@ def trace_to_jaxpr(
     Args:
       fun: takes one tracer for each aval, returns a flat sequence of results.
       avals: types of the arguments.
-      debug_info: see `function_debug_info`.
+      debug_info: see `function_debug_info`; without it, that of a rule, which has no names.
       values: concrete arguments; if given, the function is run on them, and may branch on values.
       active: with `values`, which arguments have a tangent; none by default.
       keeps_rules: whether custom JVP rules found here are remembered; see `trace_custom_jvp_rule`.
@@ -518,6 +517,7 @@ def trace_to_jaxpr(
       RuleHoldsTracer: without `folds`, or without `closes_over`, if a custom rule closes over a value of the trace.
     """
     parent = _core.trace_ctx.trace
+    debug_info = debug_info if debug_info is not None else unknown_debug_info(len(avals), 0)
     trace = (_Trace if values is None else _PathTrace)(debug_info, parent, keeps_rules)
     trace.within, trace.levels = within, levels
     # Unlike JAX's tracing this keeps the frames outside `fun`, so that an operation of a library function that the user

@@ -13,16 +13,17 @@ from jaxviz.teach.autodiff.grading import (
     SAMPLES,
     A,
     B,
-    but_for,
     each,
     functions,
     moving,
+    of_function,
     reference,
     unlike,
+    unlike_cotangents,
 )
 from jaxviz.teach.autodiff.workbook import Engine
 from jaxviz.teach.exercise import Exercise
-from jaxviz.teach.rule import Check, rule
+from jaxviz.teach.rule import Check
 
 
 def _both(my: Engine, text: str) -> tuple[Any, int]:
@@ -65,11 +66,8 @@ def of_split(my: Engine) -> Exercise:
                     )
         return ""
 
-    def at_once(equations: Any, unknown: Any) -> Any:
-        now = [e for e in equations if set(unknown).isdisjoint(e.inputs)]
-        return now, [e for e in equations if e not in now]
-
-    return rule(
+    return of_function(
+        my, "split",
         "Write `split(equations, unknown)`: two lists, the equations that can be computed now, and those that depend "
         "on an unknown variable.",
         Check("each equation is in the correct list", fails),
@@ -77,7 +75,8 @@ def of_split(my: Engine) -> Exercise:
             "Keep a set of the variables that depend on `unknown`. It starts with `unknown`.",
             "If an input of an equation is in the set, its outputs are too.",
         ),
-        example=my.original("split"), wrong=(at_once, lambda es, unknown: (es, []), lambda es, unknown: ([], es)),
+        mistakes=[("waiting.update(e.outputs)", "pass")],
+        wrong=[lambda es, unknown: (es, []), lambda es, unknown: ([], es)],
     )  # fmt: skip
 
 
@@ -96,11 +95,11 @@ def of_transposed(my: Engine) -> Exercise:
                 return f"For input {i} {why}"
         return ""
 
-    but = but_for(my.original("transposed"))
     return each(
-        my, "Write `transposed`: for each linear operation, the cotangent of input number `i`, given the cotangent of "
-            "the result.",
-        LINEAR, problem, "transposed",
+        my, "transposed",
+        "Write `transposed`: for each linear operation, the cotangent of input number `i`, given the cotangent of "
+        "the result.",
+        LINEAR, problem,
         hints=(
             "sum and spread are each other's transposes. `shape` is the shape of the input: it gives the number of "
             "copies.",
@@ -108,13 +107,12 @@ def of_transposed(my: Engine) -> Exercise:
             "y = x @ w: the cotangent of x is `ct @ swap(w)`, and the cotangent of w is `swap(x) @ ct`. Look at the "
             "shapes.",
         ),
-        wrong=(
-            but("dot", lambda op, i, ct, xs, shape, ps: my.dot(ct, my.swap(xs[1 - i]))),
-            but("sum", lambda op, i, ct, xs, shape, ps: my.spread(ct, 0, shape[0])),
-            but("spread", lambda op, i, ct, xs, shape, ps: my.sum(ct, 0)),
-            but("neg", lambda op, i, ct, xs, shape, ps: ct),
-            but("swap", lambda op, i, ct, xs, shape, ps: ...),
-        ),
+        mistakes=[
+            ("dot(ct, swap(inputs[1])) if i == 0 else dot(swap(inputs[0]), ct)", "dot(ct, swap(inputs[1 - i]))"),
+            ('spread(ct, params["axis"], shape[params["axis"]])', "spread(ct, 0, shape[0])"),
+            ('sum(ct, params["axis"])', "sum(ct, 0)"), ('case "add"', 'case "add" | "neg"'),
+            ("bind(op, ct)[0]", 'bind(op, ct)[0] if op == "neg" else ...'),
+        ],
     )  # fmt: skip
 
 
@@ -138,17 +136,8 @@ def of_transpose(my: Engine) -> Exercise:
 
     def fails(transpose: Any) -> str:
         for text, (program, inputs, cts, expected) in cases().items():
-            cotangents = transpose(program, inputs, cts)
-            if len(cotangents) != len(expected):
-                return (
-                    f"{text}: it returns {len(cotangents)} cotangents for {len(expected)} inputs; it should return one "
-                    "for each, None for a known input."
-                )
-            for i, (a, b) in enumerate(zip(cotangents, expected, strict=True)):
-                if (a is None) != (b is None):
-                    return f"{text}: for input {i} it returns {a}; the correct cotangent is {b}."
-                if why := unlike(a, b, "JAX"):
-                    return f"{text}: for input {i} {why}"
+            if why := unlike_cotangents(transpose(program, inputs, cts), expected):
+                return f"{text}: {why}"
         return ""
 
     def few(transpose: Any) -> str:
@@ -162,16 +151,8 @@ def of_transpose(my: Engine) -> Exercise:
             )
         return ""
 
-    def last_part_only(program: Any, inputs: Any, cts: Any) -> Any:
-        env = dict(zip(program.outputs, cts, strict=True))
-        for e in reversed(program.equations):
-            if e.outputs[0] in env:
-                ins = [a.value if isinstance(a, my.Const) else None for a in e.inputs]
-                parts = my.pull(e.op, ins, [a.shape for a in e.inputs], [env[e.outputs[0]]], e.params)
-                env.update((a, ct) for a, ct in zip(e.inputs, parts, strict=True) if ct is not None)
-        return [env.get(v) if x is None else None for v, x in zip(program.inputs, inputs, strict=True)]
-
-    return rule(
+    return of_function(
+        my, "transpose",
         "Write `transpose(program, inputs, cts)`: from the last equation to the first; `inputs` has a value for each "
         "known input, and None for each linear input.",
         Check("returns the cotangents", fails), Check("reads each cotangent only when it is complete", few),
@@ -185,5 +166,6 @@ def of_transpose(my: Engine) -> Exercise:
             "`my.pull(e.op, inputs, shapes, cts, e.params)`, where an input is None if it is linear.",
             "If no output of an equation has a cotangent, skip the equation.",
         ),
-        example=my.original("transpose"), wrong=(last_part_only, lambda program, inputs, cts: [None] * len(inputs)),
+        mistakes=[("add(cotangent_of[v], ct) if v in cotangent_of else ct", "ct")],
+        wrong=[lambda program, inputs, cts: [None] * len(inputs)],
     )  # fmt: skip

@@ -9,37 +9,40 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.teach.autodiff.grading import POSITIVE, moving, unlike
+from jaxviz.teach.autodiff.grading import POSITIVE, moving, of_function, unlike, unlike_cotangents
 from jaxviz.teach.autodiff.workbook import Engine
 from jaxviz.teach.exercise import Exercise
-from jaxviz.teach.rule import Check, rule
+from jaxviz.teach.rule import Check
 
 
-def _scanned(my: Engine, k: Any, c: Any, xs: Any) -> Any:
-    last, ys = my.scan(lambda c, x, k: (lambda n: (n, n * n))(my.sin(c * k) + x), c, xs, (k,))
-    return my.add(my.total(ys), last)
+def _scanned(sin: Any, total: Any, scan: Any) -> Any:
+    """A loop as a function of a constant, the first carry and the xs, of the engine's operations or of JAX's."""
 
-
-def _scanned_by_jax(k: Any, c: Any, xs: Any) -> Any:
-    def body(c: Any, x: Any) -> Any:
-        n = jnp.sin(c * k) + x
+    def body(c: Any, x: Any, k: Any) -> Any:
+        n = sin(c * k) + x
         return n, n * n
 
-    last, ys = jax.lax.scan(body, c, xs)
-    return jnp.sum(ys) + last
+    def scanned(k: Any, c: Any, xs: Any) -> Any:
+        last, ys = scan(body, c, xs, (k,))
+        return total(ys) + last
+
+    return scanned
 
 
+_by_jax = _scanned(jnp.sin, jnp.sum, lambda f, c, xs, consts: jax.lax.scan(lambda c, x: f(c, x, *consts), c, xs))
 _AT = (np.float32(1.3), np.float32(0.4), np.array([0.1, -0.5, 0.7, 0.2], np.float32))
 
 
 def of_scan_jvp(my: Engine) -> Exercise:
+    scanned = _scanned(my.sin, my.total, my.scan)
+
     def fails(scan_jvp: Any) -> str:
         with my.trying("scan_jvp", scan_jvp):
-            program = my.trace(lambda *a: _scanned(my, *a), *_AT)
+            program = my.trace(scanned, *_AT)
             for i, name in enumerate(("the constant k", "the first carry", "the xs")):
                 dots = [np.ones_like(x) if j == i else None for j, x in enumerate(_AT)]
                 outs, moved = my.jvp(program, _AT, dots)
-                value, tangent = jax.jvp(_scanned_by_jax, _AT, tuple(my.instantiate_zeros(dots, _AT)))
+                value, tangent = jax.jvp(_by_jax, _AT, tuple(my.instantiate_zeros(dots, _AT)))
                 if why := unlike(outs, [value], "JAX"):
                     return f"As the result of the loop {why}"
                 if why := unlike(my.instantiate_zeros(moved, outs), [tangent], "jax.jvp"):
@@ -48,42 +51,32 @@ def of_scan_jvp(my: Engine) -> Exercise:
 
     def separates(scan_jvp: Any) -> str:
         with my.trying("scan_jvp", scan_jvp):
-            forward, *_ = my.linearize_program(my.trace(lambda k: _scanned(my, k, *_AT[1:]), _AT[0]))
+            forward, *_ = my.linearize_program(my.trace(lambda k: scanned(k, *_AT[1:]), _AT[0]))
         if all(e.op != "scan" for e in forward.equations):
             return (
                 "No part of the loop can be computed before the tangents are known: its values and its tangents "
                 "must be two loops."
             )
         with my.trying("scan_jvp", scan_jvp):
-            gradient = my.grad(lambda k: _scanned(my, k, *_AT[1:]))(_AT[0])
-        why = unlike(gradient, jax.grad(_scanned_by_jax)(*_AT), "JAX")
+            gradient = my.grad(lambda k: scanned(k, *_AT[1:]))(_AT[0])
+        why = unlike(gradient, jax.grad(_by_jax)(*_AT), "JAX")
         return f"With `transpose`, as the gradient with respect to k, {why}" if why else ""
 
     def one_loop(inputs: Any, tangents: Any, params: Any) -> Any:
-        body, n, m = params["body"], params["n_const"], params["n_carry"]
-        dots = my.instantiate_zeros(tangents, inputs)
-        c, k, x = body.inputs[:n], body.inputs[n : n + m], body.inputs[n + m :]
+        body, m, how = params["body"], params["n_carry"], (params["length"], params["reverse"])
+        both = zip(my.parts(params, inputs), my.parts(params, my.instantiate_zeros(tangents, inputs)), strict=True)
 
-        def both(*args: Any) -> Any:
-            p, q, r = len(c), len(k), len(x)
-            values = [*args[:p], *args[2 * p :][:q], *args[2 * p + 2 * q :][:r]]
-            moved = [*args[p:][:p], *args[2 * p + q :][:q], *args[2 * p + 2 * q + r :]]
-            outs, dots = my.jvp(body, values, moved)
-            dots = my.instantiate_zeros(dots, outs)
-            return [*outs[:m], *dots[:m], *outs[m:], *dots[m:]]
+        def moved(consts: Any, carry: Any, x: Any) -> Any:
+            values, dots = ([*c, *k, *y] for c, k, y in zip(consts, carry, x, strict=True))
+            outs, out_dots = my.jvp(body, values, dots)
+            out_dots = my.instantiate_zeros(out_dots, outs)
+            return (outs[:m], out_dots[:m]), (outs[m:], out_dots[m:])
 
-        carry, ys = my.bind_scan(
-            my.trace(both, *c, *c, *k, *k, *x, *x), [*inputs[:n], *dots[:n]], [*inputs[n : n + m], *dots[n : n + m]],
-            [*inputs[n + m :], *dots[n + m :]], params["length"], params["reverse"],
-        )  # fmt: skip
-        half = len(ys) // 2
-        return [*carry[:m], *ys[:half]], [*carry[m:], *ys[half:]]
+        (carry, dcarry), (ys, dys) = my.loop(moved, *both, *how)
+        return [*carry, *ys], [*dcarry, *dys]
 
-    def nothing_moves(inputs: Any, tangents: Any, params: Any) -> Any:
-        outs = my.bind("scan", *inputs, **params)
-        return outs, [my.zeros(o) for o in outs]
-
-    return rule(
+    return of_function(
+        my, "scan_jvp",
         "Write `scan_jvp(inputs, tangents, params)`: the outputs of a loop and their tangents, computed by two loops.",
         Check("returns the same as jax.jvp", fails),
         Check("the values have their own loop, and the tangents can be transposed", separates),
@@ -94,7 +87,7 @@ def of_scan_jvp(my: Engine) -> Exercise:
             "`my.loop(values, consts, carry, xs, …)` is the first loop. The consts of the second are the pair "
             "(consts, dconsts), its carry is dcarry, and its xs are (before, xs, dxs).",
         ),
-        example=my.original("scan_jvp"), wrong=(one_loop, nothing_moves),
+        mistakes=[("[*dcarry, *dys]", "[zeros(x) for x in (*carry, *ys)]")], wrong=[one_loop],
     )  # fmt: skip
 
 
@@ -118,17 +111,12 @@ def of_body_transpose(my: Engine) -> Exercise:
 
     def fails(body_transpose: Any) -> str:
         for text, (body, inputs, cts, expected) in cases().items():
-            if why := _unlike_each(body_transpose(body, inputs, cts), expected):
+            if why := unlike_cotangents(body_transpose(body, inputs, cts), expected):
                 return f"{text}: {why}"
         return ""
 
-    def scalars(body: Any, inputs: Any, cts: Any) -> Any:
-        return [
-            np.float32(0) if x is None and ct is None else ct
-            for x, ct in zip(inputs, my.transpose(body, inputs, cts), strict=True)
-        ]
-
-    return rule(
+    return of_function(
+        my, "body_transpose",
         "Write `body_transpose(body, inputs, cts)`: one iteration backwards. For each input that is None it returns an "
         "array, its cotangent; for the others None.",
         Check("returns an array for each linear input", fails),
@@ -138,28 +126,12 @@ def of_body_transpose(my: Engine) -> Exercise:
             "`my.zeros(v)` for the variable `v` of an input, from `body.inputs`, if its cotangent is None and the "
             "input is None too.",
         ),
-        example=my.original("body_transpose"),
-        wrong=(
-            my.transpose, scalars,
-            lambda body, inputs, cts: my.instantiate_zeros(my.transpose(body, inputs, cts), body.inputs),
+        mistakes=[("zeros(v) if", "np.float32(0) if"), ("x is None and ct is None", "ct is None")],
+        wrong=[
+            my.transpose,
             lambda body, inputs, cts: [ct for ct in my.original("body_transpose")(body, inputs, cts) if ct is not None],
-        ),
+        ],
     )  # fmt: skip
-
-
-def _unlike_each(cotangents: Any, expected: Any) -> str:
-    """What is wrong with a list of cotangents, None for a known input; '' if nothing is."""
-    if not isinstance(cotangents, (list, tuple)) or len(cotangents) != len(expected):
-        n = len(cotangents) if isinstance(cotangents, (list, tuple)) else "no list of"
-        return f"it returns {n} cotangents for {len(expected)} inputs; it should return one for each, or None."
-    for i, (a, b) in enumerate(zip(cotangents, expected, strict=True)):
-        if a is None and b is not None:
-            return f"for input {i} it returns None, but that input is linear and has a cotangent."
-        if a is not None and b is None:
-            return f"for input {i}, which is known, it returns a cotangent; it should return None."
-        if why := unlike(a, b, "JAX"):
-            return f"for input {i} {why}"
-    return ""
 
 
 _W, _C = np.array([[0.5, 1.0], [-1.0, 0.3]], np.float32), np.array([[1.0, 2.0]], np.float32)
@@ -209,7 +181,7 @@ def of_scan_transpose(my: Engine) -> Exercise:
     def fails(scan_transpose: Any, step: str) -> str:
         params, inputs, cts, expected = loop(step)
         shapes = [x.shape for x in _STEPS[step][1]]
-        return _unlike_each(scan_transpose(inputs, shapes, cts, params), expected)
+        return unlike_cotangents(scan_transpose(inputs, shapes, cts, params), expected)
 
     def unrolls(scan_transpose: Any) -> str:
         *_, step = _STEPS
@@ -227,38 +199,8 @@ def of_scan_transpose(my: Engine) -> Exercise:
             return "If the carry starts with zeros that are known, its input has a value: return None for it."
         return ""
 
-    def variant(forwards: bool = False, adds: bool = True, takes: bool = True, ordered: bool = True,
-                always: bool = False, for_known: bool = False) -> Any:  # fmt: skip
-        """The solution, or with a mistake."""
-
-        def scan_transpose(inputs: Any, shapes: Any, cts: Any, params: Any) -> Any:
-            body, m = params["body"], params["n_carry"]
-            consts, carry, xs = my.parts(params, inputs)
-            ct_ys = cts[m:] if takes else [my.zeros(ct) for ct in cts[m:]]
-            sums = [np.zeros(s, np.float32) if x is None else None for x, s in zip(consts, shapes, strict=False)]
-
-            def backward(consts: Any, carried: Any, slices: Any) -> Any:
-                (sums, ct_carry), (x, ct_y) = carried, slices
-                cotangents = my.body_transpose(body, [*consts, *(None for _ in carry), *x], [*ct_carry, *ct_y])
-                parts, ct_carry, ct_x = my.parts(params, cotangents)
-                sums = [None if ct is None else my.add(s, ct) for s, ct in zip(sums, parts, strict=True)]
-                return (sums if adds else parts, ct_carry), ct_x
-
-            reverse = params["reverse"] if forwards else always or not params["reverse"]
-            (sums, ct_carry), ct_xs = my.loop(
-                backward, consts, (sums, cts[:m]), (xs, ct_ys), params["length"], reverse)  # fmt: skip
-            ct_xs = ct_xs if ordered else [None if ct is None else ct[::-1] for ct in ct_xs]
-            found = [*sums, *ct_carry, *ct_xs]
-            return [ct if for_known or x is None else None for x, ct in zip(inputs, found, strict=True)]
-
-        return scan_transpose
-
-    def carry_only(inputs: Any, shapes: Any, cts: Any, params: Any) -> Any:
-        n, m = params["n_const"], params["n_carry"]
-        found = my.original("scan_transpose")(inputs, shapes, cts, params)
-        return [ct if n <= i < n + m else None for i, ct in enumerate(found)]
-
-    return rule(
+    return of_function(
+        my, "scan_transpose",
         "Write `scan_transpose(inputs, shapes, cts, params)`, in steps: a cotangent for each input of a loop that is "
         "None, and None for the others. `cts` are arrays: of the last carry, then of the stacked ys.",
         *(Check(step, partial(fails, step=step)) for step in _STEPS),
@@ -276,15 +218,19 @@ def of_scan_transpose(my: Engine) -> Exercise:
             "`my.loop(backward, consts, (sums, ct_carry), (xs, ct_ys), params[\"length\"], not params[\"reverse\"])` "
             "returns `(sums, ct_carry), ct_xs`.",
         ),
-        example=my.original("scan_transpose"),
-        wrong=(variant(forwards=True), variant(adds=False), variant(takes=False), variant(ordered=False),
-               variant(always=True), variant(for_known=True), carry_only),
+        mistakes=[
+            ('not params["reverse"]', 'params["reverse"]'), ('not params["reverse"]', "True"),
+            ("return (sums, ct_carry), ct_x", "return (ct_consts, ct_carry), ct_x"),
+            ("(xs, cts[m:])", "(xs, [zeros(ct) for ct in cts[m:]])"),
+            ("*ct_xs]", "*(None if ct is None else ct[::-1] for ct in ct_xs)]"),
+            ("[ct if x is None else None for", "[ct for"),
+            ("[*sums, *ct_carry, *ct_xs]", "[*(None for _ in sums), *ct_carry, *(None for _ in ct_xs)]"),
+        ],
     )  # fmt: skip
 
 
 def of_checkpoint_jvp(my: Engine) -> Exercise:
-    f = lambda x: my.sin(my.exp(my.sin(x)))
-    g = lambda x: jnp.sin(jnp.exp(jnp.sin(x)))
+    f, g = (lambda x, m=m: m.sin(m.exp(m.sin(x))) for m in (my, jnp))
 
     def fails(checkpoint_jvp: Any) -> str:
         with my.trying("checkpoint_jvp", checkpoint_jvp):
@@ -309,14 +255,8 @@ def of_checkpoint_jvp(my: Engine) -> Exercise:
             )
         return ""
 
-    def as_without(inputs: Any, tangents: Any, params: Any) -> Any:
-        return my.jvp(params["body"], inputs, tangents)
-
-    def no_tangent(inputs: Any, tangents: Any, params: Any) -> Any:
-        outs = my.bind("checkpoint", *inputs, **params)
-        return outs, [my.zeros(o) for o in outs]
-
-    return rule(
+    return of_function(
+        my, "checkpoint_jvp",
         "Write `checkpoint_jvp(inputs, tangents, params)`: the outputs and their tangents, such that only the inputs "
         "are saved.",
         Check("returns the correct value, tangent and gradient", fails), Check("only the inputs are saved", keeps),
@@ -328,5 +268,6 @@ def of_checkpoint_jvp(my: Engine) -> Exercise:
             "`moved(inputs, dots)` calls `my.jvp(body, inputs, dots)`, and returns only the tangents, with zeros in "
             "place of None.",
         ),
-        example=my.original("checkpoint_jvp"), wrong=(as_without, no_tangent),
+        mistakes=[("checkpoint(moved)(inputs, instantiate_zeros(tangents, inputs))", "[zeros(o) for o in outs]")],
+        wrong=[lambda inputs, tangents, params: my.jvp(params["body"], inputs, tangents)],
     )  # fmt: skip

@@ -12,16 +12,16 @@ from jaxviz.teach.autodiff.grading import (
     SAMPLES,
     A,
     B,
-    but_for,
     each,
     functions,
     moving,
+    of_function,
     reference,
     unlike,
 )
 from jaxviz.teach.autodiff.workbook import Engine
 from jaxviz.teach.exercise import Exercise
-from jaxviz.teach.rule import Check, rule
+from jaxviz.teach.rule import Check
 
 
 def of_bind(my: Engine) -> Exercise:
@@ -73,26 +73,8 @@ def of_bind(my: Engine) -> Exercise:
             return "For the inner trace, a tracer of the outer one is a Const."
         return ""
 
-    def computes_all(op: str, *inputs: Any, **params: Any) -> Any:
-        return my.compute(op, inputs, params)
-
-    def loses_params(op: str, *inputs: Any, **params: Any) -> Any:
-        recording = my.innermost(inputs)
-        if recording is None:
-            return my.compute(op, inputs, params)
-        outputs = tuple(my.Var(s) for s in my.shapes_of(op, inputs, params))
-        recording.equations.append(my.Equation(op, tuple(map(recording.read, inputs)), {}, outputs))
-        return [my.Tracer(recording, v) for v in outputs]
-
-    def first_tracer(op: str, *inputs: Any, **params: Any) -> Any:
-        recording = next((x.recording for x in inputs if isinstance(x, my.Tracer)), None)
-        if recording is None:
-            return my.compute(op, inputs, params)
-        outputs = tuple(my.Var(s) for s in my.shapes_of(op, inputs, params))
-        recording.equations.append(my.Equation(op, tuple(map(recording.read, inputs)), params, outputs))
-        return [my.Tracer(recording, v) for v in outputs]
-
-    return rule(
+    return of_function(
+        my, "bind",
         "Write `bind(op, *inputs, **params)`: computes, or records an equation in the innermost recording.",
         Check("computes with values", computes), Check("records with tracers", records),
         Check("gives variables their shapes", shapes),
@@ -103,8 +85,11 @@ def of_bind(my: Engine) -> Exercise:
             "`my.Equation` to `recording.equations`.",
             "Its inputs are `recording.read(x)` for each x. Return a list of `my.Tracer(recording, var)`.",
         ),
-        example=my.original("bind"),
-        wrong=(computes_all, loses_params, first_tracer, lambda op, *xs, **ps: my.compute(op, xs, ps)[0]),
+        mistakes=[
+            ("if recording is None", "if True"), ("params, outputs", "{}, outputs"),
+            ("innermost(inputs)", "next((x.recording for x in inputs if isinstance(x, Tracer)), None)"),
+            ("return compute(op, inputs, params)", "return compute(op, inputs, params)[0]"),
+        ],
     )  # fmt: skip
 
 
@@ -130,13 +115,8 @@ def of_evaluate(my: Engine) -> Exercise:
             )
         return ""
 
-    def by_compute(program: Any, *inputs: Any) -> Any:
-        env = dict(zip(program.inputs, inputs, strict=True))
-        for e in program.equations:
-            env.update(zip(e.outputs, my.compute(e.op, [my.read(env, a) for a in e.inputs], e.params), strict=True))
-        return [my.read(env, a) for a in program.outputs]
-
-    return rule(
+    return of_function(
+        my, "evaluate",
         "Write `evaluate(program, *inputs)`: applies the operations in order, and returns the outputs as a list.",
         Check("returns the same as JAX", fails), Check("passes inputs and constants on", passes_on),
         Check("can itself be traced", is_traced),
@@ -145,9 +125,12 @@ def of_evaluate(my: Engine) -> Exercise:
             "`my.read(env, a)` returns the value of a Var or a Const. `my.bind(e.op, *values, **e.params)` returns the "
             "list of results.",
         ),
-        example=my.original("evaluate"),
-        wrong=(by_compute, lambda program, *inputs: list(inputs),
-               lambda program, *inputs: my.evaluate(program, *inputs)[0]),
+        mistakes=[
+            ("bind(e.op, *(read(env, a) for a in e.inputs), **e.params)",
+             "compute(e.op, [read(env, a) for a in e.inputs], e.params)"),
+            ("[read(env, a) for a in program.outputs]", "read(env, program.outputs[0])"),
+        ],
+        wrong=[lambda program, *inputs: list(inputs)],
     )  # fmt: skip
 
 
@@ -166,25 +149,24 @@ def of_partial(my: Engine) -> Exercise:
                 return f"Input {i} of shape {inputs[i].shape} moves by cos(0), cos(1), …: {why}"
         return ""
 
-    but = but_for(my.original("partial"))
     return each(
-        my, "Write `partial`: for each operation, the tangent of its result if input number `i` moves by `dx` and the "
-            "others are constant.",
-        SAMPLES, problem, "partial",
+        my, "partial",
+        "Write `partial`: for each operation, the tangent of its result if input number `i` moves by `dx` and the "
+        "others are constant.",
+        SAMPLES, problem,
         hints=(
             "A product moves by `dx` times the *other* factor, `inputs[1 - i]`; for a matrix product, each factor "
             "stays on its side.",
             "`out` is the result: exp(x) is its own derivative, and the derivative of 1 / x is -out · out.",
             "sum, spread, swap, neg and add are linear: apply the operation to dx. A step has a zero derivative: None.",
         ),
-        wrong=(
-            but("cos", lambda op, i, dx, xs, out, ps: my.mul(dx, my.sin(xs[0]))),
-            but("dot", lambda op, i, dx, xs, out, ps: my.dot(dx, xs[1])),
-            but("log", lambda op, i, dx, xs, out, ps: my.mul(dx, out)),
-            but("step", lambda op, i, dx, xs, out, ps: dx),
-            but("spread", lambda op, i, dx, xs, out, ps: dx),
-            but("recip", lambda op, i, dx, xs, out, ps: ...),
-        ),
+        mistakes=[
+            ("-mul(dx, sin(inputs[0]))", "mul(dx, sin(inputs[0]))"),
+            ("dot(dx, inputs[1]) if i == 0 else dot(inputs[0], dx)", "dot(dx, inputs[1])"),
+            ("mul(dx, recip(inputs[0]))", "mul(dx, out)"),
+            ('case "add"', 'case "add" | "step"'), ('case "add"', 'case "add" | "spread"'),
+            ("-mul(dx, mul(out, out))", "..."),
+        ],
     )  # fmt: skip
 
 
@@ -224,14 +206,8 @@ def of_jvp(my: Engine) -> Exercise:
         why = unlike(list(outs), [1.0, 2.0, 1.0], "NumPy")
         return f"For x → (step(x), 2, x), at 1, {why}" if why else ""
 
-    def drops_constants(program: Any, inputs: Any, tangents: Any) -> Any:
-        outs, dots = my.jvp(program, inputs, tangents)
-        return outs, my.instantiate_zeros(dots, outs)
-
-    def last_only(program: Any, inputs: Any, tangents: Any) -> Any:
-        return my.evaluate(program, *inputs), list(tangents[:1]) * len(program.outputs)
-
-    return rule(
+    return of_function(
+        my, "jvp",
         "Write `jvp(program, inputs, tangents)`: the outputs and their tangents; None stands for a zero tangent.",
         Check("returns the same as jax.jvp", fails), Check("a value that does not move has the tangent None", stays),
         Check("computes nothing for values that do not move", leaves_out),
@@ -240,5 +216,9 @@ def of_jvp(my: Engine) -> Exercise:
             "`my.push(e.op, values, tangents, e.params)` returns the outputs and their tangents, for one equation.",
             "A constant has no tangent: `tangents.get(a)` is None for anything that is not in the dict.",
         ),
-        example=my.original("jvp"), wrong=(drops_constants, last_only),
+        mistakes=[
+            ("[moved.get(a) for a in program.outputs]",
+             "instantiate_zeros([moved.get(a) for a in program.outputs], program.outputs)"),
+            ("[moved.get(a) for a in program.outputs]", "list(tangents[:1]) * len(program.outputs)"),
+        ],
     )  # fmt: skip

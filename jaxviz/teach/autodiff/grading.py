@@ -3,6 +3,7 @@ for each operation."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -36,6 +37,21 @@ def unlike(result: Any, expected: Any, by: str) -> str:
     return difference(result, expected, 1e-4, by)
 
 
+def unlike_cotangents(cotangents: Any, expected: Any) -> str:
+    """What is wrong with a list of cotangents, None for a known input and for zero; '' if nothing is."""
+    if not isinstance(cotangents, (list, tuple)) or len(cotangents) != len(expected):
+        n = len(cotangents) if isinstance(cotangents, (list, tuple)) else "no list of"
+        return f"it returns {n} cotangents for {len(expected)} inputs; it should return one for each, or None."
+    for i, (a, b) in enumerate(zip(cotangents, expected, strict=True)):
+        if a is None and b is not None:
+            return f"for input {i} it returns None, but that input is linear and has a cotangent."
+        if a is not None and b is None:
+            return f"for input {i}, which is known or has none, it returns a cotangent; it should return None."
+        if why := unlike(a, b, "JAX"):
+            return f"for input {i} {why}"
+    return ""
+
+
 def moving(x: Any) -> Any:
     """A tangent or a cotangent that differs from element to element."""
     return np.cos(np.arange(np.size(x), dtype=np.float32)).reshape(np.shape(x))
@@ -61,8 +77,38 @@ def functions(my: Engine) -> dict[str, tuple[Callable[..., Any], Callable[..., A
     return {text: (partial(f, my), partial(f, jnp), args) for text, (f, args) in _FUNCTIONS.items()}
 
 
-def each(my: Engine, question: str, ops: Iterable[str], problem: Callable[..., str], name: str,
-          hints: Sequence[str], wrong: Sequence[Any]) -> Exercise:  # fmt: skip
+def of_function(
+    my: Engine, name: str, question: str, *checks: Check, hints: Sequence[str],
+    mistakes: Iterable[tuple[str, str]] = (), wrong: Sequence[Any] = (),
+) -> Exercise:  # fmt: skip
+    """An exercise on one of the engine's functions.
+
+    Args:
+      my: the engine.
+      name: of the function.
+      question: the question.
+      *checks: the checks, in order.
+      hints: hints, in order.
+      mistakes: for each of some wrong answers, a piece of code of the notebooks' own function, and what it has instead.
+      wrong: further wrong answers.
+    """
+    own = my.original(name)
+    with_mistakes = [_with_mistake(my, own, code, instead) for code, instead in mistakes]
+    return rule(question, *checks, hints=hints, example=own, wrong=(*with_mistakes, *wrong))
+
+
+def _with_mistake(my: Engine, function: Callable[..., Any], code: str, instead: str) -> Any:
+    source = inspect.getsource(function)
+    assert code in source, f"{function.__name__} has no {code}"
+    namespace: dict[str, Any] = {}
+    exec(source.replace(code, instead), my.__dict__, namespace)
+    return namespace[function.__name__]
+
+
+def each(
+    my: Engine, name: str, question: str, ops: Iterable[str], problem: Callable[..., str], *, hints: Sequence[str],
+    mistakes: Iterable[tuple[str, str]],
+) -> Exercise:  # fmt: skip
     """An exercise on a function with a case for each operation: each of them is a point of the verdict."""
     checks = [Check(f"`{op}`", partial(problem, op=op)) for op in ops]
 
@@ -71,12 +117,7 @@ def each(my: Engine, question: str, ops: Iterable[str], problem: Callable[..., s
         n_right = len([p for p in points if p.mark == "right"])
         return Verdict(n_right == len(points), f"{n_right} of {len(points)} rules.", points)
 
-    return replace(rule(question, hints=hints, example=my.original(name), wrong=wrong), check=check)
+    return replace(of_function(my, name, question, hints=hints, mistakes=mistakes), check=check)
 
 
 DOTS = "It has not been written yet."
-
-
-def but_for(solution: Callable[..., Any]) -> Callable[[str, Callable[..., Any]], Callable[..., Any]]:
-    """Returns the solution with another rule for one operation: an answer that is wrong only there."""
-    return lambda op, other: lambda o, *args: (other if o == op else solution)(o, *args)

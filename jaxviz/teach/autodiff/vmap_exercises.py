@@ -16,12 +16,13 @@ from jaxviz.teach.autodiff.grading import (
     SAMPLES,
     each,
     functions,
+    of_function,
     reference,
     unlike,
 )
 from jaxviz.teach.autodiff.workbook import Engine
 from jaxviz.teach.exercise import Exercise
-from jaxviz.teach.rule import Check, rule
+from jaxviz.teach.rule import Check
 
 
 def of_batched(my: Engine) -> Exercise:
@@ -48,22 +49,17 @@ def of_batched(my: Engine) -> Exercise:
                 )
         return ""
 
-    def forgets_axis(op: str, inputs: Any, mapped: Any, size: int, params: Any) -> Any:
-        return my.bind(op, *(x if m else my.spread(x, 0, size) for x, m in zip(inputs, mapped, strict=True)), **params)
-
-    def no_spread(op: str, inputs: Any, mapped: Any, size: int, params: Any) -> Any:
-        return my.original("batched")(op, inputs, [True] * len(inputs), size, params)
-
     return each(
-        my, "Write `batched`: each operation for all examples at once. The examples are along axis 0 of the mapped "
-            "inputs and of the results.",
-        SAMPLES, problem, "batched",
+        my, "batched",
+        "Write `batched`: each operation for all examples at once. The examples are along axis 0 of the mapped "
+        "inputs and of the results.",
+        SAMPLES, problem,
         hints=(
             "For most operations, every input only needs the examples along axis 0: use `my.spread(x, 0, size)` for an "
             "input that is not mapped.",
             "sum and spread take an axis. Where is that axis once the examples are along axis 0?",
         ),
-        wrong=(forgets_axis, no_spread),
+        mistakes=[('op in ("sum", "spread")', "False"), ("x if m else spread(x, 0, size)", "x")],
     )  # fmt: skip
 
 
@@ -101,15 +97,8 @@ def of_vmap_program(my: Engine) -> Exercise:
             return "An operation with a batching rule of its own is mapped without it: call `my.batch`."
         return ""
 
-    def without_rules(program: Any, inputs: Any, mapped: Any, size: int) -> Any:
-        with my.trying("batch", my.batched):
-            return my.original("vmap_program")(program, inputs, mapped, size)
-
-    def all_mapped(program: Any, inputs: Any, mapped: Any, size: int) -> Any:
-        full = [x if m else my.spread(x, 0, size) for x, m in zip(inputs, mapped, strict=True)]
-        return my.vmap_program(program, full, [True] * len(full), size)
-
-    return rule(
+    return of_function(
+        my, "vmap_program",
         "Write `vmap_program(program, inputs, mapped, size)`: the outputs for all examples, and for each whether it is "
         "mapped.",
         Check("returns the same as jax.vmap", fails),
@@ -120,8 +109,8 @@ def of_vmap_program(my: Engine) -> Exercise:
             "If no input of an equation is mapped, call `my.bind`; its outputs are not mapped. Otherwise call "
             "`my.batch(e.op, values, flags, size, e.params)`; its outputs are mapped.",
         ),
-        example=my.original("vmap_program"),
-        wrong=(all_mapped, without_rules, lambda program, inputs, mapped, size: (list(inputs), list(mapped))),
+        mistakes=[("any(maps)", "True"), ("batch(", "batched(")],
+        wrong=[lambda program, inputs, mapped, size: (list(inputs), list(mapped))],
     )  # fmt: skip
 
 
@@ -168,31 +157,8 @@ def of_cond_batched(my: Engine) -> Exercise:
             return "With one predicate for all examples only one branch has to be computed: record a cond."
         return ""
 
-    def both(inputs: Any, mapped: Any, size: int, params: Any) -> Any:
-        p, *operands = inputs
-        yes, no = (my.all_mapped(b, operands, mapped[1:], size) for b in params["branches"])
-        p = p if mapped[0] else my.spread(p, 0, size)
-        return [my.where(p, x, y) for x, y in zip(yes, no, strict=True)]
-
-    def by_product(inputs: Any, mapped: Any, size: int, params: Any) -> Any:
-        p, *operands = inputs
-        if not mapped[0]:
-            return my.original("cond_batched")(inputs, mapped, size, params)
-        yes, no = (my.all_mapped(b, operands, mapped[1:], size) for b in params["branches"])
-        return [p * x + (1.0 - p) * y for x, y in zip(yes, no, strict=True)]
-
-    def of_first(inputs: Any, mapped: Any, size: int, params: Any) -> Any:
-        inputs = [inputs[0][0] if mapped[0] else inputs[0], *inputs[1:]]
-        return my.original("cond_batched")(inputs, [False, *mapped[1:]], size, params)
-
-    def not_all(inputs: Any, mapped: Any, size: int, params: Any) -> Any:
-        p, *operands = inputs
-        if mapped[0]:
-            return my.original("cond_batched")(inputs, mapped, size, params)
-        both = [lambda *xs, b=b: my.vmap_program(b, xs, mapped[1:], size)[0] for b in params["branches"]]
-        return my.cond(p, *both, *operands)
-
-    return rule(
+    return of_function(
+        my, "cond_batched",
         "Write `cond_batched(inputs, mapped, size, params)`: a cond for all examples. The first input is the "
         "predicate; all results must be mapped.",
         Check("returns the same as jax.vmap", fails),
@@ -205,5 +171,9 @@ def of_cond_batched(my: Engine) -> Exercise:
             "If `mapped[0]` is false, the result is `my.cond(p, f, g, *operands)`, where f and g are the branches for "
             "all examples.",
         ),
-        example=my.original("cond_batched"), wrong=(both, by_product, of_first, not_all),
+        mistakes=[
+            ("if not mapped[0]", "if False"), ("where(p, x, y)", "p * x + (1.0 - p) * y"),
+            ("if not mapped[0]:", "p = p[0] if mapped[0] else p\n    if True:"),
+            ("all_mapped(b, xs, mapped[1:], size)", "vmap_program(b, xs, mapped[1:], size)[0]"),
+        ],
     )  # fmt: skip

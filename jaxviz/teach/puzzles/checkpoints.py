@@ -10,8 +10,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxviz.features.cost.report import cost
 from jaxviz.teach.predict import predict
 from jaxviz.teach.puzzles import records
-from jaxviz.teach.puzzles.measures import KEPT, PEAK, at_most
-from jaxviz.teach.puzzles.puzzle import PLANNED, Puzzle, amount_of, fewest_kept, least_peak, normal, typed
+from jaxviz.teach.puzzles.measures import KEPT, PEAK
+from jaxviz.teach.puzzles.puzzle import Puzzle, normal, typed
 
 # --- one call ---------------------------------------------------------------------------------------------------------
 
@@ -29,7 +29,6 @@ CALL = Puzzle(
     "Save less of a block with `gelu`, without computing any matrix product twice: at most 10 % more FLOPs.",
     block, KEPT, _BLOCK,
     lambda rng: ({"widen": normal(rng, 4, 6), "narrow": normal(rng, 6, 4)}, normal(rng, 5, 4)),
-    fewest_kept(0.1), PLANNED,
     (
         "`gelu` is a formula of ten steps. Which one value is enough to recompute all of them?",
         "With a checkpoint around `gelu` alone, its argument is saved, and the second product saves its result. One of "
@@ -40,7 +39,6 @@ CALL = Puzzle(
     _saved_products,
     lambda: predict(
         "`x @ p['widen']` is 32 MiB. How many arrays of that size does the gradient of `block` save?",
-        ["one", "two", "four or more"],
         truth=lambda: {1: "one", 2: "two"}.get(KEPT.of(block, _BLOCK, (0, 1)) >> 25, "four or more"),
         because={
             "one": "The argument of `gelu` would be enough if everything else were recomputed, but without a "
@@ -55,10 +53,10 @@ CALL = Puzzle(
     how="It saves the argument of `gelu` in 16 bits, evenly spaced in its `arcsinh`, which is as exact as "
         "the tolerance asks.",
     lesson="06_checkpoints",
-    wrong=(block, jax.checkpoint(block), lambda p, x: x + jax.checkpoint(jax.nn.gelu)(x @ p["widen"]) @ p["narrow"],
+    wrong=(jax.checkpoint(block), lambda p, x: x + jax.checkpoint(jax.nn.gelu)(x @ p["widen"]) @ p["narrow"],
            lambda p, x: x + jax.nn.relu(x @ p["widen"]) @ p["narrow"]),
     argnums=(0, 1),
-    checks=(at_most(0.1, block, *_BLOCK, argnums=(0, 1)),),
+    extra_work=0.1,
 )  # fmt: skip
 
 
@@ -88,7 +86,6 @@ NAMES = Puzzle(
     "Three values of an attention head have names. Answer with a policy for `jax.checkpoint(head, policy=…)` that "
     "saves little and costs at most 10 % more FLOPs.",
     head, KEPT, _HEAD, lambda rng: ({n: normal(rng, 4, 3) for n in "qkv"}, normal(rng, 5, 4)),
-    fewest_kept(0.1), PLANNED,
     (
         "Values that are not saved are recomputed from those that are. Which of the three needs a product of size "
         "4,096 × 4,096?",
@@ -98,7 +95,6 @@ NAMES = Puzzle(
     _saved_scores,
     lambda: predict(
         "A policy saves one of the three names. Which one leads to the least recomputation?",
-        ["scores", "weights", "mixed"],
         truth=lambda: min(
             ("scores", "weights", "mixed"),
             key=lambda n: cost(_checkpointed(_only(n)), *_HEAD, argnums=(0, 1)).total.flops,
@@ -116,7 +112,7 @@ NAMES = Puzzle(
     wrong=(_only("weights"), _only("mixed"), _only("scores", "weights"), jax.checkpoint_policies.nothing_saveable,
            jax.checkpoint_policies.everything_saveable),
     argnums=(0, 1),
-    checks=(at_most(0.1, head, *_HEAD, argnums=(0, 1)),),
+    extra_work=0.1,
     function_of=lambda policy: head if policy is head else _checkpointed(policy),
 )  # fmt: skip
 
@@ -145,7 +141,6 @@ BODY = Puzzle(
     "body", "The body of a loop",
     "Sixteen steps of a recurrent network. Lower the peak, with at most 10 % more FLOPs.",
     rollout, PEAK, _ROLLOUT, lambda rng: (normal(rng, 3, 3) / 2, normal(rng, 5, 3)),
-    least_peak(0.1), "the lowest peak that the planner finds for 10 % more FLOPs",
     (
         "What is saved for each of the sixteen steps? `jaxviz.residuals` lists it. A checkpoint goes around a "
         "function, and the step is a function.",
@@ -156,7 +151,6 @@ BODY = Puzzle(
     _saved_step,
     lambda: predict(
         "How many arrays of the size of `h` does the gradient of `rollout` save per step?",
-        ["one", "two", "three"],
         truth=lambda: ["none", "one", "two", "three"][KEPT.of(rollout, _ROLLOUT, (0, 1)) // (16 << 20)],
         because={
             "one": "The derivative of the sine alone needs one: the cosine.",
@@ -170,9 +164,9 @@ BODY = Puzzle(
     how="32 rows go through all steps, and are computed again in the backward pass; Strassen's method pays for that.",
     lesson="07_policies_and_plans",
     run_with=lambda w, h: (w / 16, h),  # otherwise 16 steps turn rounding into another result
-    wrong=(rollout, _bare_step, jax.checkpoint(rollout), lambda w, h: _saved_step(w, h) + 1e-2),
+    wrong=(_bare_step, jax.checkpoint(rollout), lambda w, h: _saved_step(w, h) + 1e-2),
     argnums=(0, 1),
-    checks=(at_most(0.1, rollout, *_ROLLOUT, argnums=(0, 1)),),
+    extra_work=0.1,
 )  # fmt: skip
 
 
@@ -211,7 +205,6 @@ STEPS = Puzzle(
     "Newton's method for x³ + x = a, with at most 64 steps. It stops after a few, but its gradient saves residuals for "
     "all 64: save less, with at most 40 % more FLOPs.",
     roots, KEPT, _ROOTS, lambda rng: ((1 + 2 * rng.random(4)).astype(np.float32),),
-    amount_of(_checked_roots), "the residuals with a checkpoint around the step",
     (
         "What does a step save that does nothing? Every step must save arrays of the same types.",
         "With a checkpoint around the step, only its arguments are saved.",
@@ -221,7 +214,6 @@ STEPS = Puzzle(
     _checked_roots,
     lambda: predict(
         "The loop stops after a few of its 64 steps. For which steps does the gradient save arrays?",
-        ["for those that run", "for those it skips", "for all"],
         truth=lambda: "for all" if KEPT.of(roots, _ROOTS, 0) >= 64 * 400_000 else "for those that run",
         because={
             "for those that run": "Their number is known only at run time, but the size of the residuals must be known "
@@ -232,11 +224,12 @@ STEPS = Puzzle(
     ),
     better=_implicit_roots,
     record=records.steps,
+    par_is="the residuals with a checkpoint around the step",
     how="The cubic has a closed solution, with `sinh` and `arcsinh`; a checkpoint around it saves nothing "
         "but its argument.",
     lesson="08_control_flow_gradients",
-    wrong=(roots, jax.checkpoint(roots), lambda a: jax.lax.stop_gradient(roots(a)), jnp.cbrt),
-    checks=(at_most(0.4, roots, *_ROOTS),),
+    wrong=(jax.checkpoint(roots), lambda a: jax.lax.stop_gradient(roots(a)), jnp.cbrt),
+    extra_work=0.4,
     tol=1e-3,
 )  # fmt: skip
 
@@ -295,7 +288,6 @@ LOOPS = Puzzle(
     "loops", "A loop of loops",
     "400 steps of 10,000 particles. Lower the peak, with at most twice the FLOPs.",
     orbit, PEAK, _ORBIT, lambda rng: (normal(rng, 4), normal(rng, 4)),
-    amount_of(_twenty_chunks), "the peak of 20 chunks of 20 steps",
     (
         "How many states does a checkpoint around the step save? And with one around the whole loop, how many are in "
         "memory in the backward pass?",
@@ -308,7 +300,6 @@ LOOPS = Puzzle(
     lambda: predict(
         "A loop over chunks, each with a checkpoint, and a checkpoint around each of the 400 steps. How many steps per "
         "chunk give the lowest peak?",
-        ["2", "20", "100", "400"],
         truth=lambda: min(
             ("2", "20", "100", "400"), key=lambda n: PEAK.of(_in_chunks(int(n)), _ORBIT, (0, 1))
         ),
@@ -322,12 +313,13 @@ LOOPS = Puzzle(
     ),
     better=_reversible,
     record=records.loops,
+    par_is="the peak of 20 chunks of 20 steps",
     how="The steps are inverted, for ten particles at a time: what remains are arguments, results, "
         "cotangents and gradients.",
     lesson="08_control_flow_gradients",
-    wrong=(orbit, jax.checkpoint(orbit), _in_chunks(2), lambda q, p: orbit(p, q)),
+    wrong=(jax.checkpoint(orbit), _in_chunks(2), lambda q, p: orbit(p, q)),
     argnums=(0, 1),
-    checks=(at_most(1.0, orbit, *_ORBIT, argnums=(0, 1)),),
+    extra_work=1.0,
     tol=1e-3,
 )  # fmt: skip
 

@@ -54,9 +54,7 @@ def answers_of(puzzle: Puzzle) -> dict[str, tuple[str, Any]]:
     known = [a for a in (puzzle.solution, puzzle.better) if a is not None]
     # Nothing in the code says which ones are known: all are called `answer`.
     found = [(_renamed(code_of(a, puzzle.function), name_of(a, puzzle.function)), a) for a in known]
-    for i, answer in enumerate(puzzle.wrong):
-        if answer is not puzzle.function:
-            found.append((code_of_argument(puzzle.name, "wrong", i, puzzle.function), answer))
+    found += [(code_of_argument(puzzle.name, "wrong", i, puzzle.function), a) for i, a in enumerate(puzzle.wrong)]
     found.sort(key=lambda pair: hashlib.sha256(pair[0].encode()).digest())
     return dict(zip("ABCDEFG", found, strict=False))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -62,15 +62,14 @@ class Scored(Verdict):
     def _read(notebook: str) -> str:
         return f"What is needed for par: {notebook}"
 
-    def _repr_html_(self) -> str:
-        shown = Verdict._repr_html_(replace(self, is_folded=False))
+    def _unfolded_html(self) -> str:
+        shown = Verdict._unfolded_html(self)
         cheers = (
             f'<div style="color:#c98500;font-size:1.7em;letter-spacing:.15em;line-height:1">{"★" * self.stars}</div>'
         )
         label, target = lesson_link(self.lesson) if self.lesson else ("", "")
         lesson = f"<div>{self._read(anchor(label, target))}</div>" if self.lesson else ""
-        text = f"{cheers if self.stars else ''}{shown}{self.picture}{lesson}"
-        return f"<details><summary>Result of the solution</summary>{text}</details>" if self.is_folded else text
+        return f"{cheers if self.stars else ''}{shown}{self.picture}{lesson}"
 
 
 @dataclass(eq=False)
@@ -108,12 +107,12 @@ def show(which: int | str, path: str | Path = scores.ANSWERS) -> PuzzleExercise:
         lambda: _known(puzzle),
         AnswerForm(
             "code",
-            ((f"As given: {amount}. Par: {par}, {puzzle.par_is}. Record: {record}.", ()),),
+            ((f"As given: {amount}. Par: {par}, {puzzle.source_of_par}. Record: {record}.", ()),),
             code=code_of(puzzle.function, puzzle.function),
             link=lesson_link(puzzle.lesson),
         ),
         puzzle.hints,
-        lambda: puzzle.wrong,
+        lambda: (puzzle.function, *puzzle.wrong),
         store=lambda answer: _kept(puzzle, answer, Path(path)),
         puzzle=puzzle,
     )
@@ -157,11 +156,12 @@ def check(puzzle: Puzzle, answer: Any) -> Verdict:
     if not callable(answer):
         why = f"The answer must be a function, or a policy if the puzzle asks for one; got {answer!r}."
         return Verdict(False, "This cannot be an answer.", note=why)
-    checks = [
-        Check("computes the same values and gradients", puzzle.difference),
-        *puzzle.checks,
-        Check("has no callback, and no `while` loop, whose work cannot be counted", puzzle.uncounted),
-    ]
+    checks = [Check("computes the same values and gradients", puzzle.difference)]
+    if puzzle.extra_work:
+        few = f"its gradient takes at most {100 * puzzle.extra_work:g} % more FLOPs than as given"
+        checks.append(Check(few, puzzle.costs_more))
+    checks += puzzle.checks
+    checks.append(Check("has no callback, and no `while` loop, whose work cannot be counted", puzzle.uncounted))
     if puzzle.points:
         at_points = partial(puzzle.difference, on_points=True)
         checks.append(Check("also has the correct values and gradients at the hard points", at_points))

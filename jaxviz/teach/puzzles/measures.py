@@ -20,7 +20,6 @@ from jaxviz.features.residuals.residual_set import ResidualSet, residuals
 from jaxviz.ir.syntax import Program
 from jaxviz.ir.trace import trace
 from jaxviz.report.tables import counted, format_bytes, format_flops, short_location
-from jaxviz.teach.rule import Check
 
 Function = Callable[..., Any]
 
@@ -138,21 +137,3 @@ SENT = Measure(
     "bytes sent", "Each device sends {}", format_bytes,
     _sending, lambda found: sum(part.cost.bytes_sent for part in found) // DEVICES, _which_are_sent,
 )  # fmt: skip
-
-
-def at_most(share: float, more_than: Function, *types: Any, argnums: Argnums = 0) -> Check:
-    """Checks that the gradient of an answer takes few more FLOPs than the gradient of a function.
-
-    Args:
-      share: the allowed excess, such as 0.1.
-      more_than: the function.
-      *types: what both are called with.
-      argnums: what both are differentiated in.
-    """
-
-    def fails(written: Function) -> str:
-        before = cost(more_than, *types, argnums=argnums).total.flops
-        after = cost(written, *types, argnums=argnums).total.flops
-        return "" if after <= (1 + share) * before else f"It takes {100 * (after / before - 1):.1f} % more."
-
-    return Check(f"its gradient takes at most {100 * share:g} % more FLOPs than as given", fails)

@@ -17,7 +17,7 @@ from jaxviz.teach.checks import has_right_rule
 from jaxviz.teach.predict import predict
 from jaxviz.teach.puzzles import records
 from jaxviz.teach.puzzles.measures import KEPT, OPERATIONS, Function
-from jaxviz.teach.puzzles.puzzle import Puzzle, amount_of, normal, typed
+from jaxviz.teach.puzzles.puzzle import Puzzle, normal, typed
 from jaxviz.teach.rule import Check
 
 
@@ -56,7 +56,6 @@ WHERE = Puzzle(
     "where", "The gradient at zero",
     "`jnp.where` handles zero, but the gradient there is still NaN. Make it 0, in few operations.",
     sinc, OPERATIONS, _LINE, lambda rng: (normal(rng, 4),),
-    amount_of(_twice_where), "the count with a second `jnp.where`",
     (
         "The branch that is not chosen is computed too. Its cotangent is 0, and what is 0 times infinity?",
         "The division must not see the zero: replace it *before* the division, with a second `jnp.where`.",
@@ -65,7 +64,6 @@ WHERE = Puzzle(
     _twice_where,
     lambda: predict(
         "What is the gradient of `sinc` at 0?",
-        ["0", "1", "NaN", "infinite"],
         truth=lambda: "NaN" if np.isnan(jax.grad(sinc)(0.0)) else "0",
         because={
             "0": "That is correct for the function. But the branch that is not chosen has a derivative too, and it is "
@@ -78,9 +76,10 @@ WHERE = Puzzle(
     ),
     better=_next_to_zero,
     record=records.where,
+    par_is="the count with a second `jnp.where`",
     how="It adds 1e-30, which changes zero alone, and a rule computes the slope from the sine and the cosine.",
     lesson="13_finding_a_nan",
-    wrong=(sinc, lambda x: jnp.where(x == 0, 1.0, jnp.sin(x) / x), lambda x: jnp.sinc(x / jnp.pi),
+    wrong=(lambda x: jnp.where(x == 0, 1.0, jnp.sin(x) / x), lambda x: jnp.sinc(x / jnp.pi),
            lambda x: jnp.sin(x) / (x + 1e-4)),
     right=_twice_where,
     points=((_AT_ZERO,),),
@@ -112,7 +111,6 @@ NORM = Puzzle(
     "norm", "At distance zero",
     "Two particles at the same place have distance 0, and the gradient is NaN. Make it 0, in few operations.",
     distances, OPERATIONS, _POINTS, lambda rng: (normal(rng, 2, 3), normal(rng, 2, 3)),
-    amount_of(_safe_distances), "the count with two `jnp.where`",
     (
         "The derivative of a square root at 0 is infinite. What is it multiplied by?",
         "The root must not see the zero: replace it before the root with a `jnp.where`, and use another one after it.",
@@ -123,7 +121,6 @@ NORM = Puzzle(
     _safe_distances,
     lambda: predict(
         "Does `jnp.linalg.norm(a - b)` have a gradient without NaN if `a` equals `b`?",
-        ["yes", "no"],
         truth=lambda: "no" if np.isnan(jax.grad(jnp.linalg.norm)(jnp.zeros(2))).any() else "yes",
         because={
             "yes": "It is written the way you would write it: the root of a sum of squares.",
@@ -132,9 +129,10 @@ NORM = Puzzle(
     ),
     better=_nearly,
     record=records.norm,
+    par_is="the count with two `jnp.where`",
     how="A rule divides the cotangent once for each pair of particles, and uses the difference for both gradients.",
     lesson="13_finding_a_nan",
-    wrong=(distances, lambda a, b: jnp.linalg.norm(a - b, axis=-1),
+    wrong=(lambda a, b: jnp.linalg.norm(a - b, axis=-1),
            lambda a, b: jnp.sqrt(jnp.sum((a - b) ** 2, -1) + 1e-3),
            lambda a, b: jnp.where(jnp.all(a == b, -1), 0.0, distances(a, b))),
     argnums=(0, 1),
@@ -174,7 +172,6 @@ MASKED = Puzzle(
     "entropy", "Masked actions",
     "The entropy is NaN if some actions are masked. Correct it and its gradient, in few operations.",
     entropy, OPERATIONS, _ACTIONS, lambda rng: (normal(rng, 2, 3), np.ones((2, 3), bool)),
-    amount_of(_masked_entropy), "the count with one more `jnp.where`",
     (
         "What is `exp(log_p) * log_p` if `log_p` is -inf?",
         "0 times infinity is NaN. A `jnp.where` on one of the factors keeps the infinity out of the product.",
@@ -184,7 +181,6 @@ MASKED = Puzzle(
     lambda: predict(
         "One action in a row is masked. For which actions is the gradient of `entropy` NaN: for this one, or for all "
         "others in the row?",
-        ["this one", "the others", "none"],
         truth=_which_are_nan,
         because={
             "this one": "Its logit is not read at all: `jnp.where` chooses the constant, so its gradient is 0.",
@@ -196,9 +192,10 @@ MASKED = Puzzle(
     ),
     better=_large_and_finite,
     record=records.entropy,
+    par_is="the count with one more `jnp.where`",
     how="The gradient of an entropy is -p (log p + H), and a rule computes it with the exponentials of the value.",
     lesson="13_finding_a_nan",
-    wrong=(entropy, lambda logits, mask: entropy(logits, True),
+    wrong=(lambda logits, mask: entropy(logits, True),
            lambda logits, mask: jnp.nan_to_num(entropy(logits, mask)), _kept_entropy),
     right=_kept_entropy,
     points=(_SOME,),
@@ -253,7 +250,6 @@ RULE = Puzzle(
     "`log(1 + exp(x))` is infinite at 100, and its gradient is NaN. Write it with a custom rule whose gradient saves "
     "at most one array.",
     softplus, KEPT, _LINE, lambda rng: (normal(rng, 4),),
-    amount_of(_own_softplus), "one array in float32, as with a `custom_jvp` that uses the sigmoid",
     (
         "From which `x` on does `exp(x)` overflow? max(x, 0) + log1p(exp(-|x|)) is the same value, and never does.",
         "The derivative is the sigmoid. Use `@jax.custom_jvp`, and `@f.defjvp` for a function of `(primals, tangents)` "
@@ -263,7 +259,6 @@ RULE = Puzzle(
     _own_softplus,
     lambda: predict(
         "`exp(x)` overflows at 100. What is the gradient of `softplus` there?",
-        ["0", "1", "infinite", "NaN"],
         truth=lambda: "NaN" if np.isnan(jax.grad(softplus)(100.0)) else "1",
         because={
             "0": "The gradient of the logarithm, 1 / (1 + inf), is 0. But that is only one factor.",
@@ -273,9 +268,10 @@ RULE = Puzzle(
         },
     ),
     better=_from_argument,
+    par_is="one array in float32, as with a `custom_jvp` that uses the sigmoid",
     how="The rule reads the argument: it is the answer that beats par.",
     lesson="09_custom_rules",
-    wrong=(softplus, jax.nn.softplus, jax.checkpoint(jax.nn.softplus), jax.nn.relu),
+    wrong=(jax.nn.softplus, jax.checkpoint(jax.nn.softplus), jax.nn.relu),
     right=jax.nn.softplus,
     points=((_FAR,),),
     checks=(

@@ -16,6 +16,7 @@ from jax.tree_util import tree_map
 
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import derive
+from jaxviz.features.cost.report import cost
 from jaxviz.features.remat.forms import Form
 from jaxviz.features.remat.planning import plan_remat
 from jaxviz.features.remat.search import Search
@@ -23,7 +24,7 @@ from jaxviz.features.residuals.residual_set import residuals
 from jaxviz.ir.trace import trace
 from jaxviz.teach.checks import difference, shown_inputs
 from jaxviz.teach.exercise import Exercise
-from jaxviz.teach.puzzles.measures import Function, Measure
+from jaxviz.teach.puzzles.measures import PEAK, Function, Measure
 from jaxviz.teach.rule import Check
 
 SEEDS = (0, 1, 2)
@@ -52,19 +53,19 @@ class Puzzle:
       measure: what is measured.
       types: the types of the arguments for which it is measured.
       tried: creates arguments on which answers are compared, from a random generator.
-      par: computes par from the puzzle.
-      par_is: where par comes from, such as "the planner's checkpoints".
       hints: hints, each more helpful than the last.
       solution: an answer that reaches par.
       ask: a question whose answer can be predicted.
+      par_is: what par is, in the solution; '' if it is what the planner finds with the extra work.
       how: how the best answer known does it, in a sentence.
       lesson: the notebook that teaches what is needed for par, by its file's name.
       better: an answer that beats par; None if none is known.
       record: the best answer known, if it is neither of these two.
-      wrong: answers that must not be accepted.
+      wrong: answers that must not be accepted, besides the function as given.
       argnums: the arguments to differentiate.
       right: computes what an answer should, if that is not the function as given.
       points: further arguments on which answers are compared, with the types of the random ones.
+      extra_work: how many more FLOPs the gradient of an answer may take, as a share of those as given; 0 for any.
       checks: further checks of an answer, on the measured arguments.
       function_of: maps an answer to the function that is compared and measured.
       run: maps that function to the one that is run to compare it.
@@ -79,11 +80,10 @@ class Puzzle:
     measure: Measure
     types: tuple[Any, ...]
     tried: Callable[[np.random.Generator], tuple[Any, ...]]
-    par: Callable[[Puzzle], int]
-    par_is: str
     hints: tuple[str, ...]
     solution: Any
     ask: Callable[[], Exercise]
+    par_is: str = field(default="", kw_only=True)
     how: str = field(kw_only=True)
     lesson: str = field(kw_only=True)
     better: Any = None
@@ -92,6 +92,7 @@ class Puzzle:
     argnums: Argnums = 0
     right: Function | None = None
     points: tuple[tuple[Any, ...], ...] = ()
+    extra_work: float = 0.0
     checks: tuple[Check, ...] = ()
     function_of: Callable[[Any], Function] = lambda answer: answer
     run: Callable[[Function], Function] = lambda function: function
@@ -105,7 +106,19 @@ class Puzzle:
 
     @cached_property
     def par_amount(self) -> int:
-        return self.par(self)
+        if self.par_is:
+            return self.measured(self.function_of(self.solution))
+        return least_peak(self) if self.measure is PEAK else fewest_kept(self)
+
+    @property
+    def source_of_par(self) -> str:
+        """Where par comes from, as text."""
+        if self.par_is:
+            return self.par_is
+        share = f"{100 * self.extra_work:g} %"
+        if self.measure is PEAK:
+            return f"the lowest peak that the planner finds for {share} more FLOPs"
+        return f"what the planner saves, with checkpoints that recompute at most {share} of the FLOPs"
 
     @property
     def best(self) -> Any:
@@ -119,6 +132,12 @@ class Puzzle:
 
     def measured(self, function: Function) -> int:
         return self.measure.of(function, self.types, self.argnums)
+
+    def costs_more(self, function: Function) -> str:
+        """A sentence on the FLOPs of a function's gradient if they are too many; '' if they are not."""
+        given = self.right or self.function
+        before, after = (cost(f, *self.types, argnums=self.argnums).total.flops for f in (given, function))
+        return "" if after <= (1 + self.extra_work) * before else f"It takes {100 * (after / before - 1):.1f} % more."
 
     def uncounted(self, function: Function) -> str:
         """A sentence on what of a function no measure counts; '' if there is nothing."""
@@ -209,10 +228,6 @@ def _value_and_gradient(function: Function, argnums: Argnums) -> Function:
     return compiled
 
 
-PLANNED = "what the planner saves, with checkpoints that recompute at most 10 % of the FLOPs"
-"""The description of a par found by the planner."""
-
-
 def typed(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype)
 
@@ -221,27 +236,19 @@ def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.normal(size=shape).astype(np.float32)
 
 
-def amount_of(function: Function) -> Callable[[Puzzle], int]:
-    """Par as the measure of a known answer."""
-    return lambda puzzle: puzzle.measured(function)
+def least_peak(puzzle: Puzzle) -> int:
+    """The lowest peak that the planner finds for the extra work."""
+    plan = plan_remat(puzzle.function, *puzzle.types, argnums=puzzle.argnums, work=puzzle.extra_work)
+    return plan.peak_nbytes
 
 
-def least_peak(work: float) -> Callable[[Puzzle], int]:
-    """Par as the lowest peak that the planner finds for some extra work."""
-    return lambda p: plan_remat(p.function, *p.types, argnums=p.argnums, work=work).peak_nbytes
-
-
-def fewest_kept(work: float) -> Callable[[Puzzle], int]:
-    """Par as the fewest bytes that the planner saves with a checkpoint for some extra work."""
-
-    def planned_amount(puzzle: Puzzle) -> int:
-        search = Search(derive(puzzle.function, *puzzle.types, argnums=puzzle.argnums), False)
-        (part,) = search.whole_parts
-        choice = search.counted.lightest(work * search.plain_flops)
-        planned = search.trial(Form((search.root,), ((part, part.choice(part.names_of(choice))),)))
-        return residuals(planned.derivation).nbytes_without_arguments
-
-    return planned_amount
+def fewest_kept(puzzle: Puzzle) -> int:
+    """The fewest bytes that the planner saves with a checkpoint for the extra work."""
+    search = Search(derive(puzzle.function, *puzzle.types, argnums=puzzle.argnums), False)
+    (part,) = search.whole_parts
+    choice = search.counted.lightest(puzzle.extra_work * search.plain_flops)
+    planned = search.trial(Form((search.root,), ((part, part.choice(part.names_of(choice))),)))
+    return residuals(planned.derivation).nbytes_without_arguments
 
 
 SCORES = {"par": 1, "birdie": 1, "eagle": 2, "albatross": 10, "condor": 100}

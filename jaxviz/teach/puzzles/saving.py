@@ -11,8 +11,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxviz.features.residuals.residual_set import residuals
 from jaxviz.teach.predict import predict
 from jaxviz.teach.puzzles import records
-from jaxviz.teach.puzzles.measures import KEPT, PEAK, at_most
-from jaxviz.teach.puzzles.puzzle import PLANNED, Puzzle, amount_of, fewest_kept, least_peak, normal, typed
+from jaxviz.teach.puzzles.measures import KEPT, PEAK
+from jaxviz.teach.puzzles.puzzle import Puzzle, normal, typed
 
 # --- a row of a table -------------------------------------------------------------------------------------------------
 
@@ -32,7 +32,6 @@ ROW = Puzzle(
     "row", "A row of a table",
     "Look up 1,024 tokens in a table of 32,768 rows, with a lower peak.",
     embedded, PEAK, _TOKENS, lambda rng: (normal(rng, 7, 3), rng.integers(0, 7, 5)),
-    amount_of(_indexed), "little more than the table, its gradient and the rows",
     (
         "What is the type of `rows`?",
         "A product with a one-hot row picks a row. How else can you pick a row of an array?",
@@ -41,7 +40,6 @@ ROW = Puzzle(
     _indexed,
     lambda: predict(
         "What does the gradient of `embedded` with respect to `table` save besides its arguments?",
-        ["nothing", "the tokens", "an array of tokens × rows", "an array of tokens × columns"],
         truth=lambda: "an array of tokens × rows" if KEPT.of(embedded, _TOKENS, 0) == 4 * 1_024 * 32_768 else "nothing",
         because={
             "nothing": "The derivative with respect to `table` multiplies by the other factor, which is not an "
@@ -52,10 +50,11 @@ ROW = Puzzle(
         },
         hints=("The derivative of a product with respect to one factor multiplies by the other.",),
     ),
+    par_is="little more than the table, its gradient and the rows",
     how="It is the answer at par: the table, its gradient and the rows are arguments and results, and four "
         "bytes a token are saved.",
     lesson="05_transposition",
-    wrong=(embedded, jax.checkpoint(embedded), lambda table, tokens: table[tokens - 1]),
+    wrong=(jax.checkpoint(embedded), lambda table, tokens: table[tokens - 1]),
 )  # fmt: skip
 
 
@@ -91,7 +90,6 @@ SOFTMAX = Puzzle(
     "softmax", "The logarithm of a softmax",
     "A loss over 8,192 words saves arrays of examples × words. Save less, with at most 10 % more FLOPs.",
     cross_entropy, KEPT, _LOGITS, lambda rng: (normal(rng, 4, 6), normal(rng, 5, 4), rng.integers(0, 6, 5)),
-    fewest_kept(0.1), PLANNED,
     (
         "The derivative of the logarithm saves an array too. Can you avoid that logarithm?",
         "log(softmax(z)) is z - logsumexp(z), and the derivative of a difference saves nothing.",
@@ -102,7 +100,6 @@ SOFTMAX = Puzzle(
     lambda: predict(
         "With `z - logsumexp(z)` instead of `log(softmax(z))`, how many arrays of examples × words does the gradient "
         "save?",
-        ["none", "one", "two", "three"],
         truth=lambda: ["none", "one", "two", "three"][_n_square(_log_softmax)],
         because={
             "none": "The derivative of logsumexp is the softmax.",
@@ -117,8 +114,8 @@ SOFTMAX = Puzzle(
     how="It saves nothing but its arguments, and computes the logits twice; Strassen's method, with seven "
         "products for eight, pays for that.",
     lesson="09_custom_rules",
-    wrong=(cross_entropy, jax.checkpoint(cross_entropy), lambda w, x, labels: _log_softmax(w, x, labels) / 2),
-    checks=(at_most(0.1, cross_entropy, *_LOGITS),),
+    wrong=(jax.checkpoint(cross_entropy), lambda w, x, labels: _log_softmax(w, x, labels) / 2),
+    extra_work=0.1,
 )  # fmt: skip
 
 
@@ -163,7 +160,6 @@ WIDTH = Puzzle(
     "and gradients may differ by 2 %.",
     activation, KEPT, _HALF,
     lambda rng: (normal(rng, 4, 6).astype(jnp.bfloat16), normal(rng, 5, 4).astype(jnp.bfloat16)),
-    fewest_kept(0.1), PLANNED,
     (
         "The derivative of `tanh` reads a float32 value. Which narrower value is enough to recompute it?",
         "A `jax.checkpoint` saves its arguments. Where must it start so that its argument is the product in bfloat16?",
@@ -172,7 +168,6 @@ WIDTH = Puzzle(
     _narrow,
     lambda: predict(
         "`x @ w` is 32 MiB in bfloat16. What does the gradient of `activation` save besides its arguments?",
-        ["nothing", "32 MiB", "64 MiB", "128 MiB"],
         truth=lambda: {0: "nothing", 32: "32 MiB", 64: "64 MiB", 128: "128 MiB"}[KEPT.of(activation, _HALF, 0) >> 20],
         because={
             "nothing": "The derivative of tanh is 1 - tanh², which is not an argument.",
@@ -188,8 +183,8 @@ WIDTH = Puzzle(
     how="It saves nothing but its arguments, and computes the product twice; Strassen's method, with seven "
         "products for eight, pays for that.",
     lesson="06_checkpoints",
-    wrong=(activation, jax.checkpoint(activation), lambda w, x: _coarse_tanh(2 * (x @ w))),
-    checks=(at_most(0.1, activation, *_HALF),),
+    wrong=(jax.checkpoint(activation), lambda w, x: _coarse_tanh(2 * (x @ w))),
+    extra_work=0.1,
     tol=0.02,
 )  # fmt: skip
 
@@ -224,7 +219,6 @@ PAIRS = Puzzle(
     "Each of 8,192 points is attracted by 8,192 others, and an array of all pairs takes 256 MiB. Lower the peak, with "
     "at most 30 % more FLOPs.",
     attraction, PEAK, _PAIRS, lambda rng: (normal(rng, 4), normal(rng, 5), normal(rng, 5)),
-    least_peak(0.3), "the lowest peak that the planner finds for 30 % more FLOPs",
     (
         "Four arrays of pairs are in memory at the peak. Which are saved, and which one is enough to recompute the "
         "others?",
@@ -236,7 +230,6 @@ PAIRS = Puzzle(
     _saved_pairs,
     lambda: predict(
         "How many arrays of 8,192 × 8,192 does the gradient of `attraction` with respect to `x` save?",
-        ["none", "one", "two", "three"],
         truth=lambda: ["none", "one", "two", "three"][KEPT.of(attraction, _PAIRS, 0) >> 28],
         because={
             "none": "The derivative of exp is exp, which is already one.",
@@ -250,8 +243,8 @@ PAIRS = Puzzle(
     how="The slope of each result is a number, which one pass over the pairs computes beside the result, 128 "
         "pairs at a time.",
     lesson="08_control_flow_gradients",
-    wrong=(attraction, jax.checkpoint(attraction), lambda x, y, mass: attraction(x, y, 2 * mass)),
-    checks=(at_most(0.3, attraction, *_PAIRS),),
+    wrong=(jax.checkpoint(attraction), lambda x, y, mass: attraction(x, y, 2 * mass)),
+    extra_work=0.3,
 )  # fmt: skip
 
 
@@ -298,7 +291,6 @@ MASK = Puzzle(
     "A relu needs to know where its argument is positive. Save less than a float for that, with at most 10 % more "
     "FLOPs.",
     rectified, KEPT, _LAYER, lambda rng: (normal(rng, 4, 6), normal(rng, 5, 4)),
-    fewest_kept(0.1), PLANNED,
     (
         "`h > 0` is boolean, one byte per element. Which dtype does it have when it is multiplied by `h`, and so "
         "saved?",
@@ -309,7 +301,6 @@ MASK = Puzzle(
     _saved_mask,
     lambda: predict(
         "With `jnp.where(h > 0, h, 0.0)` instead of the product, what does the gradient save for each element of `h`?",
-        ["1 byte", "4 bytes", "5 bytes"],
         truth=lambda: {1: "1 byte", 4: "4 bytes", 5: "5 bytes"}[_bytes_of_where()],
         because={
             "1 byte": "That is the boolean. The derivative of a `where` chooses between two tangents, and the constant "
@@ -322,8 +313,8 @@ MASK = Puzzle(
     better=_in_bits,
     how="One bit for each element: it is the answer that beats par.",
     lesson="04_partial_evaluation_and_residuals",
-    wrong=(rectified, lambda w, x: jax.nn.relu(x @ w), jax.checkpoint(rectified), lambda w, x: _relu_of_bits(-(x @ w))),
-    checks=(at_most(0.1, rectified, *_LAYER),),
+    wrong=(lambda w, x: jax.nn.relu(x @ w), jax.checkpoint(rectified), lambda w, x: _relu_of_bits(-(x @ w))),
+    extra_work=0.1,
 )  # fmt: skip
 
 

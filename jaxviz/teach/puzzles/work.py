@@ -11,7 +11,7 @@ from jaxviz.report.tables import type_text
 from jaxviz.teach.predict import predict
 from jaxviz.teach.puzzles import records
 from jaxviz.teach.puzzles.measures import FLOPS
-from jaxviz.teach.puzzles.puzzle import Puzzle, amount_of, normal, typed
+from jaxviz.teach.puzzles.puzzle import Puzzle, normal, typed
 
 # --- the order of products --------------------------------------------------------------------------------------------
 
@@ -30,7 +30,6 @@ ORDER = Puzzle(
     "order", "The order of products",
     "Multiply three matrices and a vector in fewer FLOPs.",
     pushed, FLOPS, _CHAIN, lambda rng: (normal(rng, 2, 3), normal(rng, 3, 4), normal(rng, 4, 3), normal(rng, 3)),
-    amount_of(_from_the_right), "three products of a matrix and a vector",
     (
         "Python computes `a @ b` first. How large is the result, and how large would it need to be?",
         "Use parentheses so that every product includes a vector.",
@@ -39,7 +38,6 @@ ORDER = Puzzle(
     lambda: predict(
         "Jacobians are matrices, and the derivative of a chain of functions is the product of their Jacobians. Which "
         "mode evaluates `ct @ J3 @ J2 @ J1` from the left?",
-        ["forward", "reverse"],
         truth=lambda: "reverse",
         because={
             "forward": "It starts from a tangent, which is to the right of `J1`.",
@@ -47,9 +45,10 @@ ORDER = Puzzle(
                        "Forward mode starts from a tangent, to the right of `J1`.",
         },
     ),
+    par_is="three products of a matrix and a vector",
     how="It is the answer at par: each matrix is read once.",
     lesson="03_jvp_and_linearize",
-    wrong=(pushed, lambda a, b, c, v: (a @ b) @ (c @ v), lambda a, b, c, v: 2 * (a @ (b @ (c @ v)))),
+    wrong=(lambda a, b, c, v: (a @ b) @ (c @ v), lambda a, b, c, v: 2 * (a @ (b @ (c @ v)))),
     argnums=(0, 1, 2, 3),
 )  # fmt: skip
 
@@ -73,7 +72,6 @@ MODE = Puzzle(
     "mode", "Forward or reverse",
     "Compute the velocity of a curve in 1,000 dimensions at time `t`, in fewer FLOPs.",
     velocity, FLOPS, _CURVE, lambda rng: (normal(rng, 5, 3), np.float32(rng.normal())),
-    amount_of(_forward), "one evaluation of the function with a tangent",
     (
         "How many results does the curve have, and how many arguments? One reverse-mode pass gives the derivative of "
         "one result.",
@@ -84,7 +82,6 @@ MODE = Puzzle(
     lambda: predict(
         "A function has 1,000 results and 1 argument. How many backward passes does `jax.jacrev` need for its "
         "Jacobian?",
-        ["once", "1,000 times"],
         truth=lambda: "1,000 times" if FLOPS.of(velocity, _CURVE, 0) > 500 * FLOPS.of(_forward, _CURVE, 0) else "once",
         because={
             "once": "One pass gives one row of the Jacobian, which has 1,000 rows.",
@@ -92,9 +89,10 @@ MODE = Puzzle(
                            "pass for each argument.",
         },
     ),
+    par_is="one evaluation of the function with a tangent",
     how="It is the answer at par: one product for the value, and one for the tangent.",
     lesson="03_jvp_and_linearize",
-    wrong=(velocity, jax.jit(velocity), lambda w, t: 2 * _forward(w, t)),
+    wrong=(jax.jit(velocity), lambda w, t: 2 * _forward(w, t)),
     argnums=(0, 1),
 )  # fmt: skip
 
@@ -125,7 +123,6 @@ BENT = Puzzle(
     "hessian", "A Hessian and one vector",
     "Multiply the Hessian of an energy by a vector, in fewer FLOPs.",
     bent, FLOPS, _ENERGY, lambda rng: (normal(rng, 4, 3), normal(rng, 3), normal(rng, 3)),
-    amount_of(_forward_over_reverse), "the count of `jax.jvp` of `jax.grad`",
     (
         "The Hessian is the Jacobian of the gradient. Do you need all of it for one product?",
         "`jax.jvp` computes a Jacobian times a vector. Which function do you apply it to?",
@@ -136,7 +133,6 @@ BENT = Puzzle(
     lambda: predict(
         "Which is cheaper here: `jax.jvp` of `jax.grad`, or `jax.grad` of a directional derivative computed by "
         "`jax.jvp`?",
-        ["jvp of grad", "grad of jvp", "they are the same"],
         truth=lambda: ("grad of jvp", "they are the same", "jvp of grad")[
             1 + np.sign(FLOPS.of(_reverse_over_forward, _ENERGY, 0) - FLOPS.of(_forward_over_reverse, _ENERGY, 0))
         ],
@@ -150,9 +146,10 @@ BENT = Puzzle(
     ),
     better=_reverse_over_forward,
     record=records.hessian,
+    par_is="the count of `jax.jvp` of `jax.grad`",
     how="The second derivative of `tanh(u) ** 2`, written by hand: the three products remain, and little beside them.",
     lesson="03_jvp_and_linearize",
-    wrong=(bent, lambda w, x, v: jax.grad(lambda x: energy(w, x))(x) * v,
+    wrong=(lambda w, x, v: jax.grad(lambda x: energy(w, x))(x) * v,
            lambda w, x, v: jax.jacrev(jax.grad(lambda x: energy(w, x)))(x) @ v),
     argnums=(1, 2),
 )  # fmt: skip
@@ -177,7 +174,6 @@ TRACE = Puzzle(
     "trace", "The trace of a Jacobian",
     "Compute the divergence of a field in 256 dimensions, as in a continuous normalizing flow, in fewer FLOPs.",
     divergence, FLOPS, _FIELD, lambda rng: (normal(rng, 5, 3), normal(rng, 3, 5), normal(rng, 3)),
-    amount_of(_diagonal), "the count for the diagonal alone",
     (
         "The Jacobian is `u @ diag(1 - tanh²) @ w`: 256 × 256 numbers. How many of them does the trace use?",
         "The trace of a product of two matrices is the sum of the products of their elements: `sum(a * b.T)`.",
@@ -187,7 +183,6 @@ TRACE = Puzzle(
     _diagonal,
     lambda: predict(
         "With `jax.jacfwd` instead of `jax.jacrev`, what does the trace cost?",
-        ["a tenth", "as much", "ten times as much"],
         truth=lambda: {0: "as much", -1: "a tenth", 1: "ten times as much"}[
             round(np.log10(FLOPS.of(_jacfwd, _FIELD, 0) / FLOPS.of(divergence, _FIELD, 0)))
         ],
@@ -198,9 +193,10 @@ TRACE = Puzzle(
             "ten times as much": "The field has as many results as arguments.",
         },
     ),
+    par_is="the count for the diagonal alone",
     how="It is the answer at par: each element of both matrices is read once.",
     lesson="03_jvp_and_linearize",
-    wrong=(divergence, lambda w, u, x: jnp.trace(jax.jacfwd(lambda x: u @ jnp.tanh(w @ x))(x)),
+    wrong=(lambda w, u, x: jnp.trace(jax.jacfwd(lambda x: u @ jnp.tanh(w @ x))(x)),
            lambda w, u, x: jnp.sum(w * u.T)),
     argnums=(0, 1, 2),
 )  # fmt: skip
@@ -223,17 +219,12 @@ def _routed_once(w, xs):
     return jnp.where(xs[:, :1] > 0, jnp.sin(xs), jnp.tanh(xs)) @ w.T
 
 
-def _one_by_one(w, xs):
-    return jax.lax.map(lambda x: jax.lax.cond(x[0] > 0, lambda x: w @ jnp.sin(x), lambda x: w @ jnp.tanh(x), x), xs)
-
-
 _ROUTED = typed(512, 512), typed(1_024, 512)
 
 BRANCHES = Puzzle(
     "branches", "Both branches",
     "Under `jax.vmap`, each example takes one of two branches. Compute the same values in fewer FLOPs.",
     routed, FLOPS, _ROUTED, lambda rng: (normal(rng, 3, 4), normal(rng, 5, 4)),
-    amount_of(_routed_once), "one matrix product",
     (
         "`jax.make_jaxpr(routed)` has no `cond`. What replaced it?",
         "Under vmap the predicate differs between examples, so both branches are computed and one is selected. What do "
@@ -244,7 +235,6 @@ BRANCHES = Puzzle(
     lambda: predict(
         "`w` is `f32[512,512]`, and there are 1,024 examples. Under vmap, what is the type of the `w` that each "
         "product reads?",
-        ["f32[512,512]", "f32[1024,512,512]"],
         truth=_type_of_factor,
         because={
             "f32[512,512]": "That is correct without a `cond`. With one, JAX makes each branch read its operands "
@@ -256,9 +246,10 @@ BRANCHES = Puzzle(
         hints=("`jax.make_jaxpr(routed)(w, xs)` shows it.",),
     ),
     record=records.branches,
+    par_is="one matrix product",
     how="One product, by Strassen's method on five levels.",
     lesson="01_reading_jaxprs",
-    wrong=(routed, jax.jit(routed), lambda w, xs: jnp.where(xs > 0, jnp.sin(xs), jnp.tanh(xs)) @ w.T),
+    wrong=(jax.jit(routed), lambda w, xs: jnp.where(xs > 0, jnp.sin(xs), jnp.tanh(xs)) @ w.T),
     argnums=(0, 1),
 )  # fmt: skip
 
