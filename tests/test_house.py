@@ -158,7 +158,7 @@ def test_each_primitive_that_is_opened_is_in_the_table_of_programs():
 
 BUDGETS = {
     ".": 1_620,
-    "analysis": 6_790,
+    "analysis": 6_796,
     "contracts": 1_175,
     "environments": 1_650,
     "features": 445,
@@ -168,7 +168,7 @@ BUDGETS = {
     "features/draw": 1_520,
     "features/explorer": 4_560,
     "features/flow": 1_877,
-    "features/lint": 2_410,
+    "features/lint": 2_470,
     "features/memory": 1_220,
     "features/nans": 2_850,
     "features/probes": 1_240,
