@@ -433,12 +433,12 @@ def _levels(program: Program) -> Iterator[Program]:
 
 
 def _between_loops(run: Run) -> Iterator[Run]:
-    """Splits a run where Python enters or leaves a loop: no function can have lines of both."""
+    """Splits a run where Python enters or leaves a loop, or begins the next iteration: no function can have both."""
     start = 0
     for i, (before, after) in enumerate(itertools.pairwise(map(_frame, run)), 1):
         if before is None or after is None or before[0] is not after[0]:
             continue
-        if not are_in_the_same_loops(after[0], before[1], after[1]):
+        if after[1] < before[1] or not are_in_the_same_loops(after[0], before[1], after[1]):
             yield run[start:i]
             start = i
     yield run[start:]

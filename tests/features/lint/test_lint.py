@@ -83,7 +83,8 @@ def rows_taken(take, w, ids):
 
 def in_a_loop_and_after_it(w, x):
     for _ in range(3):
-        x = x @ w
+        y = jnp.exp(x) * x  # right after the last line of the previous iteration
+        x = y @ w
         x = jax.nn.silu(x) * x
     x = jnp.tanh(x) * x
     return jnp.sum(x @ w)
@@ -540,9 +541,9 @@ def test_what_jax_passes_to_its_own_jitted_functions_is_not_forced_by_the_user()
 
 
 def test_lines_in_a_loop_and_after_it_are_apart():
-    first, second = advice(in_a_loop_and_after_it, *WX, rule="cheap-recompute")
-    assert (first.count, second.count) == (3, 1)
-    assert second.location.line == first.location.line + 1
+    start = in_a_loop_and_after_it.__code__.co_firstlineno
+    found = {a.location.line - start: a.count for a in advice(in_a_loop_and_after_it, *WX, rule="cheap-recompute")}
+    assert found == {2: 2, 4: 3, 5: 1}  # the first time, x has no tangent
 
 
 def test_the_dummies_of_a_cond_go_if_it_is_computed_again():
