@@ -163,7 +163,7 @@ BUDGETS = {
     "environments": 1_650,
     "features": 445,
     "features/comparison": 760,
-    "features/cost": 1_090,
+    "features/cost": 1_100,
     "features/debugger": 4_190,
     "features/draw": 1_520,
     "features/explorer": 4_560,
