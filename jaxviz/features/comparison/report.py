@@ -223,7 +223,7 @@ class Comparison(Report, schema="compare"):
         other = f"that of `{second.primal.name}`" if same and first.differentiated else second.title
         names = f"two versions of the {first.title}" if same and same_name else f"{first.title} and {other}"
         if self.is_same:
-            return f"{names} are the same program"
+            return f"{names}{',' if names.endswith('takes') else ''} are the same program"
         a = self.alignments["primal"]
         equations = f"{counted(len(a.removed), 'equation')} only in the first, {len(a.added):,} only in the second"
         if not a.removed and not a.added:
