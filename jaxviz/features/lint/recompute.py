@@ -221,8 +221,10 @@ Function = tuple[str, str]
 """A file, and the qualified name of a function in it."""
 
 Stack = tuple[Location, ...]
-Place = tuple[Function, tuple[tuple[str, int, int], ...]]
-"""A function, and the lines and columns from which it was called."""
+Extent = tuple[str, int, int, int, int]
+"""A file, and where an expression begins and ends."""
+Place = tuple[Function, tuple[Extent, ...]]
+"""A function, and the expressions that called it."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -249,15 +251,20 @@ class Candidate:
 
 def candidates(saved: SavedValues) -> list[Candidate]:
     """The lines whose checkpoint would save something, largest first, without parts of others."""
+    costly = {call_stack(e.source) for p in _levels(saved.primal) for e in p.equations if not is_cheap(e)}
+    # An expression that also does something costly, as a call of a library may, cannot be divided.
+    costly_expressions = set(map(_lines, costly))
     runs: dict[Function, list[Run]] = {}
-    for function, run in _runs(saved.primal, _line):
+    for function, run in _runs(saved.primal, lambda s: None if _lines(s) in costly_expressions else _line(s)):
         runs.setdefault(function, []).extend(part for between in _between_loops(run) for part in _times(between))
-    costly = _costly_lines(saved.primal)
+    costly_lines: dict[Function, set[int]] = {}
+    for own in (stack[0] for stack in costly if stack):
+        costly_lines.setdefault((own.file, own.function), set()).add(own.line)
     every = [
         c
         for f, of_f in runs.items()
         if any(map(saved.is_read_by, of_f))
-        for c in _in_function(saved, f, of_f, costly.get(f, set()))
+        for c in _in_function(saved, f, of_f, costly_lines.get(f, set()))
     ]
     taken: set[Equation] = set()
     largest = []
@@ -274,15 +281,6 @@ def spots_of(saved: SavedValues, candidate: Candidate) -> list[Spot]:
     at = {e: (p, i) for p in _levels(saved.primal) for i, e in enumerate(p.equations)}
     places = [[at[e] for e in run] for run in candidate.runs if saved.is_read_by(run)]
     return [Spot(place[0][0], place[0][1], place[-1][1] + 1) for place in places]
-
-
-def _costly_lines(program: Program) -> dict[Function, set[int]]:
-    """The lines of each function that do something costly."""
-    lines: dict[Function, set[int]] = {}
-    for e in (e for level in _levels(program) for e in level.equations if not is_cheap(e)):
-        for f in call_stack(e.source)[:1]:
-            lines.setdefault((f.file, f.function), set()).add(f.line)
-    return lines
 
 
 def _in_function(
@@ -363,10 +361,9 @@ def _line_number(equation: Equation) -> int:
     return stack[0].line if stack else 0
 
 
-def _expression_of(equation: Equation) -> tuple[int, int]:
-    """The line and the column of the innermost of the user's expressions that an equation is part of."""
-    stack = call_stack(equation.source)
-    return (stack[0].line, stack[0].column) if stack else (0, 0)
+def _expression_of(equation: Equation) -> tuple[Extent, ...]:
+    """The innermost of the user's expressions that an equation is part of."""
+    return _lines(call_stack(equation.source)[:1])
 
 
 def _extent(runs: Iterable[Run], function: Function | None = None) -> tuple[Location, Location]:
@@ -400,8 +397,8 @@ def _line(stack: Stack) -> Place | None:
     return ((stack[0].file, stack[0].function), _lines(stack[1:])) if stack else None
 
 
-def _lines(stack: Stack) -> tuple[tuple[str, int, int], ...]:
-    return tuple((f.file, f.line, f.column) for f in stack)
+def _lines(stack: Stack) -> tuple[Extent, ...]:
+    return tuple((f.file, f.line, f.column, f.end_line, f.end_column) for f in stack)
 
 
 def _runs(program: Program, place_of: Callable[[Stack], Place | None]) -> list[tuple[Function, Run]]:

@@ -472,6 +472,7 @@ NONE = {
         ("input_instead", partial(feed_forward, jnp.sin), WX),
         ("costly", lambda w, x: jnp.sum((x @ w @ w @ w) ** 2 @ w), WX),
         ("mask_given", masked, (W, X, X > 0)),
+        ("in_a_costly_call", lambda q: jnp.sum(jax.nn.dot_product_attention(q, q, q)), (X.reshape(1, 64, 4, 16),)),
         ("checkpointed", jax.checkpoint(partial(feed_forward, jax.nn.gelu)), WX),
         ("argument", lambda x, w: jnp.sum(x * w), WX),
         ("tanh_in_python_loop", partial(unrolled, jnp.exp), WX),
