@@ -97,6 +97,14 @@ def test_of_training_steps_the_gradients_are_compared():
     assert said == "two versions of the gradient of `loss` in `w`, which `<lambda>` takes, are the same program"
 
 
+def test_the_other_gradients_of_a_training_step_are_named():
+    def step(w, x, decay):
+        return w - jax.grad(loss)(w, x), x - jax.grad(lambda x: jnp.sum(decay * x**2))(x)
+
+    notes = jaxviz.compare(step, step, W, X, 0.1).notes
+    assert notes[1:] == ("Not compared: the gradient of `<lambda>` in `x`, which `step` takes as well.",)
+
+
 def test_figures_are_those_of_the_reports():
     found = jaxviz.compare(loss, jax.checkpoint(loss), W, X)
     figures = {f.name: (f.before, f.after) for f in found.figures}
