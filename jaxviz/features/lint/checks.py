@@ -114,7 +114,10 @@ def _cheap(subject: LintSubject) -> Iterator[Advice]:
 
 
 def _can_be_written(c: Candidate) -> bool:
-    """Whether a user can write it: the lines are own ones, can be named, and do not divide one call of a library."""
+    """Whether a user can write it: the lines are own ones, can be named, and do not divide one call of a library; and
+    the function takes no gradient of them itself, whose backward pass would change as well."""
+    if any(compat.is_transposed(e.source) for run in c.runs for e in run):
+        return False
     divides = not c.is_whole and any(library_line(e.source) is not None for run in c.runs for e in run)
     is_named = c.is_function or _are_whole_lines(c) or all(map(_has_expressions, c.runs))
     return is_own(c.first.file) and (_library_call(c) != "" or (is_named and not divides))
