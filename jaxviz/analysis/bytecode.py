@@ -120,3 +120,11 @@ def is_in_loop(code: Any, instructions: Iterable[int]) -> bool:
     of_code = flow(code)
     starts = {of_code.started(i) for i in instructions}
     return all(starts <= of_code.after(i) for i in starts)
+
+
+@lru_cache(maxsize=4096)
+def are_in_the_same_loops(code: Any, first: int, second: int) -> bool:
+    """Whether no loop of some code, nor a part of one that may be skipped, contains only one of two instructions."""
+    of_code = flow(code)
+    pair = of_code.started(first), of_code.started(second)
+    return pair[0] == pair[1] or not any(at in of_code.reached(of_code.following[at], pair) for at in pair)

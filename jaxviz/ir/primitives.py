@@ -10,8 +10,8 @@ from typing import Any, Literal
 from jaxviz.ir.syntax import Equation, Var
 
 _COLLECTIVE = frozenset(("all-reduce", "reduce-scatter", "exchange"))
-COSTLY = _COLLECTIVE | {"series", "product", "convolution", "window gradient", "sorting", "transform", "factorization",
-    "solving", "transfer"}  # fmt: skip
+COSTLY = _COLLECTIVE | {"series", "product", "ragged product", "convolution", "window gradient", "sorting", "transform",
+    "factorization", "solving", "transfer"}  # fmt: skip
 """Kinds of work that take more than a few steps per element, or communicate between devices."""
 ELEMENTWISE = frozenset(("elementwise", "comparison", "transcendental", "lowered", "series", "selection", "power",
 "part",
@@ -79,6 +79,7 @@ ROWS = (
     ("select_n", Plain("selection", word="selected", operation="selection")),
     ("integer_pow", Plain("power", passes_on="first", grows="product", word="power")),
     ("dot_general", Plain("product", passes_on="all", grows="sum", word="product")),
+    ("ragged_dot_general", Plain("ragged product", word="product", operation="ragged product")),
     ("conv_general_dilated", Plain("convolution", grows="sum", word="convolution")),
     ("reduce_sum", Plain("reduction", passes_on="all", grows="sum")),
     ("reduce_prod", Plain("reduction", passes_on="all", grows="product", operation="product")),

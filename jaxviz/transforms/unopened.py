@@ -10,6 +10,7 @@ from functools import cache
 from jaxviz.ir import compat
 from jaxviz.ir.convert import write_params
 from jaxviz.ir.origin import Location
+from jaxviz.ir.sharing import is_data
 from jaxviz.ir.syntax import Equation, Operation, Program
 from jaxviz.transforms.primitive import of
 
@@ -120,8 +121,8 @@ def _is_unopened(operation: Operation) -> bool:
 
 def _is_opaque(operation: Operation) -> bool:
     """Whether an operation contains code that is not a Program: a function, or a hi-primitive."""
-    if any(callable(x) and not isinstance(x, type) for x in operation.params.values()):
-        return True
+    if any(callable(x) and not isinstance(x, type) and not is_data(x) for x in operation.params.values()):
+        return True  # a mesh can be called too
     return compat.is_high_equation(operation.primitive, operation.in_avals, write_params(operation))
 
 

@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 import jaxviz
-from jaxviz.analysis.bytecode import flow, is_in_loop
+from jaxviz.analysis.bytecode import are_in_the_same_loops, flow, is_in_loop
 from jaxviz.analysis.calls import calls_in_order
 from jaxviz.ir import compat
 from jaxviz.ir.origin import owners
@@ -167,3 +167,23 @@ def test_loops_include_handlers_and_loops_that_end_with_a_condition():
     assert [name for name in at if is_in_loop(code, [at[name]])] == ["sin", "cos", "neg"]
     assert is_in_loop(code, [at["sin"], at["cos"]])
     assert not is_in_loop(code, [at["sin"], at["neg"]])
+
+
+def nested_loops(x, n):
+    x = lax.sin(x)
+    for _ in range(n):
+        x = lax.cos(x)
+        x = lax.exp(x)
+        for _ in range(n):
+            x = lax.tan(x)
+    return lax.neg(x)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "are"),
+    [("cos", "exp", True), ("cos", "cos", True), ("sin", "neg", True), ("sin", "cos", False), ("exp", "tan", False)],
+)
+def test_loops_that_contain_only_one_of_two_instructions(first, second, are):
+    code = nested_loops.__code__
+    at = [next(i.offset for i in flow(code).instructions if i.argval == name) for name in (first, second)]
+    assert are_in_the_same_loops(code, *at) is are_in_the_same_loops(code, *at[::-1]) is are

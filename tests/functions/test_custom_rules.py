@@ -265,6 +265,46 @@ def test_a_rule_may_close_over_what_jax_lets_it(value, kind):
         np.testing.assert_allclose(value(jaxviz, scaled(kind)), want, rtol=1e-5)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def applied_by_vjp(f, x):
+    return f(x)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def applied_by_jvp(f, x):
+    return f(x)
+
+
+applied_by_vjp.defvjp(lambda f, x: (f(x), x), lambda f, x, ct: jax.vjp(f, x)[1](ct))
+applied_by_jvp.defjvp(lambda f, primals, tangents: jax.jvp(f, primals, tangents))
+
+
+def sine(rule, apply):
+    """A sine whose rule passes a function that closes over values of the rule, as implicit layers solve for a
+    cotangent."""
+    times = lambda a: lambda b: a * b
+    if rule == "jvp":
+        f = jax.custom_jvp(jnp.sin)
+        f.defjvp(lambda p, t: (f(*p), t[0] * apply(times(jnp.cos(p[0])), jnp.ones_like(p[0]))))
+    elif rule == "forward":
+        f = jax.custom_vjp(jnp.sin)
+        f.defvjp(lambda x: (f(x), apply(times(jnp.cos(x)), jnp.ones_like(x))), lambda slope, ct: (slope * ct,))
+    else:
+        f = jax.custom_vjp(jnp.sin)
+        f.defvjp(lambda x: (f(x), x), lambda x, ct: (apply(times(ct), jnp.cos(x)),))
+    return lambda x: jnp.sum(f(x))
+
+
+@pytest.mark.parametrize("apply", [applied_by_vjp, applied_by_jvp])
+@pytest.mark.parametrize("rule", ["jvp", "forward", "backward"])
+def test_a_rule_may_pass_a_function_that_closes_over_its_values(rule, apply):
+    f = sine(rule, apply)
+    np.testing.assert_allclose(jaxviz.grad(f)(SCALES), jax.grad(f)(SCALES), rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(jaxviz.grad(f))(SCALES), jax.grad(f)(SCALES), rtol=1e-6)
+    assert jaxviz.derive(f, SCALES).check().agrees
+    assert jaxviz.residuals(f, SCALES).nbytes == 12
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass
 class Box:

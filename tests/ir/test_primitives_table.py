@@ -38,7 +38,7 @@ BY_DEFAULT = {
     "takes a number of steps that depends on the numbers, or an algorithm of the backend": (
         "approx_top_k cholesky_update eig eigh geqp3 geqrf hessenberg householder_product lu lu_pivots_to_permutation "
         "ormqr polynomial "
-        "qr ragged_dot_general scaled_dot schur svd symmetric_product top_k tridiagonal tridiagonal_solve"
+        "qr scaled_dot schur svd symmetric_product top_k tridiagonal tridiagonal_solve"
     ),
     "starts, ends or addresses an exchange in another way than the whole one": (
         "all_gather_done all_gather_reduced_start all_gather_start all_to_all_done all_to_all_start pbroadcast_done "

@@ -57,6 +57,15 @@ POLICIES = [
 ]  # fmt: skip
 
 
+def test_a_sharding_constraint_contains_no_code():
+    """One of its params is a mesh, which can be called: it is a decorator too."""
+    mesh = jax.make_mesh((8,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.NamedSharding(mesh, jax.P("i"))
+    derivation = jaxviz.derive(lambda x: jnp.sum(jax.lax.with_sharding_constraint(jnp.sin(x), rows)), jnp.ones((8, 2)))
+    assert "sharding_constraint" in [e.primitive.name for e in derivation.primal.equations]
+    assert derivation.unopened == ()
+
+
 @opens
 @pytest.mark.parametrize("flag", ["jax_remat3"], indirect=True)
 @pytest.mark.parametrize("policy", POLICIES, ids=range(len(POLICIES)))

@@ -8,6 +8,7 @@ Source: Hyyrö, "Bit-Parallel LCS-length Computation Revisited" (2004), and of i
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 from collections import defaultdict
@@ -15,9 +16,11 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from math import isqrt
+from types import FunctionType
 from typing import Any
 
 from jaxviz.higher_order import is_call
+from jaxviz.higher_order.custom_vjp import is_backward_rule
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -189,7 +192,7 @@ def _value(env: Mapping[Atom, _Value], atom: Atom) -> _Value:
 def _kind(e: Equation) -> Hashable:
     """A key shared by equations that do the same: the operation with its literals; with nested programs, all else."""
     if not e.programs:
-        return e.operation, tuple(str(a.val) if isinstance(a, Literal) else "" for a in e.invars)
+        return _operation(e), tuple(str(a.val) if isinstance(a, Literal) else "" for a in e.invars)
     if is_call(e):
         # For a checkpoint, also compare the policy.
         policy: Any = e.params.get("policy")
@@ -197,8 +200,36 @@ def _kind(e: Equation) -> Hashable:
         return e.primitive, getattr(policy, "__qualname__", str(policy))
     nested = {label.split("[")[0] for label, _ in e.programs}
     params = (f"{k}={_ADDRESS.sub('', str(v))}" for k, v in sorted(e.params.items()) if k not in nested)
-    types = tuple(a.str_short() for a in (*e.operation.in_avals, *e.operation.out_avals))
-    return e.primitive, tuple(label for label, _ in e.programs), tuple(params), types
+    return e.primitive, tuple(label for label, _ in e.programs), tuple(params), _types(e)
+
+
+def _types(e: Equation) -> tuple[str, ...]:
+    return tuple(a.str_short() for a in (*e.operation.in_avals, *e.operation.out_avals))
+
+
+def _operation(e: Equation) -> Hashable:
+    """A key of an operation, also of one with functions, which each trace may make anew. What a backward rule does is
+    compared where it has been transposed."""
+    if not e.operation.has_user_data:
+        return e.operation
+    params = () if is_backward_rule(e) else tuple((k, _made_anew(v)) for k, v in sorted(e.params.items()))
+    return e.primitive, params, _types(e)
+
+
+def _made_anew(param: Any) -> Hashable:
+    """A key that a param shares with another that was made by the same code from the same values."""
+    if isinstance(param, FunctionType):
+        return param.__code__, tuple(_value_key(cell.cell_contents) for cell in param.__closure__ or ())
+    if dataclasses.is_dataclass(param):
+        return tuple(_made_anew(getattr(param, f.name)) for f in dataclasses.fields(param))
+    if isinstance(param, (tuple, list)):
+        return tuple(map(_made_anew, param))
+    return _value_key(param)
+
+
+def _value_key(value: Any) -> Hashable:
+    """A key that distinguishes what `==` does not; of an array, its identity."""
+    return type(value), value if isinstance(value, Hashable) else id(value)
 
 
 # --- sequences --------------------------------------------------------------------------------------------------------

@@ -213,7 +213,8 @@ class Comparison(Report, schema="compare"):
         no_gradient = dict.fromkeys(note for d in (self.before, self.after) for note in gradient_note(d))
         _ = self.alignments
         left_out = (f"Not compared: {_LABELS[stage]}. {error}" for stage, error in self._left_out.items())
-        return (*[_ONLY_GRADIENTS] * is_step, *left_out, *no_gradient, *unopened_note(tuple(unopened)))
+        about_steps = [_ONLY_GRADIENTS] * is_step + list(dict.fromkeys(_other_gradients(self.before, self.after)))
+        return (*about_steps, *left_out, *no_gradient, *unopened_note(tuple(unopened)))
 
     @property
     def summary(self) -> str:
@@ -223,7 +224,7 @@ class Comparison(Report, schema="compare"):
         other = f"that of `{second.primal.name}`" if same and first.differentiated else second.title
         names = f"two versions of the {first.title}" if same and same_name else f"{first.title} and {other}"
         if self.is_same:
-            return f"{names} are the same program"
+            return f"{names}{',' if names.endswith('takes') else ''} are the same program"
         a = self.alignments["primal"]
         equations = f"{counted(len(a.removed), 'equation')} only in the first, {len(a.added):,} only in the second"
         if not a.removed and not a.added:
@@ -337,6 +338,13 @@ def compare(
         found = [derived_under(fl, partial(own, h, *args)) for h, fl in zip(sides, flags, strict=True)]
     (before, idle), (after, idle_after) = found
     return FlagComparison(before, after, (flags[0], flags[1]), (idle, idle_after))
+
+
+def _other_gradients(*versions: Derivation) -> Iterator[str]:
+    """The gradients that training steps take besides the one that is compared, a sentence each."""
+    for step in (d.step for d in versions if d.step is not None):
+        others = (g for mark, g in enumerate(step.gradients) if mark != step.mark)
+        yield from (f"Not compared: the {g.gradient}, which `{step.name}` takes as well." for g in others)
 
 
 def _grouped(derivation: Derivation, stage: str, numbers: Sequence[int], is_added: bool) -> list[EquationDifference]:

@@ -137,6 +137,15 @@ def _dot(op: Operation) -> Cost:
     return moved(op, op.out_avals[0].size * (2 * width if width != 1 else 1))
 
 
+def _ragged_dot(op: Operation) -> Cost:
+    """A multiply-add for each column of each element of the rows, each of which belongs to one group."""
+    dims = op.params["ragged_dot_dimension_numbers"]
+    (_, contracted), (_, batch) = dims.dot_dimension_numbers
+    apart = {*contracted, *batch, *dims.rhs_group_dimensions}
+    columns = math.prod(n for d, n in enumerate(op.in_avals[1].shape) if d not in apart)
+    return moved(op, 2 * op.in_avals[0].size * columns)
+
+
 def _conv(op: Operation) -> Cost:
     """A multiply-add for each kernel element that meets an input element, and not padding or a gap of a dilation."""
     params = op.params
@@ -278,7 +287,8 @@ def _nothing(op: Operation) -> Cost:
 _BY_KIND: Mapping[str, Count] = {
     "elementwise": _elementwise(1), "comparison": _elementwise(1), "transcendental": _elementwise(0, 1),
     "lowered": _as_lowered,
-    "series": _as_lowered, "selection": _select_n, "power": _integer_pow, "product": _dot, "convolution": _conv,
+    "series": _as_lowered, "selection": _select_n, "power": _integer_pow, "product": _dot,
+    "ragged product": _ragged_dot, "convolution": _conv,
     "reduction": _reduction(1),
     "position": _reduction(9),  # comparing values and positions, checking for NaN, and two selections
     "cumulative": _cumulative(1), "cumulative logsumexp": _cumulative(8, 2), "window": _window,

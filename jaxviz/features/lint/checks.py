@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -113,10 +114,18 @@ def _cheap(subject: LintSubject) -> Iterator[Advice]:
 
 
 def _can_be_written(c: Candidate) -> bool:
-    """Whether a user can write it: the lines are own ones, can be named, and do not divide one call of a library."""
+    """Whether a user can write it: the lines are own ones, can be named, and do not divide one call of a library; and
+    the function takes no gradient of them itself, whose backward pass would change as well."""
+    if any(compat.is_transposed(e.source) for run in c.runs for e in run):
+        return False
     divides = not c.is_whole and any(library_line(e.source) is not None for run in c.runs for e in run)
-    is_named = c.is_function or c.first.line != c.last.line or all(map(_has_expressions, c.runs))
+    is_named = c.is_function or _are_whole_lines(c) or all(map(_has_expressions, c.runs))
     return is_own(c.first.file) and (_library_call(c) != "" or (is_named and not divides))
+
+
+def _are_whole_lines(c: Candidate) -> bool:
+    """Whether they can be named by their numbers."""
+    return c.first.line != c.last.line and not c.is_in_pieces
 
 
 def _has_expressions(run: Sequence[Equation]) -> bool:
@@ -133,7 +142,7 @@ def _recompute(
     c: Candidate, saved: SavedValues, residuals: tuple[Residual, ...], search: Search, trade: Trade
 ) -> Advice:
     gone, instead = c.saving.gone, c.saving.instead
-    times = sum(map(saved.is_read_by, c.runs))
+    times = _times(filter(saved.is_read_by, c.runs))
     call = _library_call(c)
     lines = f"line {c.first.line}" if c.first.line == c.last.line else f"lines {c.first.line} to {c.last.line}"
     operations = listed([_operation_of(a, saved) for a in _largest_first(gone, saved)], 4)
@@ -152,6 +161,12 @@ def _recompute(
     fix = f"{_how(c, call, lines)} {_effect(search, trade)}"
     less = search.written.saved_nbytes - trade.saved_nbytes
     return Advice("", text, fix, c.first, less, times, residuals, c.saving.unread)
+
+
+def _times(runs: Iterable[Sequence[Equation]]) -> int:
+    """How often the lines run; what is costly may divide each time into several runs of equations."""
+    starts = (own_line(run[0].source) for run in runs)
+    return max(Counter((at, at and at.column) for at in starts).values())
 
 
 def _effect(search: Search, trade: Trade) -> str:
@@ -189,7 +204,7 @@ def _how(c: Candidate, call: str, lines: str) -> str:
         return f"call `{call}` through jax.checkpoint there."
     if c.is_whole and not any(map(is_own, files)):
         return f"wrap what {lines} call{'s' * (c.first.line == c.last.line)} in {checkpoint}."
-    if c.first.line != c.last.line:
+    if _are_whole_lines(c):
         return f"put {lines} into a separate function, and call it through {checkpoint}."
     parts = list(dict.fromkeys(map(_part, c.runs)))
     these = " and ".join(parts) if len(parts) < 3 else listed(parts, 3)
@@ -522,7 +537,7 @@ FIND: dict[str, Callable[[LintSubject], Iterator[Advice]]] = {
     ),
     # Except the numbers that jax.numpy passes to its own jitted functions: the user cannot change these.
     "forced-by-jit": _of_findings(
-        lambda subject: [f for f in subject.residuals.forced if all(r.kind != "literal" for r in f.residuals)],
+        lambda subject: [f for f in subject.residuals.forced if all(r.source_kind != "literal" for r in f.residuals)],
         "Saved only because it crosses the boundary of a jitted function: {}.",
         "remove the jit from the inner function; under an outer jit it is compiled all the same.",
     ),

@@ -8,21 +8,23 @@ candidates. The figures of those that are shown are measured, by deriving the fu
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from jaxviz.analysis.bytecode import are_in_the_same_loops
 from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.walk import find_readers
 from jaxviz.derivation import Derivation
-from jaxviz.features.remat.regions import Spot
+from jaxviz.features.remat.regions import Frame, Spot, frames_of
 from jaxviz.higher_order import bodies, is_scan, of, scan_length
 from jaxviz.higher_order.closed_call import CLOSED_CALL
 from jaxviz.higher_order.jit import JIT
 from jaxviz.ir import compat
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import Location, ancestors, call_stack, library_line
+from jaxviz.ir.own_code import owner
 from jaxviz.ir.primitives import COSTLY, plain
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program
 from jaxviz.report.tables import nbytes
@@ -219,8 +221,10 @@ Function = tuple[str, str]
 """A file, and the qualified name of a function in it."""
 
 Stack = tuple[Location, ...]
-Place = tuple[Function, tuple[tuple[str, int, int], ...]]
-"""A function, and the lines and columns from which it was called."""
+Extent = tuple[str, int, int, int, int]
+"""A file, and where an expression begins and ends."""
+Place = tuple[Function, tuple[Extent, ...]]
+"""A function, and the expressions that called it."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -231,6 +235,7 @@ class Candidate:
       runs: the equations, for each time that the lines run.
       first, last: the first and the last of the lines.
       is_function: whether they are the whole body of a function.
+      is_in_pieces: whether the lines also do something costly, which is not in the checkpoints.
       is_whole: whether they include everything that their statements do, also in libraries.
       saving: what it would save, over all runs.
     """
@@ -239,16 +244,28 @@ class Candidate:
     first: Location
     last: Location
     is_function: bool
+    is_in_pieces: bool
     is_whole: bool
     saving: CheckpointSaving
 
 
 def candidates(saved: SavedValues) -> list[Candidate]:
     """The lines whose checkpoint would save something, largest first, without parts of others."""
+    costly = {call_stack(e.source) for p in _levels(saved.primal) for e in p.equations if not is_cheap(e)}
+    # An expression that also does something costly, as a call of a library may, cannot be divided.
+    costly_expressions = set(map(_lines, costly))
     runs: dict[Function, list[Run]] = {}
-    for function, run in _runs(saved.primal, _line):
-        runs.setdefault(function, []).extend(_times(run))
-    every = [c for f, of_f in runs.items() if any(map(saved.is_read_by, of_f)) for c in _in_function(saved, f, of_f)]
+    for function, run in _runs(saved.primal, lambda s: None if _lines(s) in costly_expressions else _line(s)):
+        runs.setdefault(function, []).extend(part for between in _between_loops(run) for part in _times(between))
+    costly_lines: dict[Function, set[int]] = {}
+    for own in (stack[0] for stack in costly if stack):
+        costly_lines.setdefault((own.file, own.function), set()).add(own.line)
+    every = [
+        c
+        for f, of_f in runs.items()
+        if any(map(saved.is_read_by, of_f))
+        for c in _in_function(saved, f, of_f, costly_lines.get(f, set()))
+    ]
     taken: set[Equation] = set()
     largest = []
     for c in sorted(every, key=lambda c: -c.saving.worth):
@@ -266,7 +283,15 @@ def spots_of(saved: SavedValues, candidate: Candidate) -> list[Spot]:
     return [Spot(place[0][0], place[0][1], place[-1][1] + 1) for place in places]
 
 
-def _in_function(saved: SavedValues, function: Function, runs: Sequence[Run]) -> list[Candidate]:
+def _in_function(
+    saved: SavedValues, function: Function, runs: Sequence[Run], costly: Collection[int]
+) -> list[Candidate]:
+    """The lines of a function whose checkpoint would save something, or all of it.
+
+    Args:
+      runs: its cheap equations.
+      costly: those of its lines that do something else.
+    """
     alike: dict[Any, list[Run]] = {}
     for run in runs:
         alike.setdefault(tuple([(_line_number(e), e.primitive) for e in run]), []).append(run)
@@ -277,13 +302,14 @@ def _in_function(saved: SavedValues, function: Function, runs: Sequence[Run]) ->
             best.setdefault(_extent(parts), []).extend(parts)
     on_lines = []
     for (first, last), chosen in best.items():
-        # A checkpoint on these lines takes effect each time they run, for better or worse.
+        # A checkpoint on these lines, or on parts of them, takes effect each time they run, for better or worse.
+        in_pieces = any(first.line <= line <= last.line for line in costly)
         inside = {e for run in chosen for e in run}
-        others = (
-            [e for e in run if first.line <= _line_number(e) <= last.line] for run in runs if inside.isdisjoint(run)
-        )
+        place_of: Callable[[Equation], Any] = _expression_of if in_pieces else _line_number
+        places = set(map(place_of, inside)) if in_pieces else range(first.line, last.line + 1)
+        others = ([e for e in run if place_of(e) in places] for run in runs if inside.isdisjoint(run))
         every = [*chosen, *filter(saved.is_read_by, others)]
-        on_lines.append(Candidate(every, first, last, False, _is_whole(saved, every), saved.saving(every)))
+        on_lines.append(Candidate(every, first, last, False, in_pieces, _is_whole(saved, every), saved.saving(every)))
     one = _of_function(saved, function)
     return [one] if one is not None and one.saving.worth >= sum(c.saving.worth for c in on_lines) else on_lines
 
@@ -335,6 +361,11 @@ def _line_number(equation: Equation) -> int:
     return stack[0].line if stack else 0
 
 
+def _expression_of(equation: Equation) -> tuple[Extent, ...]:
+    """The innermost of the user's expressions that an equation is part of."""
+    return _lines(call_stack(equation.source)[:1])
+
+
 def _extent(runs: Iterable[Run], function: Function | None = None) -> tuple[Location, Location]:
     """The first and the last line of the equations, or of a function that leads to them."""
     lines = [
@@ -359,15 +390,15 @@ def _of_function(saved: SavedValues, function: Function) -> Candidate | None:
         # A loop around the function contains nothing else; a loop inside it is part of it.
         runs += times if len({tuple(map(_written, part)) for part in times}) == 1 else [run]
     first, last = _extent(runs, function)
-    return Candidate(runs, first, last, True, True, saved.saving(runs))
+    return Candidate(runs, first, last, True, False, True, saved.saving(runs))
 
 
 def _line(stack: Stack) -> Place | None:
     return ((stack[0].file, stack[0].function), _lines(stack[1:])) if stack else None
 
 
-def _lines(stack: Stack) -> tuple[tuple[str, int, int], ...]:
-    return tuple((f.file, f.line, f.column) for f in stack)
+def _lines(stack: Stack) -> tuple[Extent, ...]:
+    return tuple((f.file, f.line, f.column, f.end_line, f.end_column) for f in stack)
 
 
 def _runs(program: Program, place_of: Callable[[Stack], Place | None]) -> list[tuple[Function, Run]]:
@@ -396,6 +427,23 @@ def _levels(program: Program) -> Iterator[Program]:
     for e in program.equations:
         if is_scan(e):
             yield from _levels(e.params["jaxpr"])
+
+
+def _between_loops(run: Run) -> Iterator[Run]:
+    """Splits a run where Python enters or leaves a loop, or begins the next iteration: no function can have both."""
+    start = 0
+    for i, (before, after) in enumerate(itertools.pairwise(map(_frame, run)), 1):
+        if before is None or after is None or before[0] is not after[0]:
+            continue
+        if after[1] < before[1] or not are_in_the_same_loops(after[0], before[1], after[1]):
+            yield run[start:i]
+            start = i
+    yield run[start:]
+
+
+def _frame(equation: Equation) -> Frame | None:
+    """The innermost of the user's frames that led to an equation."""
+    return next((f for f in reversed(frames_of(equation.source)) if owner(f[0].co_filename) == "user"), None)
 
 
 def _times(run: Run) -> Iterator[Run]:

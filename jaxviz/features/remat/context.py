@@ -28,6 +28,7 @@ from jaxviz.higher_order.jit import JIT
 from jaxviz.higher_order.scan import SCAN
 from jaxviz.higher_order.shard_map import SHARD_MAP
 from jaxviz.ir import compat
+from jaxviz.ir.primitives import plain
 from jaxviz.ir.syntax import Atom, Equation, Program, Var
 from jaxviz.transforms.driver import with_constants_as_inputs
 from jaxviz.transforms.inline import inlined, numbers_in_place, originals
@@ -97,13 +98,16 @@ class Context:
                 self._enter(e, body.program, times // devices, 1 if is_apart else trips)
                 self._walk(body.program, times * trips, devices * (trips if is_apart else 1))
                 self._leave(e, body.program)
-            elif of(e).makes_reference or any(a in self.active for a in e.invars):
+            elif of(e).makes_reference or self._has_tangent(e):
                 self.active.update(v for v in e.outvars if _is_differentiable(v))
                 self.active.update(
                     v for v in (e.invars[i] for i in compat.written_refs(e.effects)) if isinstance(v, Var)
                 )
             for v in e.outvars:
                 self.prices[v] = times // devices * self.sizes.of(v)
+
+    def _has_tangent(self, e: Equation) -> bool:
+        return not plain(e.primitive.name).stops and any(a in self.active for a in e.invars)
 
     def _enter(self, e: Equation, body: Program, times: int, trips: int) -> None:
         n_before, n_carry = of(e).carry(e.operation)

@@ -41,6 +41,7 @@ from jaxviz.features.remat.source import (
     decorator_name,
     definition_of,
     end_of,
+    first_line,
     globals_of,
     holders_of,
     is_checkpoint,
@@ -293,7 +294,10 @@ def _around_given(code: Any, frames: Frames, in_loop: bool) -> Iterator[Way]:
     callers = {c.co_filename: c for c, _ in frames if owner(c.co_filename) == "user"}
     innermost_first = dict.fromkeys(c.co_filename for c, _ in reversed(frames) if c.co_filename in callers)
     for file in innermost_first:
-        calls = [n for n in ast.walk(tree_of(file)) if isinstance(n, ast.Call) and not is_checkpoint(n)]
+        # What is run, and what has made it.
+        lines = [c.co_firstlineno for c in (code, *(c for c, _ in frames)) if c.co_filename == file]
+        near = _calls_in(file, partial(_contains_one_of, lines))
+        calls = [n for n in near if not is_checkpoint(n)]
         arguments = [(call, a) for call in calls for a in (*call.args, *(k.value for k in call.keywords))]
         matches = [(call, a) for call, a in arguments if _is_function(a, code, file)]
         if len(matches) == 1:
@@ -351,9 +355,17 @@ def _names_in(f: types.FunctionType) -> tuple[set[str], set[str]]:
 
 def _calls_near(file: str, caller: Any) -> list[ast.Call]:
     """The calls where what a function closes over is made: not those in other functions of the file."""
-    line, every = caller.co_firstlineno, list(ast.walk(tree_of(file)))
-    others = [f for f in every if isinstance(f, Function) and not f.lineno < line <= end_of(f)[0]]
-    away = {n for f in others for n in ast.walk(f)}
+    return _calls_in(file, lambda f: f.lineno < caller.co_firstlineno <= end_of(f)[0])
+
+
+def _contains_one_of(lines: Sequence[int], function: Function) -> bool:
+    return any(first_line(function) <= line <= end_of(function)[0] for line in lines)
+
+
+def _calls_in(file: str, is_meant: Callable[[Function], bool]) -> list[ast.Call]:
+    """The calls of a file outside of functions, and in those that are meant."""
+    every = list(ast.walk(tree_of(file)))
+    away = {n for f in every if isinstance(f, Function) and not is_meant(f) for n in ast.walk(f)}
     return [n for n in every if isinstance(n, ast.Call) and n not in away]
 
 

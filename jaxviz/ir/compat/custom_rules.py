@@ -459,7 +459,7 @@ def _is_inside(trace: Any, outer: Any) -> bool:
 
 def _empty_stores(rule: Any) -> None:
     """Allows a custom rule to be traced again: it stores the structure of its results once, for its caller."""
-    for store in rule.stores:
+    for store in () if isinstance(rule, _TakenRule) else rule.stores:
         if store:
             store.reset()
 

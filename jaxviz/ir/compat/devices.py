@@ -77,13 +77,14 @@ def inside_shard_map(operation: Operation) -> Iterator[Any]:
     the names of the axes that it maps over.
     """
     mesh, manual = operation.params["mesh"], operation.params["newly_manual_axes"]
+    names = _mapped_over(operation)
     with (
         operation.context.manager,
         _shard_map._extend_axis_env(mesh, manual),
         _mesh.use_abstract_mesh(_shard_map._as_manual_mesh(mesh, manual)),
         _config._check_vma(operation.params["check_vma"]),
     ):
-        yield _mapped_over(operation)
+        yield names
 
 
 def on_each_device(operation: Operation, fun: Callable[..., Sequence[Any]]) -> Callable[..., Any]:

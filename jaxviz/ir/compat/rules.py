@@ -34,7 +34,7 @@ from jaxviz.ir.compat.jaxprs import (
 )
 from jaxviz.ir.compat.private import _ad, _ad_util, _conditionals, _config, _core, _effects, _flattree, _lu, dtypes
 from jaxviz.ir.compat.recording import NotRecorded
-from jaxviz.ir.compat.tracing import trace_to_jaxpr
+from jaxviz.ir.compat.tracing import RuleHoldsTracer, trace_to_jaxpr
 from jaxviz.ir.compat.values import is_tracer
 from jaxviz.ir.sharing import SharedTable, exact_params, is_data
 
@@ -144,20 +144,19 @@ def trace_custom_jvp_rule(
     if rule is None:
         _, rule = custom_jvp_call_p.get_bind_params(params)["subfuns"]
         skip = 0
-    elif not isinstance(rule, _TakenRule):
-        _empty_stores(rule)
-    elif any(nonzeros[skip : skip + rule.n_consts]):
+    elif isinstance(rule, _TakenRule) and any(nonzeros[skip : skip + rule.n_consts]):
         raise closed_over_by_jvp_rule_error(params["call_jaxpr"].jaxpr.debug_info)
     push, _, nonzeros_out = _jvp_of_rule(rule, in_avals[skip:], nonzeros[skip:], params["symbolic_zeros"])
     first_tangent = len(in_avals) + sum(nonzeros[:skip])
 
     def whole(*args: Any) -> list[Any]:
+        _empty_stores(rule)
         with context.manager, _rule_having_variables(params["jvp_jaxpr_fun"]):
             return push(*args[skip : len(in_avals)], *args[first_tangent:])
 
     tangent_avals = [a.to_tangent_aval() for a, nz in zip(in_avals, nonzeros, strict=True) if nz]
     avals = [*in_avals, *tangent_avals]
-    return trace_to_jaxpr(whole, avals), nonzeros_out
+    return _trace_rule(whole, avals), nonzeros_out
 
 
 def n_closed_over(params: Mapping[str, Any]) -> int:
@@ -192,19 +191,20 @@ def trace_forward_rule(
         traced = TracedJaxpr(ClosedJaxpr(jaxpr, consts), [], [], {}, [])
     else:
         is_array: list[bool] = []
-        if not isinstance(rule, _TakenRule):
-            _empty_stores(rule)
-        elif any(nz and not c for nz, c in zip(nonzeros[rule.n_consts :], rule.carries, strict=True)):
+        if isinstance(rule, _TakenRule) and any(
+            nz and not c for nz, c in zip(nonzeros[rule.n_consts :], rule.carries, strict=True)
+        ):
             raise closed_over_error()
         call, _, _ = _forward_of_rule(rule, in_avals, nonzeros)
 
         def forward(*args: Any) -> Any:
+            _empty_stores(rule)
             with context.manager:
                 outs = call(*args)
-            is_array.extend(map(is_tracer, outs))
+            is_array[:] = map(is_tracer, outs)
             return outs
 
-        traced = trace_to_jaxpr(forward, in_avals)
+        traced = _trace_rule(forward, in_avals)
         # A scalar that went through a jnp operation, and so is a tracer here, is an array outside `jit`.
         outvars = zip(traced.jaxpr.jaxpr.outvars, is_array, strict=True)
         traced.held.extend(a for a, flag in outvars if flag and isinstance(a, _core.Literal))
@@ -314,11 +314,23 @@ def trace_backward_rule(
             log.add(logged, custom_lin_p)
         cts_in = [_ad.replace_rule_output_symbolic_zeros(ct) for ct in cts_in]
         out = [ct for ct, is_zero in zip(cts_in, params["in_zeros"], strict=True) if not is_zero]
-        nonzero_out.extend(type(ct) is not _ad.Zero for ct in out)
+        nonzero_out[:] = (type(ct) is not _ad.Zero for ct in out)
         return [*(ct for ct in out if type(ct) is not _ad.Zero), *log.leaves]
 
     avals = [*residual_avals, *(a for a, nz in zip(ct_avals, nonzero_cts, strict=True) if nz)]
-    return trace_to_jaxpr(backward, avals, values=values), nonzero_out
+    return _trace_rule(backward, avals, values), nonzero_out
+
+
+def _trace_rule(
+    rule: Callable[..., Sequence[Any]], avals: Sequence[Any], values: Sequence[Any] | None = None
+) -> TracedJaxpr:
+    """A custom rule, traced; again, as a function is, if a rule of what it calls closes over one of its values."""
+    try:
+        return trace_to_jaxpr(rule, avals, values=values)
+    except RuleHoldsTracer as error:
+        if error.uses_references:
+            raise
+        return trace_to_jaxpr(rule, avals, values=values, folds=True)
 
 
 def has_transpose_rule(primitive: Any) -> bool:

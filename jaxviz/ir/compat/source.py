@@ -90,7 +90,10 @@ def _precalls(code: Any) -> frozenset[int]:
 
 
 _LIBRARY = tuple(f"/jax/_src/{name}" for name in ("nn/", "numpy/", "scipy/", "ops/", "lax/", "random.py"))
-_OPERATORS = frozenset("add subtract multiply true_divide floor_divide power remainder negative matmul".split())
+_OPERATORS = frozenset(
+    "add subtract multiply true_divide floor_divide power remainder negative matmul rewriting_take".split()
+)
+"""The functions that run for operators and for `x[i]`."""
 
 
 def library_call(source: Any) -> str:

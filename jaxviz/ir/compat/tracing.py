@@ -483,7 +483,10 @@ class RuleHoldsTracer(Exception):
     """
 
     def __init__(self, uses_references: bool):
-        super().__init__()
+        super().__init__(
+            "A custom rule closes over a value that is computed in the function or the rule that calls it. Pass that "
+            "value to the function with the rule as an argument."
+        )
         self.uses_references = uses_references
 
 

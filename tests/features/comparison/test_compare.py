@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import transcripts
 from hypothesis import given
@@ -65,6 +66,43 @@ def test_the_backward_programs_are_compared_though_one_saves_more():
     # All but the equations at the start, whose cotangent differs.
     assert len(found.removed) <= 2
     assert len(found.pairs) > 5
+
+
+def scaled(kind, number, fun):
+    """A function whose rules and callbacks each trace makes anew."""
+
+    def host(x):
+        return jax.pure_callback(lambda x: number * fun(x), jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    def f(w, x):
+        rule = jax.custom_vjp(jnp.sin)
+        rule.defvjp(lambda y: (jnp.sin(y), y), lambda y, ct: (number * ct * fun(y),))
+        return jnp.sum(jax.vmap(rule)(w) if kind == "rule" else w * host(x))
+
+    return f
+
+
+@pytest.mark.parametrize(("kind", "sine", "cosine"), [("rule", jnp.sin, jnp.cos), ("callback", np.sin, np.cos)])
+def test_functions_that_each_trace_makes_anew_are_compared_by_what_they_do(kind, sine, cosine):
+    f = scaled(kind, 2.0, sine)
+    assert jaxviz.compare(f, f, W, W).is_same
+    assert jaxviz.compare(f, scaled(kind, 2.0, sine), W, W).is_same
+    for other in (scaled(kind, 3.0, sine), scaled(kind, 2.0, cosine)):
+        assert not jaxviz.compare(f, other, W, W).is_same
+
+
+def test_of_training_steps_the_gradients_are_compared():
+    step = lambda w, x: w - jax.grad(loss)(w, x)
+    said = jaxviz.compare(step, step, W, X).summary
+    assert said == "two versions of the gradient of `loss` in `w`, which `<lambda>` takes, are the same program"
+
+
+def test_the_other_gradients_of_a_training_step_are_named():
+    def step(w, x, decay):
+        return w - jax.grad(loss)(w, x), x - jax.grad(lambda x: jnp.sum(decay * x**2))(x)
+
+    notes = jaxviz.compare(step, step, W, X, 0.1).notes
+    assert notes[1:] == ("Not compared: the gradient of `<lambda>` in `x`, which `step` takes as well.",)
 
 
 def test_figures_are_those_of_the_reports():

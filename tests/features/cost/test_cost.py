@@ -143,6 +143,18 @@ def test_what_has_no_elements_takes_no_work(f):
     assert jaxviz.cost(lambda x: jnp.sum(f(x)), jnp.ones(0)).total.flops == 0
 
 
+def test_a_ragged_product_multiplies_each_row_with_one_group():
+    """XLA's count is no reference: without an operation for it, as on a CPU, it multiplies each row with all groups."""
+    loss = lambda x, w, sizes: jnp.sum(lax.ragged_dot(x, w, sizes))
+    args = shaped(32, 8), shaped(4, 8, 16), jnp.array([8, 8, 8, 8])
+    product = 2 * 32 * 8 * 16
+    assert total(lax.ragged_dot, *args).flops == product
+    of_each = jaxviz.cost(loss, *args, argnums=(0, 1)).by_primitive["ragged_dot_general"].flops
+    assert of_each == 3 * product
+    mapped = jax.vmap(lax.ragged_dot)
+    assert total(mapped, *(jnp.stack([x, x]) for x in args)).flops == 2 * product
+
+
 def test_a_triangular_solve_counts_as_xla_counts_it():
     """One multiplication and one addition per matrix element, also above the diagonal, and right-hand side."""
     solve = lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True)

@@ -65,6 +65,31 @@ def attend_inline(w, x):
     return jnp.sum(weights @ w)
 
 
+def stretched(h):
+    h = jnp.exp(h) * h
+    return jnp.tanh(h) * h
+
+
+def stretched_inline(w, x):
+    h = x @ w
+    h = jnp.exp(h) * h
+    h = jnp.tanh(h) * h @ w
+    return jnp.sum(h @ w)
+
+
+def rows_taken(take, w, ids):
+    return jnp.sum(jax.vmap(take, (None, 0))(w @ w, ids))
+
+
+def in_a_loop_and_after_it(w, x):
+    for _ in range(3):
+        y = jnp.exp(x) * x  # right after the last line of the previous iteration
+        x = y @ w
+        x = jax.nn.silu(x) * x
+    x = jnp.tanh(x) * x
+    return jnp.sum(x @ w)
+
+
 def clip(h):
     return jnp.where((h > 0) & (h < 1), h, 0.0)
 
@@ -315,6 +340,12 @@ CASES = [
          words=("wrap normalize in jax.checkpoint",)),
     Case("cheap-recompute", "lines", attend_inline, lambda w, x: attend(jax.checkpoint(softmax), w, x @ w), WX,
          words=("into a separate function", "`x @ w @ w` (test_lint.py:")),
+    Case("cheap-recompute", "part_of_lines", stretched_inline,
+         lambda w, x: jnp.sum(jax.checkpoint(stretched)(x @ w) @ w @ w), WX,
+         words=("from `jnp.exp(h)` to `jnp.tanh(h) * h` of lines",)),
+    Case("cheap-recompute", "index", partial(rows_taken, lambda w, ids: w[ids]),
+         partial(rows_taken, jax.checkpoint(lambda w, ids: w[ids])), (X, jnp.arange(2048) % 64), exact=False,
+         words=("put `w[ids]` of line",)),
     Case("cheap-recompute", "mask", lambda w, x: clipped_by(clip, w, x), lambda w,
          x: clipped_by(jax.checkpoint(clip), w, x), WX),
     Case("cheap-recompute", "scan", partial(in_loop, normalize), partial(in_loop, jax.checkpoint(normalize)), WX),
@@ -407,8 +438,8 @@ def saved(f, args):
     return sum(x.nbytes for x in kept if not any(x is a for a in jax.tree.leaves(args)))
 
 
-def advice(f, *args, rule):
-    return [a for a in jaxviz.lint(f, *args) if a.rule == rule]
+def advice(f, *args, rule, **options):
+    return [a for a in jaxviz.lint(f, *args, **options) if a.rule == rule]
 
 
 @pytest.mark.slow
@@ -441,6 +472,7 @@ NONE = {
         ("input_instead", partial(feed_forward, jnp.sin), WX),
         ("costly", lambda w, x: jnp.sum((x @ w @ w @ w) ** 2 @ w), WX),
         ("mask_given", masked, (W, X, X > 0)),
+        ("in_a_costly_call", lambda q: jnp.sum(jax.nn.dot_product_attention(q, q, q)), (X.reshape(1, 64, 4, 16),)),
         ("checkpointed", jax.checkpoint(partial(feed_forward, jax.nn.gelu)), WX),
         ("argument", lambda x, w: jnp.sum(x * w), WX),
         ("tanh_in_python_loop", partial(unrolled, jnp.exp), WX),
@@ -501,6 +533,18 @@ NONE = {
 ])  # fmt: skip
 def test_there_is_none(rule, f, args):
     assert not advice(f, *args, rule=rule)
+
+
+def test_what_jax_passes_to_its_own_jitted_functions_is_not_forced_by_the_user():
+    padded = lambda x: jnp.sum(jnp.fft.irfft(jnp.fft.rfft(x * 2.0, n=128) * 3, n=128)[:5])
+    assert jaxviz.residuals(padded, X).forced
+    assert not advice(padded, X, rule="forced-by-jit", min_nbytes=1)
+
+
+def test_lines_in_a_loop_and_after_it_are_apart():
+    start = in_a_loop_and_after_it.__code__.co_firstlineno
+    found = {a.location.line - start: a.count for a in advice(in_a_loop_and_after_it, *WX, rule="cheap-recompute")}
+    assert found == {2: 2, 4: 3, 5: 1}  # the first time, x has no tangent
 
 
 def test_the_dummies_of_a_cond_go_if_it_is_computed_again():

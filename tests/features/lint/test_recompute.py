@@ -156,3 +156,17 @@ def test_each_of_two_loops_with_the_same_body_keeps_values_of_its_own(f):
     d = flat(f, jnp.ones(4))
     assert SavedValues(d).nbytes == held_by_jax(d.primal, d.nonzeros)
     jaxviz.lint(d)  # it terminates
+
+
+def energy(x):
+    return jnp.sum(jnp.sin(x) * jnp.exp(x) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_advised"),
+    [(lambda x: jnp.sum(energy(x @ x) * x), True), (lambda x: jnp.sum(jax.grad(energy)(x) @ x), False)],
+)
+def test_lines_of_which_the_function_takes_a_gradient_get_no_advice(loss, is_advised):
+    """A checkpoint on them changes the inner backward pass too, which no figure without it says."""
+    rules = [a.rule for a in jaxviz.lint(loss, jnp.ones((3, 3)), min_nbytes=1)]
+    assert ("cheap-recompute" in rules) is is_advised

@@ -41,6 +41,7 @@ from jaxviz.features.remat.edits import around, edited
 from jaxviz.features.remat.planning import best_of_all
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import Extent
+from jaxviz.features.remat.ways import ways_of
 from jaxviz.features.remat.written import Written, named_at
 
 pytestmark = pytest.mark.slow
@@ -211,6 +212,27 @@ def test_names_that_are_there_are_left_alone(module, holds):
     own = module(imported + SMALL.replace("y = x @ w", 'y = checkpoint_name(x @ w, "saved_0")'))
     code = holds(jaxviz.plan_remat(own.loss, *SMALL_ARGS, budget=0.6), own, lambda m: SMALL_ARGS)
     assert '"saved_0"' not in "".join(line for line in code.splitlines() if line.startswith("+SAVED"))
+
+
+def test_only_functions_that_run_are_edited(module):
+    own = module(
+        HEAD
+        + """
+def act(x, w):
+    return jnp.tanh(x @ w) * jnp.sin(x)
+
+def loss(w, x):
+    return jnp.sum(act(act(x, w), w))
+
+def another(ws, x):
+    return lax.map(partial(act, x), ws)
+"""
+    )
+    search = Search(derive(own.loss, *SMALL_ARGS), False)
+    (region,) = (r for r in search.regions if r.code is own.act.__code__)
+    edited_lines = {e.start[0] for ways in ways_of(region, []) for way in ways for e in way.edits("")}
+    assert edited_lines
+    assert edited_lines.isdisjoint(range(own.another.__code__.co_firstlineno, 100))
 
 
 def test_what_a_lambda_calls_gets_the_checkpoint(module):

@@ -154,6 +154,20 @@ def test_what_is_given_aside_is_not_differentiated():
     assert jax.tree.structure(aux) == jax.tree.structure(same)
 
 
+@pytest.mark.parametrize("stop", [lax.stop_gradient, jnp.round])
+def test_a_loop_over_what_has_no_derivative_gets_no_checkpoint(stop):
+    def loss(w, xs):
+        hs = jnp.tanh(xs @ w)
+        target = lax.scan(lambda t, h: (jnp.sin(h * t + h), h * t), xs[0], stop(hs))[1]
+        return jnp.sum(hs * target)
+
+    args = jax.ShapeDtypeStruct((16, 16), jnp.float32), jax.ShapeDtypeStruct((8, 64, 16), jnp.float32)
+    assert not [r for r in Search(derive(loss, *args), False).regions if r.is_body]
+    differentiated = lambda w, xs: loss(w, xs) + jnp.sum(lax.scan(lambda t, x: (jnp.sin(x @ w * t), t), xs[0], xs)[1])
+    (body,) = (r for r in Search(derive(differentiated, *args), False).regions if r.is_body)
+    assert body.location.line == differentiated.__code__.co_firstlineno
+
+
 @pytest.mark.parametrize("f", [scanned, unrolled])
 @pytest.mark.parametrize("offload", [None, "1GB/s, 1TFLOP/s"])
 def test_the_fewest_bytes_are_those_of_the_first_choice(f, offload):
