@@ -43,13 +43,15 @@ export class WhatIfPane {
   readonly element: HTMLElement;
   private readonly content = h("div", { class: "jv-whatif-content" });
   private readonly about = h("span", { class: "jv-dim jv-cut" });
+  /** The buttons of the board. */
+  private readonly controls = h("div", { class: "jv-controls jv-wraps jv-row" });
   private board: Board | null = null;
   private waiting: Waiting | null = null;
 
   constructor(private readonly state: State) {
     this.element = section(
       { class: "jv-pane jv-column jv-whatif", "aria-label": "what if", "data-testid": "what-if" },
-      [h("strong", {}, "what if"), this.about],
+      [h("strong", {}, "what if"), this.about, this.controls],
       this.content,
     );
   }
@@ -84,6 +86,7 @@ export class WhatIfPane {
   private fill(): void {
     const { settings, error, isUnderWay, source } = this.state.switches;
     if (this.board?.settings !== settings) this.board?.closeCode();
+    if (settings === null) this.controls.replaceChildren();
     if (settings === null && isUnderWay) {
       this.board = null;
       if (this.waiting !== null) return;
@@ -106,6 +109,7 @@ export class WhatIfPane {
         this.about.title = text;
       });
       this.content.replaceChildren(this.board.element);
+      this.controls.replaceChildren(...Object.values(this.board.tools));
       this.state.switches.want(() => this.board?.wanted() ?? []);
     } else this.board.show();
   }
@@ -134,10 +138,8 @@ class Board {
     this.scroller.scrollTop = 0;
   });
   private readonly scroller: HTMLElement;
-  private readonly tools: Record<
-    "undo" | "redo" | "reset" | "nothing" | "copy" | "compile",
-    HTMLButtonElement
-  >;
+  /** Its buttons, which are in the head of the pane. */
+  readonly tools: Record<"nothing" | "copy" | "compile" | "undo" | "redo" | "reset", HTMLButtonElement>;
   private about = "";
   private isCopying = false;
   /** The code that is shown, and the switches that it is for. */
@@ -150,38 +152,21 @@ class Board {
   ) {
     const switches = state.switches;
     this.switches = switches;
-    const tool = (text: string, title: string, id: string, act: () => void) =>
-      button(text, act, { title, "data-testid": id });
+    const tool = (id: string, text: string, title: string, act: () => void) =>
+      button(text, act, { title, "data-testid": `what-if-${id}` });
     this.tools = {
-      undo: tool("Undo", "undo the last click (Ctrl + Z)", "what-if-undo", () => switches.undo()),
-      redo: tool("Redo", "redo what Undo took back (Ctrl + Shift + Z)", "what-if-redo", () =>
-        switches.redo(),
+      nothing: tool("nothing", "Save nothing", "recompute everything in the checkpoints that are on", () =>
+        this.saveNothing(),
       ),
-      reset: tool("As written", "the function's own checkpoints, or none", "what-if-reset", () =>
-        switches.choose(null, "All switches as the function is written."),
+      copy: tool("code", "Copy the code", "the changes to make in the source for the switches as set", () =>
+        this.showCode(),
       ),
-      copy: tool(
-        "Copy the code",
-        "the changes to make in the source for the switches as set",
-        "what-if-code",
-        () => this.showCode(),
+      compile: tool("compile", "Compile", "the memory over time as XLA compiles it, over the model", () =>
+        switches.compile(),
       ),
-      compile: tool(
-        "Compile",
-        "the memory over time as XLA compiles it, as a line over the model",
-        "what-if-compile",
-        () => switches.compile(),
-      ),
-      nothing: tool(
-        "Save nothing",
-        "recompute everything in the checkpoints that are on",
-        "what-if-nothing",
-        () =>
-          switches.choose(
-            { ...NOTHING, regions: switches.setting.regions },
-            "Everything in the checkpoints is recomputed.",
-          ),
-      ),
+      undo: tool("undo", "Undo", "undo the last click (Ctrl + Z)", () => switches.undo()),
+      redo: tool("redo", "Redo", "redo what Undo took back (Ctrl + Shift + Z)", () => switches.redo()),
+      reset: tool("reset", "As written", "the function's own checkpoints, or none", () => this.reset()),
     };
     this.scroller = h(
       "div",
@@ -194,17 +179,10 @@ class Board {
         this.body,
       ),
     );
-    const { nothing, copy, compile, undo, redo, reset } = this.tools;
     this.element = h(
       "div",
       { class: "jv-board jv-column" },
-      h(
-        "div",
-        { class: "jv-board-head jv-ruled jv-wraps jv-row" },
-        this.head,
-        h("div", { class: "jv-controls jv-wraps jv-row" }, nothing, copy, compile, undo, redo, reset),
-        this.said,
-      ),
+      h("div", { class: "jv-board-head jv-ruled jv-wraps jv-row" }, this.head, this.said),
       this.scroller,
     );
     this.show();
@@ -287,6 +265,15 @@ class Board {
     this.tools.compile.disabled = !switches.canAsk || switches.isCompiling || switches.line !== null;
     this.tell();
     this.light();
+  }
+
+  private reset(): void {
+    this.switches.choose(null, "All switches as the function is written.");
+  }
+
+  private saveNothing(): void {
+    const { regions } = this.switches.setting;
+    this.switches.choose({ ...NOTHING, regions }, "Everything in the checkpoints is recomputed.");
   }
 
   private aboutOf({ regions, saved }: Setting): string {
@@ -421,8 +408,7 @@ class Board {
     const { switches } = this;
     const { planned } = switches;
     const isOn = Boolean(planned) && planned === switches.key;
-    const flip = () =>
-      isOn ? switches.choose(null, "All switches as the function is written.") : switches.plan();
+    const flip = () => (isOn ? this.reset() : switches.plan());
     const what =
       "jaxviz.plan_remat, as it can be written in your source: it lowers the peak most for the work that it adds; sets all switches";
     const toggle = this.switch(
@@ -476,9 +462,16 @@ class Board {
       ),
       h(
         "td",
-        { class: "jv-col-name", title: `${plural(n, "value")} that it recomputes, or saves` },
-        name,
-        line && !name.endsWith(line) && h("span", { class: "jv-dim" }, ` ${line}`),
+        {
+          class: "jv-col-name",
+          title: `${name} ${line}: ${plural(n, "value")} that it recomputes, or saves`,
+        },
+        h(
+          "div",
+          { class: "jv-value jv-baseline" },
+          h("span", {}, name),
+          line && !name.endsWith(line) && h("span", { class: "jv-dim jv-cut" }, line),
+        ),
       ),
       ...this.cells(key, isOn ? "if switched off" : "if switched on"),
       h("td", { class: "jv-col-nbytes" }),
@@ -542,15 +535,14 @@ class Board {
         "td",
         { class: "jv-col-name" },
         many && foldButton(isOpen, `the ${values.length} of ${what}`, "what-if-fold", fold),
-        h("code", {}, what),
-        isInside &&
-          made.length > 0 &&
-          h("code", { class: "jv-dim" }, ` ${model.atomText(model.outputs(made[0]!)[0]!)}`),
         h(
           "div",
-          { class: "jv-dim", title: model.placeTitle(place) },
-          h("code", {}, type),
-          ` ${model.placeText(place)}`,
+          { class: "jv-value jv-baseline", title: `${what} ${type} ${model.placeTitle(place)}` },
+          h("code", {}, what),
+          isInside &&
+            made.length > 0 &&
+            h("code", { class: "jv-dim" }, model.atomText(model.outputs(made[0]!)[0]!)),
+          h("span", { class: "jv-dim jv-cut" }, h("code", {}, type), ` ${model.placeText(place)}`),
         ),
       ),
       ...this.cells(key, isAll ? "if recomputed" : saved > 0 ? "if all saved" : "if saved"),
