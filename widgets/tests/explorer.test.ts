@@ -1480,5 +1480,5 @@ test("the switches of a very large function are requested when there is advice, 
 test("an expression never wraps within a name", () => {
   const parts = breakable("jnp.mean(x**2, -1)").map((part) => (typeof part === "string" ? part : "|"));
   expect(parts.join("")).toBe("jnp.|mean(|x**2,| -1)");
-  expect(h("code", {}, ...breakable("a.b(c)")).textContent).toBe("a.b(c)");
+  expect(h("code", ...breakable("a.b(c)")).textContent).toBe("a.b(c)");
 });

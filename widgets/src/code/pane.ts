@@ -95,7 +95,7 @@ export class CodePane {
       h(
         "div",
         { class: "jv-pane-head jv-ruled jv-fixed jv-baseline", title },
-        h("strong", {}, label),
+        h("strong", label),
         version !== "" && h("span", { class: "jv-tag jv-dim" }, version),
         h("span", { class: "jv-dim" }, isShown ? total : ""),
         h("span", { class: "jv-dim jv-cut jv-about" }, about),

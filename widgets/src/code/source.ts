@@ -194,7 +194,7 @@ export class SourcePane {
           title: `${formatFigure(figure, total[figure])}: ${ABOUT[figure]}`,
         },
         CALLED[figure],
-        h("strong", {}, formatFigure(figure, total[figure])),
+        h("strong", formatFigure(figure, total[figure])),
       );
     return h(
       "div",

@@ -212,7 +212,7 @@ export class SourceView {
   private line(file: number, line: number, text: string): HTMLElement {
     const { gutter, title = "", behind = [] } = this.options.line(file, line);
     const choose = (part: Element) => this.options.choose(file, line, part);
-    const code = h("code", {}, ...coloured(text || " "));
+    const code = h("code", ...coloured(text || " "));
     const hasUnder = this.options.under?.(file, line) != null;
     const element = h(
       "div",

@@ -63,7 +63,7 @@ export class UnderLine {
         "div",
         { class: "jv-under-head" },
         this.cells(NONE),
-        h("strong", {}, label),
+        h("strong", label),
         h("span", { class: "jv-dim" }, plural(n, "equation")),
       ),
       list,
@@ -107,11 +107,11 @@ export class UnderLine {
           residuals.length > 1 ? `${formatCount(residuals.length)} ×` : "",
         ),
         h("span", { class: "jv-under-letter jv-fixed" }),
-        h("span", {}, BESIDES[kind] ?? "computed in the branches of a cond"),
+        h("span", BESIDES[kind] ?? "computed in the branches of a cond"),
       );
     });
     this.element.append(
-      h("div", { class: "jv-under-head" }, this.cells(NONE), h("strong", {}, "also saved")),
+      h("div", { class: "jv-under-head" }, this.cells(NONE), h("strong", "also saved")),
       h("div", { class: "jv-under-pass", role: "group", "aria-label": "also saved" }, ...rows),
     );
   }
@@ -150,7 +150,7 @@ export class UnderLine {
         { class: `jv-under-letter jv-fixed jv-role-${role}`, "aria-hidden": true },
         ROLE_LETTERS[role] ?? "",
       ),
-      h("code", {}, ...lineParts(this.state, equationLine(model, first))),
+      h("code", ...lineParts(this.state, equationLine(model, first))),
     );
     this.rows.push({ element, rows });
     return element;

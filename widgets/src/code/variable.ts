@@ -25,25 +25,21 @@ export function variableCard(state: State, v: number, program = -1): HTMLElement
       "div",
       { class: "jv-hover-head jv-baseline" },
       h("strong", { class: hueClass(state, v) }, name),
-      h("code", {}, type),
+      h("code", type),
       h("span", { class: "jv-dim" }, model.sizeText(v)),
       kin !== "value" && h("span", { class: `jv-badge-role jv-role-${kin}` }, kin),
     ),
     ...model
       .donationsWith(v)
       .map((d) =>
-        h(
-          "div",
-          {},
-          d.variable === v ? donationText(d) : `reuses the memory of ${model.atomText(d.variable)}`,
-        ),
+        h("div", d.variable === v ? donationText(d) : `reuses the memory of ${model.atomText(d.variable)}`),
       ),
-    made >= 0 ? link(state, v, made, equationText(state, made)) : h("div", {}, ...inputText(state, v)),
+    made >= 0 ? link(state, v, made, equationText(state, made)) : h("div", ...inputText(state, v)),
     source !== "" &&
       h(
         "div",
         { class: "jv-hover-source" },
-        h("code", {}, source),
+        h("code", source),
         h("span", { class: "jv-dim" }, ` ${model.placeText(place)}`),
       ),
     source === "" && place !== null && h("div", { class: "jv-dim" }, model.placeText(place)),
@@ -51,17 +47,16 @@ export function variableCard(state: State, v: number, program = -1): HTMLElement
     uses.length > 0 &&
       h(
         "ul",
-        {},
-        ...uses.slice(0, SHOWN).map((row) => h("li", {}, link(state, v, row, equationText(state, row)))),
+        ...uses.slice(0, SHOWN).map((row) => h("li", link(state, v, row, equationText(state, row)))),
         uses.length > SHOWN &&
           h("li", { class: "jv-dim" }, `and ${plural(uses.length - SHOWN, "more", "more")}`),
       ),
     h(
       "div",
       { class: "jv-hover-keys jv-dim" },
-      ...(made >= 0 ? ["click or ", h("kbd", {}, "F12"), " where it is made"] : []),
+      ...(made >= 0 ? ["click or ", h("kbd", "F12"), " where it is made"] : []),
       ...(made >= 0 && uses.length > 0 ? [" · "] : []),
-      ...(uses.length > 0 ? [h("kbd", {}, "N"), " next use"] : []),
+      ...(uses.length > 0 ? [h("kbd", "N"), " next use"] : []),
     ),
   );
 }
@@ -96,19 +91,19 @@ function inputText({ model }: State, v: number): (HTMLElement | string)[] {
   if (label.startsWith("residual ")) {
     const kept = model.residuals[place - model.constants(program)];
     const why = kept ? [h("div", { class: "jv-dim" }, ...marked(kept.reason))] : [];
-    return ["residual ", h("code", {}, label.slice(9)), ...why];
+    return ["residual ", h("code", label.slice(9)), ...why];
   }
   const [, kin, of] = /^(tangent|cotangent) of (.*)$/.exec(label) ?? [];
-  if (of !== undefined) return [`the ${kin} of `, h("code", {}, of)];
-  if (label) return ["argument ", h("code", {}, label)];
+  if (of !== undefined) return [`the ${kin} of `, h("code", of)];
+  if (label) return ["argument ", h("code", label)];
   if (owner < 0)
     return [`input ${place} of ${model.view.stages[model.column("program_stage")[program]!]!.label}`];
-  return [`input ${place} of the program of `, h("code", {}, model.summary(owner))];
+  return [`input ${place} of the program of `, h("code", model.summary(owner))];
 }
 
 function equationText({ model }: State, row: number): HTMLElement[] {
   return [
-    h("code", {}, model.summary(row)),
+    h("code", model.summary(row)),
     h("span", { class: "jv-dim" }, ` ${model.placeText(model.place(row))}`),
   ];
 }

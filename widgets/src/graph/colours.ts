@@ -138,9 +138,9 @@ export class Colours implements Colouring {
     if (by !== "role") {
       const stops = Array.from({ length: 9 }, (_, i) => viridis(i / 8)).join(", ");
       this.legend.replaceChildren(
-        h("span", {}, "0"),
+        h("span", "0"),
         h("span", { class: "jv-graph-scale", style: `background: linear-gradient(to right, ${stops})` }),
-        h("span", {}, by === "cost" ? formatFlops(this.most) : formatBytes(this.most)),
+        h("span", by === "cost" ? formatFlops(this.most) : formatBytes(this.most)),
       );
       return;
     }

@@ -118,7 +118,7 @@ export class GraphPane {
       h(
         "div",
         { class: "jv-pane-head jv-ruled jv-fixed jv-baseline", title },
-        h("strong", {}, label),
+        h("strong", label),
         h("span", { class: "jv-dim jv-cut" }, total),
         ...headButtons(state, side),
       ),

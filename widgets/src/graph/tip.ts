@@ -29,8 +29,8 @@ export function boxTip(
     return h(
       "div",
       { class: "jv-hover" },
-      h("strong", {}, tree.name(node)),
-      h("div", {}, plural(tree.count[node]!, "equation"), h("span", { class: "jv-dim" }, `  ${cost}`)),
+      h("strong", tree.name(node)),
+      h("div", plural(tree.count[node]!, "equation"), h("span", { class: "jv-dim" }, `  ${cost}`)),
       ...differ,
       ...referred(tree, node, colours),
       ...exchanged(tree.rows(node), exchanges),
@@ -40,20 +40,19 @@ export function boxTip(
   return h(
     "div",
     { class: "jv-hover" },
-    h("code", {}, model.summary(row)),
+    h("code", model.summary(row)),
     ...model
       .outputs(row)
       .slice(0, MANY)
       .map((v) =>
         h(
           "div",
-          {},
-          h("code", {}, `${model.atomText(v)}:${model.atomType(v)}`),
+          h("code", `${model.atomText(v)}:${model.atomType(v)}`),
           h("span", { class: "jv-dim" }, `  ${model.sizeText(v)}`),
         ),
       ),
     params.length > 0 &&
-      h("div", { class: "jv-graph-params jv-column" }, ...params.slice(0, MANY).map((p) => h("code", {}, p))),
+      h("div", { class: "jv-graph-params jv-column" }, ...params.slice(0, MANY).map((p) => h("code", p))),
     h(
       "div",
       { class: "jv-dim" },
@@ -74,9 +73,7 @@ function referred(tree: Tree, node: number, colours: Colours): HTMLElement[] {
   return references
     .among(tree.rows(node))
     .slice(0, MANY)
-    .map((v) =>
-      h("div", {}, "▬ reference ", h("code", { class: hueClass(colours.hue(v)) }, references.name(v))),
-    );
+    .map((v) => h("div", "▬ reference ", h("code", { class: hueClass(colours.hue(v)) }, references.name(v))));
 }
 
 const hueClass = (hue: number) => (hue < 0 ? "" : `jv-hue-${hue}`);
@@ -88,7 +85,7 @@ function exchanged(
 ): HTMLElement[] {
   const said = [...new Set(rows.flatMap((row) => exchanges.get(row) ?? []))];
   const more = said.length > MANY ? [`and ${said.length - MANY} more`] : [];
-  return [...said.slice(0, MANY).map((text) => `⇄ ${text}`), ...more].map((text) => h("div", {}, text));
+  return [...said.slice(0, MANY).map((text) => `⇄ ${text}`), ...more].map((text) => h("div", text));
 }
 
 const known = new WeakMap<Tree, Map<number, HTMLElement[]>>();
@@ -103,7 +100,6 @@ function differing(tree: Tree, node: number): HTMLElement[] {
     lines = [
       h(
         "div",
-        {},
         found.length === 0 ? `${n} times the same, except for what they read` : `${n} times, with different`,
       ),
       ...found.map((line) => h("div", { class: "jv-dim" }, line)),
@@ -121,14 +117,11 @@ export function edgeTip(tree: Tree, scene: Scene, edge: number): HTMLElement {
     { class: "jv-hover" },
     h(
       "strong",
-      {},
       values.length === 1
         ? formatBytes(scene.bytes[edge]!)
         : `${plural(values.length, "value")}, ${formatBytes(scene.bytes[edge]!)}`,
     ),
-    ...values
-      .slice(0, MANY)
-      .map((v) => h("div", {}, h("code", {}, `${model.atomText(v)}:${model.atomType(v)}`))),
+    ...values.slice(0, MANY).map((v) => h("div", h("code", `${model.atomText(v)}:${model.atomType(v)}`))),
     values.length > MANY && h("div", { class: "jv-dim" }, `and ${values.length - MANY} more`),
   );
 }
@@ -140,7 +133,7 @@ export function stubsTip(tree: Tree, stubs: readonly Stub[]): HTMLElement {
   return h(
     "div",
     { class: "jv-hover" },
-    ...stubs.slice(0, MANY).map((s) => h("div", {}, stubLine(tree, s))),
+    ...stubs.slice(0, MANY).map((s) => h("div", stubLine(tree, s))),
     stubs.length > MANY && h("div", { class: "jv-dim" }, `and ${stubs.length - MANY} more`),
   );
 }
@@ -149,9 +142,9 @@ function stubLine(tree: Tree, { text, residual, variable }: Stub): HTMLElement {
   const { model } = tree;
   if (residual >= 0) {
     const r = model.residuals[residual]!;
-    return h("code", {}, `${text}: ${r.name}:${r.type}`);
+    return h("code", `${text}: ${r.name}:${r.type}`);
   }
-  return h("code", {}, variable >= 0 ? `${text}: ${model.atomType(variable)}` : text);
+  return h("code", variable >= 0 ? `${text}: ${model.atomType(variable)}` : text);
 }
 
 function stubTip(tree: Tree, stub: Stub): HTMLElement {
@@ -161,14 +154,14 @@ function stubTip(tree: Tree, stub: Stub): HTMLElement {
     return h(
       "div",
       { class: "jv-hover" },
-      h("strong", {}, `${stub.text}: residual ${r.name}:${r.type}`),
+      h("strong", `${stub.text}: residual ${r.name}:${r.type}`),
       h("span", { class: "jv-dim" }, `  ${formatBytes(r.nbytes)}`),
-      h("div", {}, r.reason),
+      h("div", r.reason),
       h("div", { class: "jv-dim" }, "click to go to its other end"),
     );
   }
   return stub.variable < 0
-    ? h("div", { class: "jv-hover" }, h("code", {}, stub.text))
+    ? h("div", { class: "jv-hover" }, h("code", stub.text))
     : valueTip(tree, stub.variable, stub.kind);
 }
 
@@ -178,8 +171,8 @@ function valueTip(tree: Tree, v: number, what: string): HTMLElement {
   return h(
     "div",
     { class: "jv-hover" },
-    h("code", {}, `${name}:${type}`),
+    h("code", `${name}:${type}`),
     h("span", { class: "jv-dim" }, `  ${model.sizeText(v)}`),
-    h("div", {}, label ? `${what}: ${label}` : what),
+    h("div", label ? `${what}: ${label}` : what),
   );
 }

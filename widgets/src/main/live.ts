@@ -67,7 +67,7 @@ class Panel {
     private readonly title: string,
     redraw: () => void,
   ) {
-    this.element = h("figure", { class: "jvl-panel" }, h("figcaption", {}, title), this.canvas, this.sample);
+    this.element = h("figure", { class: "jvl-panel" }, h("figcaption", title), this.canvas, this.sample);
     this.stop = onResize(this.element, (width, _height, pixels) => {
       this.width = width;
       this.pixels = pixels;
@@ -204,7 +204,7 @@ function render({ model, el }: Host): () => void {
           `${line.name}${line.kind === "cotangent" ? ", cotangent" : ""}: ${line.drawn} ${line.last}`,
         ),
       ),
-      ...(shown.more ? [h("li", {}, `and ${shown.more} more series`)] : []),
+      ...(shown.more ? [h("li", `and ${shown.more} more series`)] : []),
     );
     note.textContent = shown.note;
     draw();
@@ -213,8 +213,8 @@ function render({ model, el }: Host): () => void {
   const root = h(
     "div",
     { class: "jvl", "data-testid": "live" },
-    h("style", {}, style),
-    h("div", { class: "jvl-head" }, status, h("label", {}, log, " logarithmic")),
+    h("style", style),
+    h("div", { class: "jvl-head" }, status, h("label", log, " logarithmic")),
     values.element,
     cotangents.element,
     legend,

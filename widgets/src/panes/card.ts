@@ -54,7 +54,7 @@ class Card {
         h(
           "div",
           { class: "jv-rule-head jv-wraps jv-baseline" },
-          h("h5", {}, this.where(sources)),
+          h("h5", this.where(sources)),
           this.within(source),
         ),
         ...sources.map((row) => this.equation(row)),
@@ -99,7 +99,7 @@ class Card {
       "div",
       { class: "jv-rule-line", title: model.placeTitle(place) },
       h("span", { class: "jv-dim" }, model.placeText(place)),
-      text !== undefined && h("code", {}, ...coloured(text.trim())),
+      text !== undefined && h("code", ...coloured(text.trim())),
     );
   }
 
@@ -175,7 +175,6 @@ class Card {
       const saved = this.player.rules.isSaved(name.variable) && title === "gives";
       return h(
         "li",
-        {},
         h("code", { class: nameClass(name) }, this.model.atomText(name.variable)),
         h("span", { class: "jv-type" }, this.model.atomType(name.variable)),
         h("span", { class: "jv-dim" }, ...(saved && name.of < 0 ? [] : this.words(name))),
@@ -184,7 +183,7 @@ class Card {
     });
     const more = names.length - items.length;
     if (more > 0) items.push(h("li", { class: "jv-dim" }, `and ${more} more`));
-    return h("div", { class: "jv-io" }, h("h5", {}, title), h("ul", {}, ...items));
+    return h("div", { class: "jv-io" }, h("h5", title), h("ul", ...items));
   }
 
   /** `tangent of c`, with the variable in its colour. */

@@ -38,7 +38,7 @@ export class CardsPane {
     const times = kept.times > 1 ? `${formatCount(kept.times)} × ${values}` : values;
     const { advised } = this.state;
     const advice = advised?.cards[kept.index] ?? "";
-    const name = button(h("code", {}, kept.label), () => this.state.openResiduals(kept.residuals), {
+    const name = button(h("code", kept.label), () => this.state.openResiduals(kept.residuals), {
       class: "jv-card-name jv-bare jv-cut",
       title: `${kept.label}\nShow it in the equations, forward beside backward`,
       "data-testid": "card-open",
@@ -56,10 +56,10 @@ export class CardsPane {
       h(
         "div",
         { class: "jv-card-size jv-dim" },
-        h("strong", {}, `${formatBytes(kept.nbytes)}, ${share}`),
+        h("strong", `${formatBytes(kept.nbytes)}, ${share}`),
         ` of what is saved: ${times}, at ${model.placeText(kept.place)}`,
       ),
-      h("p", {}, ...marked(kept.reason)),
+      h("p", ...marked(kept.reason)),
       this.hasRoom && h("p", { class: "jv-card-advice" }, ...marked(advice)),
     );
   }

@@ -23,7 +23,7 @@ export class ChangesPane {
     this.element = section(
       { class: "jv-pane jv-column jv-changes", "aria-label": "changes", "data-testid": "changes" },
       [
-        h("strong", {}, "changes"),
+        h("strong", "changes"),
         h(
           "label",
           { class: "jv-check jv-inline", title: "the previous version on the left (C)" },
@@ -92,12 +92,7 @@ function figures({ figures }: Changes): HTMLElement {
           "div",
           { class: "jv-figure jv-column", "data-testid": "figure", title: `${name}: ${change}` },
           h("span", { class: "jv-dim" }, `${name}, ${change === "same" ? "in both" : `was ${before}`}`),
-          h(
-            "strong",
-            {},
-            after,
-            change !== "same" && h("span", { class: "jv-tag jv-change" }, share || change),
-          ),
+          h("strong", after, change !== "same" && h("span", { class: "jv-tag jv-change" }, share || change)),
         ),
       ),
   );
@@ -142,7 +137,6 @@ function equations({ functions, figures, stages }: Changes, { show, next }: Step
     tableHead(["stage", names, "only in one"], (text) => (text === "only in one" ? 2 : 1)),
     h(
       "tbody",
-      {},
       ...figures
         .filter((figure) => figure.at(-1) === "equations" && stages[keyOf(figure[0])])
         .map(([name, before, after]) => {
@@ -168,7 +162,7 @@ function equations({ functions, figures, stages }: Changes, { show, next }: Step
 
 function tableHead(texts: readonly string[], span: (text: string) => number = () => 1): HTMLElement {
   const cells = texts.map((text) => h("th", { scope: "col", class: "jv-plain", colspan: span(text) }, text));
-  return h("thead", {}, h("tr", {}, ...cells));
+  return h("thead", h("tr", ...cells));
 }
 
 function residuals({ residuals }: Changes): HTMLElement {
@@ -184,15 +178,14 @@ function residuals({ residuals }: Changes): HTMLElement {
     tableHead(["change", "type", "line", "what, and why"]),
     h(
       "tbody",
-      {},
       ...residuals.map(([isMore, change, , type, line, what]) =>
         h(
           "tr",
           { "data-testid": "residual-change" },
           h("td", { class: `jv-col-nbytes ${isMore ? "jv-added" : "jv-removed"}` }, change),
-          h("td", {}, h("code", {}, type)),
-          h("td", {}, line),
-          h("td", {}, ...marked(what)),
+          h("td", h("code", type)),
+          h("td", line),
+          h("td", ...marked(what)),
         ),
       ),
     ),

@@ -95,7 +95,7 @@ export class CompiledPane {
         onfocusin: () => state.use(side),
         onpointerdown: () => state.use(side),
       },
-      [h("strong", {}, "compiled"), this.switches, this.about, side === "right" && closeButton(state)],
+      [h("strong", "compiled"), this.switches, this.about, side === "right" && closeButton(state)],
       this.body,
       this.missing,
     );

@@ -88,9 +88,9 @@ export class CompiledPeakView {
         this.rowsOf(line),
         h("td", { class: `jv-swatch jv-of-${drawn}` }, kind),
         h("td", { class: "jv-col-nbytes" }, formatBytes(nbytes)),
-        h("td", { class: "jv-col-name" }, h("code", {}, what)),
-        h("td", {}, type),
-        h("td", {}, line),
+        h("td", { class: "jv-col-name" }, h("code", what)),
+        h("td", type),
+        h("td", line),
         h("td", { class: "jv-col-reason" }, ...marked(why)),
       ),
     );
@@ -106,9 +106,9 @@ export class CompiledPeakView {
       rows.map(([kind, over, sent, times, stage, line, why], i) =>
         this.row(
           this.exchanging[i]?.length ? this.exchanging[i] : this.rowsOf(line),
-          ...[kind, over].map((text) => h("td", {}, text)),
+          ...[kind, over].map((text) => h("td", text)),
           h("td", { class: "jv-col-nbytes" }, formatBytes(sent)),
-          ...[times, stage, line].map((text) => h("td", {}, text)),
+          ...[times, stage, line].map((text) => h("td", text)),
           h("td", { class: "jv-col-reason" }, ...marked(why)),
         ),
       ),
@@ -147,9 +147,9 @@ function table(heads: readonly string[], rows: HTMLElement[], rest = ""): HTMLEl
   return h(
     "table",
     { class: "jv-table" },
-    rest !== "" && h("caption", {}, rest),
-    h("thead", {}, h("tr", {}, ...heads.map((head) => h("th", { scope: "col" }, head)))),
-    h("tbody", {}, ...rows),
+    rest !== "" && h("caption", rest),
+    h("thead", h("tr", ...heads.map((head) => h("th", { scope: "col" }, head)))),
+    h("tbody", ...rows),
   );
 }
 

@@ -75,7 +75,7 @@ const eachOf = (row: Row): number => (row.figures.moved > 0 ? workOf(row) / row.
 
 export class CostsPane {
   readonly element: HTMLElement;
-  private readonly body = h("tbody", {});
+  private readonly body = h("tbody");
   private readonly scroller = h("div", { class: "jv-scroll" });
   /** The rows near the visible ones are in the document. */
   private readonly rows: Rows;
@@ -118,12 +118,7 @@ export class CostsPane {
     );
     this.interval = state.time.interval;
     if (state.time.interval) this.by.value = "equation";
-    const table = h(
-      "table",
-      { class: "jv-table" },
-      h("thead", {}, h("tr", {}, ...this.heads.cells)),
-      this.body,
-    );
+    const table = h("table", { class: "jv-table" }, h("thead", h("tr", ...this.heads.cells)), this.body);
     this.toChart = button("Roofline", () => this.turn(), {
       class: "jv-to-chart",
       "aria-pressed": "false",
@@ -131,7 +126,7 @@ export class CostsPane {
     });
     this.element = section(
       { class: "jv-pane jv-column jv-costs", "aria-label": "costs", "data-testid": "costs" },
-      [h("strong", {}, "work and bytes"), this.by, this.total, this.toChart],
+      [h("strong", "work and bytes"), this.by, this.total, this.toChart],
       this.scroller,
       this.unknown,
     );
@@ -188,7 +183,7 @@ export class CostsPane {
     if (this.unknown.hidden) return;
     if (!this.failure) this.waiting = new Waiting(this.state.speed, "Measuring the speed of the device…");
     this.unknown.replaceChildren(
-      this.waiting?.element ?? h("p", {}, `The speed of the device could not be measured: ${this.failure}`),
+      this.waiting?.element ?? h("p", `The speed of the device could not be measured: ${this.failure}`),
     );
   }
 
@@ -322,7 +317,7 @@ export class CostsPane {
         "td",
         { class: "jv-col-work", title: `${formatFlops(work)}, ${share} of the gradient's` },
         h("span", { class: "jv-share", style: `--share: ${((100 * work) / most).toFixed(1)}%` }),
-        h("span", {}, work > 0 ? share : ""),
+        h("span", work > 0 ? share : ""),
       ),
       h("td", { class: "jv-col-name" }, h("code", { class: "jv-cut", title: row.what }, row.what)),
       figure("forward"),

@@ -38,7 +38,7 @@ interface Compared {
 
 export class DiffPane {
   readonly element: HTMLElement;
-  private readonly body = h("tbody", {});
+  private readonly body = h("tbody");
   private readonly scroller: HTMLElement;
   private readonly choices = h("div", {
     class: "jv-choices",
@@ -83,7 +83,7 @@ export class DiffPane {
     this.scroller = h(
       "div",
       { class: "jv-scroll jv-diff-body" },
-      h("table", { class: "jv-diff-table" }, h("thead", {}, h("tr", {}, ...head)), this.body),
+      h("table", { class: "jv-diff-table" }, h("thead", h("tr", ...head)), this.body),
     );
     this.element = section(
       { class: "jv-pane jv-column jv-diff", "aria-label": "versions", "data-testid": "diff" },
@@ -147,7 +147,7 @@ export class DiffPane {
   private say(text: string): void {
     this.sides = [];
     const cell = h("td", { colspan: 2, class: "jv-message jv-dim", role: "status" }, text);
-    this.body.replaceChildren(h("tr", {}, cell));
+    this.body.replaceChildren(h("tr", cell));
   }
 
   /** Whether comparing it takes less than a frame. */
@@ -284,7 +284,7 @@ export class DiffPane {
             this.side(side, isSame ? "" : sign, differs),
           )
         : h("td", { class: "jv-diff-gap" });
-    return h("tr", {}, cell(before, "is-removed", "−"), cell(after, "is-added", "+"));
+    return h("tr", cell(before, "is-removed", "−"), cell(after, "is-added", "+"));
   }
 
   private side(side: Side, sign: string, differs: boolean): HTMLElement {
@@ -304,7 +304,7 @@ export class DiffPane {
       { "data-testid": "diff-line", ...attributes },
       h("span", { class: "jv-diff-sign jv-fixed" }, isPlain(side) ? "" : sign),
       line > 0 && h("span", { class: "jv-number jv-dim jv-fixed" }, String(line)),
-      h("code", {}, ...side.content()),
+      h("code", ...side.content()),
       amount > 0 &&
         h(
           "span",

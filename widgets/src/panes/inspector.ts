@@ -28,7 +28,7 @@ export class InspectorPane {
     this.state = own;
     this.element = section(
       { class: "jv-pane jv-column jv-inspector", "aria-label": "inspector", "data-testid": "inspector" },
-      [h("strong", {}, "inspector"), this.whose],
+      [h("strong", "inspector"), this.whose],
       this.body,
     );
   }
@@ -48,7 +48,7 @@ export class InspectorPane {
       state === own && row !== undefined && state.selection.line < 0 && own.extras.has("details");
     const found = isAsked ? own.addresses.about(own.model.name(row)) : null;
     const rows = (found?.addresses ?? []).map(([text, phase, code]) =>
-      h("li", {}, ...this.address(text, phase, code)),
+      h("li", ...this.address(text, phase, code)),
     );
     this.addresses.replaceChildren(...rows);
     const [dt, dd] = [this.addresses.parentElement?.previousElementSibling, this.addresses.parentElement];
@@ -60,7 +60,7 @@ export class InspectorPane {
     const copy = () => copyText(code, this.element, (how) => said.replaceChildren(how));
     const title = `Copy ${code}, which step, capture and watch take`;
     return [
-      h("code", {}, text),
+      h("code", text),
       ...(phase === "forward" ? [] : [h("span", { class: "jv-dim" }, ` ${phase}`)]),
       " ",
       button("Copy", copy, { title, "data-testid": "copy-address" }),
@@ -107,7 +107,7 @@ export class InspectorPane {
     return h(
       "div",
       { class: "jv-message jv-dim" },
-      h("p", {}, "Select an equation, a residual or a source line. Every pane then highlights:"),
+      h("p", "Select an equation, a residual or a source line. Every pane then highlights:"),
       h(
         "ul",
         { class: "jv-legend" },
@@ -126,11 +126,11 @@ export class InspectorPane {
     const found = [];
     if (axes.size > 0)
       found.push(
-        h("li", {}, h("code", { class: "jv-collective" }, "psum"), " values exchanged along a named axis"),
+        h("li", h("code", { class: "jv-collective" }, "psum"), " values exchanged along a named axis"),
       );
     if (donations.length > 0)
       found.push(
-        h("li", {}, h("code", { class: "jv-donated" }, "donated →"), " the result that reuses its memory"),
+        h("li", h("code", { class: "jv-donated" }, "donated →"), " the result that reuses its memory"),
       );
     return found.length > 0 ? [h("ul", { class: "jv-legend" }, ...found)] : [];
   }
@@ -146,22 +146,16 @@ export class InspectorPane {
     });
     return h(
       "div",
-      {},
-      h("h4", {}, `${model.view.files[file]?.label ?? "?"}:${line}`),
+      h("h4", `${model.view.files[file]?.label ?? "?"}:${line}`),
       h(
         "p",
-        {},
         rows.length
           ? `${plural(rows.length, "equation")}: ${perStage.join(", ")}`
           : "No equation comes from this line.",
       ),
-      h(
-        "p",
-        {},
-        kept ? `The gradient saves ${formatBytes(kept)} for it.` : "The gradient saves nothing for it.",
-      ),
+      h("p", kept ? `The gradient saves ${formatBytes(kept)} for it.` : "The gradient saves nothing for it."),
       forward + backward > 0 &&
-        h("p", {}, `It takes ${formatFlops(forward)} forward and ${formatFlops(backward)} backward${again}.`),
+        h("p", `It takes ${formatFlops(forward)} forward and ${formatFlops(backward)} backward${again}.`),
     );
   }
 
@@ -173,17 +167,17 @@ export class InspectorPane {
     for (let r = model.origin(row); r >= 0; r = model.origin(r)) chain.push(r);
     const rule = model.rule(row);
     const typed = (a: number, name: string) => [
-      h("code", {}, `${name}${model.atomType(a)}`),
+      h("code", `${name}${model.atomType(a)}`),
       h("span", { class: "jv-dim" }, ` ${model.sizeText(a)}`),
     ];
     const list = (atoms: number[], notes: (i: number) => HTMLElement[]) =>
-      h("ul", {}, ...atoms.map((a, i) => h("li", {}, ...typed(a, `${model.atomText(a)}:`), ...notes(i))));
+      h("ul", ...atoms.map((a, i) => h("li", ...typed(a, `${model.atomText(a)}:`), ...notes(i))));
     const note = (...parts: (Node | string)[]) => h("div", { class: "jv-of" }, ...parts);
     // The layout of a shard_map's operand or result, and its local type.
     const layout = model.layouts.get(row);
     const inside = layout ? model.nested(row)[0]! : -1;
     const laidOut = (spec: string | undefined, atom: number | undefined) =>
-      spec === undefined || atom === undefined ? [] : [note(h("code", {}, spec), " → ", ...typed(atom, ""))];
+      spec === undefined || atom === undefined ? [] : [note(h("code", spec), " → ", ...typed(atom, ""))];
     const donations = model.donationsOf(row);
     const inputs = list(model.inputs(row), (i) => [
       ...laidOut(layout?.operands[i], inside < 0 ? undefined : model.binders(inside)[i]),
@@ -193,7 +187,7 @@ export class InspectorPane {
       ...laidOut(layout?.results[i], inside < 0 ? undefined : model.results(inside)[i]),
       ...donations
         .filter((d) => d.result === i)
-        .map((d) => note("reuses the memory of ", h("code", {}, model.atomText(d.variable)))),
+        .map((d) => note("reuses the memory of ", h("code", model.atomText(d.variable)))),
     ]);
     const facts: [string, Node | string][] = [
       ["stage", `${stage.label}, equation ${formatCount(model.number(row))}`],
@@ -209,13 +203,12 @@ export class InspectorPane {
     facts.push(["address", this.addresses]);
     if (rule) facts.push(["rule", `${rule} (${model.transform(row)})`]);
     const earlier = model.earlier(row);
-    if (earlier.length) facts.push(["before", h("ul", {}, ...earlier.map((made) => h("li", {}, made)))]);
+    if (earlier.length) facts.push(["before", h("ul", ...earlier.map((made) => h("li", made)))]);
     const decision = model.decision(row);
     if (decision) facts.push(["checkpoint", decision]);
     facts.push(["inputs", inputs], ["outputs", outputs]);
     const params = model.params(row);
-    if (params.length)
-      facts.push(["params", h("ul", {}, ...params.map((p) => h("li", {}, h("code", {}, p))))]);
+    if (params.length) facts.push(["params", h("ul", ...params.map((p) => h("li", h("code", p))))]);
     for (const v of model.outputs(row)) {
       const uses = model.uses(v, model.program(row));
       if (uses.length === 0 && model.returnedBy(v).length === 0) continue;
@@ -235,9 +228,8 @@ export class InspectorPane {
     if (became.length) facts.push(["became", this.links(became, "is-descendant")]);
     return h(
       "div",
-      {},
-      h("h4", {}, h("code", { "data-testid": "inspected" }, model.primitive(row))),
-      h("dl", {}, ...facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+      h("h4", h("code", { "data-testid": "inspected" }, model.primitive(row))),
+      h("dl", ...facts.flatMap(([name, value]) => [h("dt", name), h("dd", value)])),
     );
   }
 
@@ -249,15 +241,14 @@ export class InspectorPane {
       { class: "jv-why" },
       h(
         "h4",
-        {},
         isMaker ? "Saved: " : "Reads the residual ",
-        h("code", {}, `${r.name}:${r.type}`),
+        h("code", `${r.name}:${r.type}`),
         h("span", { class: "jv-dim" }, ` ${formatParts(r.nbytes, r.perDevice)}`),
       ),
       h("p", { "data-testid": "reason" }, ...marked(r.reason)),
       ...(r.rule ? [h("p", { class: "jv-dim" }, `saved for the ${r.rule}`)] : []),
       ...(isMaker && r.consumers.length
-        ? [h("div", {}, "read by ", this.links(r.consumers, "is-descendant"))]
+        ? [h("div", "read by ", this.links(r.consumers, "is-descendant"))]
         : []),
       isMaker && r.kind === "intermediate" && this.state === this.own && this.whatIf(),
     );
@@ -279,11 +270,10 @@ export class InspectorPane {
       const go = () => (variable < 0 ? this.state.goTo(row) : this.state.goToVariable(variable, row));
       return h(
         "li",
-        {},
         button(
           [
             h("span", { class: "jv-link-stage jv-dim" }, model.view.stages[stage]!.label),
-            h("code", {}, model.summary(row)),
+            h("code", model.summary(row)),
           ],
           go,
           { class: `jv-link ${how}`, title: model.placeTitle(model.place(row)) },

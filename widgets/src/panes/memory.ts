@@ -57,7 +57,7 @@ export class MemoryPane {
   private waiting: Waiting | null = null;
   private readonly time: TimeControl;
   private readonly head = h("span", { class: "jv-dim jv-cut", title: ABOUT, "data-testid": "memory-head" });
-  private readonly when = h("caption", {});
+  private readonly when = h("caption");
   private readonly amounts = new Map<MemoryKind | "total", HTMLElement>();
   private readonly legend = h("table", {
     class: "jv-memory-legend jv-digits",
@@ -102,7 +102,7 @@ export class MemoryPane {
     });
     this.element = section(
       { class: "jv-pane jv-column jv-memory", "aria-label": "memory", "data-testid": "memory" },
-      [h("strong", {}, "memory"), this.head, this.time.bar],
+      [h("strong", "memory"), this.head, this.time.bar],
     );
   }
 
@@ -260,7 +260,7 @@ export class MemoryPane {
   private fillLegend({ totals, reference, line }: Shown): void {
     this.amounts.clear();
     const row = (key: MemoryKind | "total", swatch: string, label: string) => {
-      const amount = h("td", {});
+      const amount = h("td");
       this.amounts.set(key, amount);
       return h("tr", { class: swatch }, h("th", { scope: "row", class: "jv-swatch" }, label), amount);
     };
@@ -270,7 +270,7 @@ export class MemoryPane {
         "tr",
         { class: `jv-before ${how}` },
         h("th", { scope: "row", class: "jv-swatch" }, name),
-        h("td", {}, text),
+        h("td", text),
       );
     this.legend.replaceChildren(
       this.when,
@@ -349,7 +349,7 @@ export class MemoryPane {
     this.plot.setAttribute("aria-valuenow", String(step + 1));
     this.plot.setAttribute("aria-valuetext", `${title}: ${this.primitiveOf(here)}, ${total}`);
     this.tip.replaceChildren(
-      h("div", { class: "jv-tip-head" }, h("span", { class: "jv-dim" }, title), h("strong", {}, total)),
+      h("div", { class: "jv-tip-head" }, h("span", { class: "jv-dim" }, title), h("strong", total)),
       this.equation(here),
       this.alive(step),
     );
@@ -392,11 +392,10 @@ export class MemoryPane {
         { class: what },
         h("th", { scope: "row", class: "jv-cut jv-swatch" }, name),
         h("td", { class: "jv-dim jv-cut" }, type),
-        h("td", {}, formatBytes(nbytes)),
+        h("td", formatBytes(nbytes)),
       );
     return h(
       "table",
-      {},
       ...alive
         .slice(0, NAMED)
         .map(({ name, type, kind, nbytes }) => row(`jv-of-${kind}`, name, type, nbytes)),

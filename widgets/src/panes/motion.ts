@@ -404,7 +404,7 @@ export class MotionPane {
     const rule = row >= 0 && !isAgain && model.role(row) !== "primal" ? model.rule(row) : "";
     const n = loop < 0 ? last - first + 1 : frame.rows.length;
     const primitive = loop < 0 ? (what ?? (row >= 0 ? model.primitive(row) : "")) : model.primitive(row);
-    const runs = n > 1 ? plural(n, "equation") : [h("code", {}, primitive), rule && ` · ${rule}`];
+    const runs = n > 1 ? plural(n, "equation") : [h("code", primitive), rule && ` · ${rule}`];
     const title = this.title(row, place ? lineOf(model, place) : "");
     const letters = (this.width - BESIDE) / LARGE_LETTER;
     this.now.className = `jv-mo-now jv-fixed jv-column ${isAgain ? "is-again" : isBackward ? "is-backward" : "is-forward"}`;

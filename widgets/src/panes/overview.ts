@@ -147,7 +147,7 @@ export class OverviewPane {
     }
     this.picture.replaceChildren(
       this.row("jv-ov-runs", this.whatRuns(), this.flame),
-      this.row("jv-ov-heading", h("span", {}, "saved for the backward pass"), h("div")),
+      this.row("jv-ov-heading", h("span", "saved for the backward pass"), h("div")),
       ...this.keptRows(),
       this.row("jv-ov-over", this.legend, this.memoryPlot()),
       ...(view.has_memory ? [this.over] : []),
@@ -201,7 +201,7 @@ export class OverviewPane {
     return h(
       "div",
       { class: "jv-ov-axis jv-dim jv-wraps" },
-      h("span", {}, "what runs; widths are "),
+      h("span", "what runs; widths are "),
       h(
         "span",
         { class: "jv-choices", role: "group", "aria-label": "width" },
@@ -256,7 +256,7 @@ export class OverviewPane {
     const size = h(
       "span",
       { class: "jv-dim jv-cut" },
-      h("strong", {}, formatBytes(nbytes)),
+      h("strong", formatBytes(nbytes)),
       about && h("span", { class: "jv-ov-about" }, ` · ${about}`),
     );
     const parts = [name, size];

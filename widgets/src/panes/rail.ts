@@ -325,14 +325,14 @@ function loud(text: string): (Node | string)[] {
   if (found === null) return marked(text);
   const [amount] = found;
   const [before, after] = [text.slice(0, found.index), text.slice(found.index + amount.length)];
-  return [before, h("strong", {}, amount), ...marked(after)];
+  return [before, h("strong", amount), ...marked(after)];
 }
 
 /** `cpu:0`, or `8 × cpu`; the tooltip says which and why. */
 function devices(state: State): HTMLElement {
   const { devices, placement } = state.model.view;
   const [first] = devices;
-  if (first === undefined) return h("span", {});
+  if (first === undefined) return h("span");
   const text = devices.length === 1 ? first : `${devices.length} × ${first.split(":")[0]}`;
   return h(
     "span",
@@ -380,7 +380,7 @@ function badge(state: State): HTMLElement {
   return h(
     "details",
     { class: `jv-badge jv-small jv-badge-${check.status}`, "data-testid": "badge" },
-    h("summary", {}, label),
-    h("ul", { class: "jv-popup" }, ...check.differences.map((d) => h("li", {}, d))),
+    h("summary", label),
+    h("ul", { class: "jv-popup" }, ...check.differences.map((d) => h("li", d))),
   );
 }

@@ -31,8 +31,8 @@ const LIT: Lit[] = ["is-selected", "is-ancestor", "is-descendant", "is-related"]
 export class ResidualsPane {
   readonly element: HTMLElement;
   private readonly scroller = h("div", { class: "jv-scroll" });
-  private readonly notes = h("div", {});
-  private readonly body = h("tbody", {});
+  private readonly notes = h("div");
+  private readonly body = h("tbody");
   private readonly heads = new Heads(HEADS, "nbytes", ["nbytes"], () => {
     this.sort();
     this.search();
@@ -117,8 +117,8 @@ export class ResidualsPane {
     const ofLives = h(
       "th",
       { scope: "col", class: "jv-col-life", title: "When it is in memory" },
-      h("span", {}, "forward"),
-      h("span", {}, "backward"),
+      h("span", "forward"),
+      h("span", "backward"),
     );
     this.reset = button("As written", () => state.switches.choose(null), {
       class: "jv-button jv-reset jv-fixed",
@@ -128,11 +128,7 @@ export class ResidualsPane {
     const table = h(
       "table",
       { class: "jv-table" },
-      h(
-        "thead",
-        {},
-        h("tr", {}, ofSwitches, ...this.heads.cells.slice(0, 2), ofLives, ...this.heads.cells.slice(2)),
-      ),
+      h("thead", h("tr", ofSwitches, ...this.heads.cells.slice(0, 2), ofLives, ...this.heads.cells.slice(2))),
       this.body,
     );
     const step = (by: 1 | -1, text: string, title: string, id: string) =>
@@ -149,7 +145,7 @@ export class ResidualsPane {
     this.element = section(
       { class: "jv-pane jv-column jv-residuals", "aria-label": "residuals", "data-testid": "residuals" },
       [
-        h("strong", {}, "saved for the backward pass"),
+        h("strong", "saved for the backward pass"),
         residuals.length > 0 && this.box,
         kinds.length > 1 && this.kind,
         this.total,
@@ -157,7 +153,7 @@ export class ResidualsPane {
       ],
       this.scroller,
       this.said, // below, so that no row moves when it comes
-      h("div", { class: "jv-pair jv-head-bar" }, h("strong", {}, "The equations"), back, on, this.paired),
+      h("div", { class: "jv-pair jv-head-bar" }, h("strong", "The equations"), back, on, this.paired),
     );
     this.table = new Rows(this.scroller, this.body, (i) => {
       const { key } = this.shown[i]!;
@@ -446,20 +442,20 @@ export class ResidualsPane {
         "td",
         { class: "jv-col-nbytes" },
         h("span", { class: "jv-share", style: `--share: ${Math.min(100, share).toFixed(1)}%` }),
-        h("span", {}, formatBytes(r.nbytes)),
+        h("span", formatBytes(r.nbytes)),
         perDevice(r),
       ),
       h(
         "td",
         { class: "jv-col-name", title: isGroup ? r.label : `${r.label}: ${r.name} in the forward program` },
         isGroup && foldButton(isOpen, `the ${members.length} of ${r.label}`, "residual-fold", fold),
-        h("code", {}, ...breakable(label)),
+        h("code", ...breakable(label)),
         !isGroup && r.label !== r.name && h("code", { class: "jv-dim" }, ` ${r.name}`),
         ...tags(r),
         h("div", { class: "jv-dim jv-needed", title: r.reason }, ...marked(r.reason)),
       ),
       this.lifetime(row),
-      h("td", { class: "jv-col-type" }, h("code", {}, r.type)),
+      h("td", { class: "jv-col-type" }, h("code", r.type)),
       h("td", { class: "jv-col-line", title: model.placeTitle(r.place) }, shortPlace(model, r.place)),
     );
     this.rows.set(row.key, tr);

@@ -51,7 +51,7 @@ export class WhatIfPane {
   constructor(private readonly state: State) {
     this.element = section(
       { class: "jv-pane jv-column jv-whatif", "aria-label": "what if", "data-testid": "what-if" },
-      [h("strong", {}, "what if"), this.about, this.controls],
+      [h("strong", "what if"), this.about, this.controls],
       this.content,
     );
   }
@@ -132,7 +132,7 @@ class Board {
   });
   private readonly said = h("p", { class: "jv-said", role: "status", "data-testid": "what-if-said" });
   private readonly around = h("tbody", { class: "jv-around" });
-  private readonly body = h("tbody", {});
+  private readonly body = h("tbody");
   private readonly heads = new Heads(HEADS, "nbytes", ["nbytes"], () => {
     this.show();
     this.scroller.scrollTop = 0;
@@ -171,13 +171,7 @@ class Board {
     this.scroller = h(
       "div",
       { class: "jv-scroll" },
-      h(
-        "table",
-        { class: "jv-table" },
-        h("thead", {}, h("tr", {}, ...this.heads.cells)),
-        this.around,
-        this.body,
-      ),
+      h("table", { class: "jv-table" }, h("thead", h("tr", ...this.heads.cells)), this.around, this.body),
     );
     this.element = h(
       "div",
@@ -425,7 +419,7 @@ class Board {
       "tr",
       { class: isOn ? "" : "jv-faded", "data-key": "plan" },
       h("td", { class: "jv-col-switch" }, toggle),
-      h("td", { class: "jv-col-name", title: what }, h("strong", {}, "the plan"), " of plan_remat"),
+      h("td", { class: "jv-col-name", title: what }, h("strong", "the plan"), " of plan_remat"),
       ...(planned === null
         ? this.cells(UNKNOWN, "if switched on")
         : this.cells(isOn ? AS_WRITTEN : planned, isOn ? "if switched off" : "if switched on")),
@@ -469,7 +463,7 @@ class Board {
         h(
           "div",
           { class: "jv-value jv-baseline" },
-          h("span", {}, name),
+          h("span", name),
           line && !name.endsWith(line) && h("span", { class: "jv-dim jv-cut" }, line),
         ),
       ),
@@ -538,11 +532,11 @@ class Board {
         h(
           "div",
           { class: "jv-value jv-baseline", title: `${what} ${type} ${model.placeTitle(place)}` },
-          h("code", {}, what),
+          h("code", what),
           isInside &&
             made.length > 0 &&
             h("code", { class: "jv-dim" }, model.atomText(model.outputs(made[0]!)[0]!)),
-          h("span", { class: "jv-dim jv-cut" }, h("code", {}, type), ` ${model.placeText(place)}`),
+          h("span", { class: "jv-dim jv-cut" }, h("code", type), ` ${model.placeText(place)}`),
         ),
       ),
       ...this.cells(key, isAll ? "if recomputed" : saved > 0 ? "if all saved" : "if saved"),
@@ -581,7 +575,7 @@ class Board {
       this.limit = n;
       this.show();
     };
-    return h("tr", {}, h("td", { colspan: HEADS.length }, button(`Show all ${plural(n, "value")}`, all)));
+    return h("tr", h("td", { colspan: HEADS.length }, button(`Show all ${plural(n, "value")}`, all)));
   }
 }
 

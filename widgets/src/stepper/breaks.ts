@@ -58,7 +58,7 @@ export class Breaks {
     );
     this.element = section(
       { class: "jv-pane jv-column jv-breaks jv-fixed", "aria-label": "breakpoints" },
-      [h("strong", {}, "breakpoints")],
+      [h("strong", "breakpoints")],
       this.list,
       this.form,
       this.told,

@@ -139,13 +139,11 @@ function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textV
     const failed = field ? null : told;
     failure.hidden = failed === null;
     failure.replaceChildren(
-      ...(failed
-        ? [failed.kind ? h("strong", {}, `${failed.kind}. `) : "", h("span", {}, failed.message)]
-        : []),
+      ...(failed ? [failed.kind ? h("strong", `${failed.kind}. `) : "", h("span", failed.message)] : []),
     );
     const notes = [session.off, ...stop.notes].filter((note) => note !== "");
     notice.hidden = notes.length === 0;
-    notice.replaceChildren(...notes.map((note) => h("p", {}, note)));
+    notice.replaceChildren(...notes.map((note) => h("p", note)));
     const row = stop.index > 0 && state.isHere ? state.program.rows[stop.index - 1] : undefined;
     const value = stop.results[0]?.value;
     const text = [

@@ -126,7 +126,7 @@ export class Source {
 /** The column headings. */
 function heads(): HTMLElement {
   const head = (what: string) =>
-    h("span", { class: `jv-amount jv-fixed is-${what}` }, "norm of", h("strong", {}, what));
+    h("span", { class: `jv-amount jv-fixed is-${what}` }, "norm of", h("strong", what));
   return h(
     "div",
     { class: "jv-amount-heads jv-ruled", "data-testid": "norm-heads" },

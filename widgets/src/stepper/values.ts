@@ -105,9 +105,9 @@ function figures(told: SummaryCard): HTMLElement {
     h(
       "dl",
       { class: `jv-figures jv-wraps ${name}` },
-      ...items.map(([what, text, how]) => h("div", { class: how }, h("dt", {}, what), h("dd", {}, text))),
+      ...items.map(([what, text, how]) => h("div", { class: how }, h("dt", what), h("dd", text))),
     );
-  return h("div", {}, pairs.length > 0 && list(pairs, ""), counted.length > 0 && list(counted, "jv-counts"));
+  return h("div", pairs.length > 0 && list(pairs, ""), counted.length > 0 && list(counted, "jv-counts"));
 }
 
 /** The legend of a picture's shades. */
@@ -117,10 +117,9 @@ function scaleOf({ low, high, of }: Shades, hasBad: boolean): HTMLElement {
     { class: "jv-scale jv-dim jv-digits", title: `${of}, from dark to light` },
     h(
       "div",
-      {},
-      h("span", {}, number(low)),
+      h("span", number(low)),
       high > low && h("span", { class: "jv-shades", "aria-hidden": "true" }),
-      high > low && h("span", {}, number(high)),
+      high > low && h("span", number(high)),
     ),
     hasBad && h("div", { class: "jv-not-finite" }, "not finite"),
   );
@@ -143,7 +142,7 @@ function toldElement(told: SummaryCard): HTMLElement {
           "figure",
           { class: "jv-bars" },
           bars,
-          edges && h("figcaption", {}, h("span", {}, number(edges[0])), h("span", {}, number(edges[1]))),
+          edges && h("figcaption", h("span", number(edges[0])), h("span", number(edges[1]))),
         ),
       picture &&
         h(
@@ -173,7 +172,7 @@ export class Values {
     role: "group",
     "aria-label": "values here",
   });
-  private readonly names = h("datalist", {});
+  private readonly names = h("datalist");
   readonly box: HTMLInputElement;
   private readonly told = alertLine("look-failure");
   private asked = "";
@@ -201,7 +200,7 @@ export class Values {
     });
     this.element = section(
       { class: "jv-pane jv-column jv-values", "aria-label": "values", "data-testid": "values" },
-      [h("strong", {}, "value"), h("span", { class: "jv-space" }), this.box, this.names],
+      [h("strong", "value"), h("span", { class: "jv-space" }), this.box, this.names],
       this.told,
       this.body,
     );
@@ -250,7 +249,7 @@ export class Values {
       h(
         "section",
         { class: "jv-group", "data-testid": id },
-        h("h4", {}, title),
+        h("h4", title),
         ...cards.map((card) => this.card(card, id === "looked")),
         more.length > 0 &&
           h(
@@ -277,7 +276,6 @@ export class Values {
       { class: "jv-value-card", "data-testid": "value-card", "data-name": name, "aria-label": name },
       h(
         "header",
-        {},
         h(
           "code",
           { class: "jv-value-name" },
@@ -304,13 +302,13 @@ export class Values {
             h(
               "div",
               { "data-testid": "own-value" },
-              h("h5", {}, of ? `cotangent ${name}` : "value"),
+              h("h5", of ? `cotangent ${name}` : "value"),
               toldElement(value),
             ),
             h(
               "div",
               { class: isCotangent ? "is-cotangent" : "", "data-testid": "other-value" },
-              h("h5", {}, isCotangent ? "cotangent" : `value ${of?.split(", ")[0] ?? ""}`),
+              h("h5", isCotangent ? "cotangent" : `value ${of?.split(", ")[0] ?? ""}`),
               typeof other === "string"
                 ? h("p", { class: "jv-told-note" }, ...marked(other))
                 : toldElement(other),

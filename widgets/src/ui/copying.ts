@@ -56,7 +56,7 @@ export function showSheet(
     before?.focus({ preventScroll: true });
   };
   const area = h("pre", { class: "jv-scroll", tabindex: 0, "aria-label": label }, ...text);
-  const head = [h("strong", {}, label), note, button("Close", () => close())];
+  const head = [h("strong", label), note, button("Close", () => close())];
   const sheet = h(
     "dialog",
     {

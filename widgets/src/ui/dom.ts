@@ -3,25 +3,28 @@
 type Child = Node | string | null | undefined | false;
 type Attributes = Record<string, string | number | boolean | ((event: never) => void) | undefined>;
 
-/** An element: `h("button", { class: "x", onclick: f }, "text")`. Attributes that are false or undefined are left out. */
+/**
+ * An element: `h("button", { class: "x", onclick: f }, "text")`, or `h("p", "text")`. Attributes and children that are false or
+ * undefined are left out.
+ */
 export function h<K extends keyof HTMLElementTagNameMap>(
   tag: K,
-  attributes: Attributes = {},
-  ...children: Child[]
+  first: Attributes | Child = {},
+  ...rest: Child[]
 ): HTMLElementTagNameMap[K] {
   const element = document.createElement(tag);
+  const [attributes, children] = isChild(first) ? [{}, [first, ...rest]] : [first, rest];
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === "function") element.addEventListener(name.slice(2), value as EventListener);
     else if (value !== undefined && value !== false)
       element.setAttribute(name, value === true ? "" : String(value));
   }
-  element.append(
-    ...children.filter(
-      (child): child is Node | string => child !== null && child !== undefined && child !== false,
-    ),
-  );
+  element.append(...children.filter((child) => child !== null && child !== undefined && child !== false));
   return element;
 }
+
+const isChild = (part: Attributes | Child): part is Child =>
+  typeof part !== "object" || part === null || part instanceof Node;
 
 /** Text that may wrap after an opening bracket, a dot or a comma, and so never within a name. */
 export const breakable = (text: string): Child[] =>

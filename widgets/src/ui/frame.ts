@@ -125,7 +125,7 @@ export function helpSheet(id: string, load: () => Promise<Help>) {
     h(
       "div",
       { class: "jv-help-head jv-ruled jv-fixed jv-row" },
-      h("strong", {}, "Help"),
+      h("strong", "Help"),
       button("Close", () => sheet.close()),
     ),
     body,
@@ -147,15 +147,10 @@ function helpOf({ KEYS, MEANINGS = [] }: Help): HTMLElement[] {
   const part = (title: string, rows: Meanings[1], tag: "kbd" | "span") =>
     h(
       "section",
-      {},
-      h("h3", {}, title),
+      h("h3", title),
       h(
         "dl",
-        {},
-        ...rows.flatMap(([sign, what, name]) => [
-          h("dt", {}, h(tag, { class: name }, sign)),
-          h("dd", {}, what),
-        ]),
+        ...rows.flatMap(([sign, what, name]) => [h("dt", h(tag, { class: name }, sign)), h("dd", what)]),
       ),
     );
   return [...MEANINGS.map(([title, rows]) => part(title, rows, "span")), part("Keys", KEYS, "kbd")];

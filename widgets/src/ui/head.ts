@@ -62,7 +62,7 @@ export function message(title: string, text: string, id?: string): HTMLElement {
   return h(
     "div",
     { class: "jv-message jv-dim", role: id && "status", "data-testid": id },
-    title && h("strong", {}, title),
-    h("p", {}, ...marked(text)),
+    title && h("strong", title),
+    h("p", ...marked(text)),
   );
 }

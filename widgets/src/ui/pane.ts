@@ -188,7 +188,7 @@ export function later(
 function failure(name: string, error: unknown): HTMLElement {
   return section(
     { class: "jv-pane jv-column", role: "alert", "data-testid": `failed-${name}` },
-    [h("strong", {}, name)],
+    [h("strong", name)],
     h("p", { class: "jv-message jv-dim" }, `This pane failed: ${reasonOf(error)}`),
   );
 }

@@ -11,5 +11,5 @@ export function addSheet(el: HTMLElement, text: string): void {
   const there = styled.get(place) ?? new Set();
   if (there.has(text)) return;
   styled.set(place, there.add(text));
-  place.append(h("style", {}, text));
+  place.append(h("style", text));
 }
