@@ -12,6 +12,7 @@ import {
 import { referencesOf } from "../model/references";
 import { type Lit, litLines, pointedPlaces, type State, selectedPlaces } from "../state/state";
 import { h, onResize } from "../ui/dom";
+import { figureChoice } from "../ui/figures";
 import type { Effects } from "../ui/pane";
 import type { BranchPoint } from "../wire/schema";
 import { SourceView } from "./sourceview";
@@ -159,27 +160,14 @@ export class SourcePane {
   private about(): HTMLElement {
     const isCounted = this.figures.some((figure) => figure !== "kept");
     const text = `bytes saved for the backward pass${isCounted ? ", and FLOPs" : ""}; click a line for its equations`;
-    const choose = (event: Event) => {
-      this.element.dataset["figure"] = (event.target as HTMLSelectElement).value;
+    const choose = (figure: Figure) => {
+      this.element.dataset["figure"] = figure;
     };
-    const word = (figure: Figure) => (figure === "kept" ? "bytes saved" : `FLOPs ${figure}`);
     return h(
       "span",
       { class: "jv-source-about" },
       h("span", { class: "jv-dim jv-cut" }, text),
-      this.figures.length > 0 &&
-        h(
-          "select",
-          {
-            class: "jv-field",
-            "aria-label": "figure beside each line",
-            "data-testid": "line-figure",
-            "data-lm-suppress-shortcuts": "true",
-            onchange: choose,
-            onkeydown: (event: KeyboardEvent) => event.stopPropagation(),
-          },
-          ...this.figures.map((figure) => h("option", { value: figure }, word(figure))),
-        ),
+      this.figures.length > 0 && figureChoice(this.figures, choose, "line-figure"),
     );
   }
 

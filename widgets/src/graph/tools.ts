@@ -1,7 +1,7 @@
 /** The toolbar of the graph: search, colours, zoom, focus. */
 
 import { SYNTAX } from "../model/query";
-import { button, h } from "../ui/dom";
+import { button, choice, h } from "../ui/dom";
 import type { By, Colours } from "./colours";
 import type { Layouter } from "./layout/client";
 
@@ -29,25 +29,17 @@ const FOCUS: Record<Focus, [string, string]> = {
 };
 
 /** A choice among a few words. */
-function choice<T extends string>(
-  what: string,
-  title: string,
-  id: string,
-  values: readonly T[],
-  choose: (value: T) => void,
-): HTMLSelectElement {
-  const select = h(
-    "select",
+function byWord<T extends string>(what: string, values: readonly T[], choose: (value: T) => void) {
+  return choice(
+    values.map((value) => [value, `${what}: ${value}`] as const),
+    choose,
     {
       class: "jv-field jv-graph-by jv-fixed",
-      title,
-      "aria-label": title.toLowerCase(),
-      "data-testid": id,
-      onchange: () => choose(select.value as T),
+      title: `${what.replace(/^./, (letter) => letter.toUpperCase())} by`,
+      "aria-label": `${what} by`,
+      "data-testid": `graph-${what}`,
     },
-    ...values.map((value) => h("option", { value }, `${what}: ${value}`)),
   );
-  return select;
 }
 
 export class Tools {
@@ -75,15 +67,9 @@ export class Tools {
       },
       onkeydown: (event: KeyboardEvent) => this.onKey(event),
     });
-    const by = choice<By>("colour", "Colour by", "graph-colour", ["role", "cost", "bytes"], (value) =>
-      actions.colours.set(value),
-    );
-    const layout = choice<Layouter>(
-      "layout",
-      "Layout by",
-      "graph-layout",
-      ["auto", "graphviz", "layered"],
-      (value) => actions.layOutBy(value),
+    const by = byWord<By>("colour", ["role", "cost", "bytes"], (value) => actions.colours.set(value));
+    const layout = byWord<Layouter>("layout", ["auto", "graphviz", "layered"], (value) =>
+      actions.layOutBy(value),
     );
     const tool = (text: string, title: string, onclick: () => void, id: string) =>
       button(text, onclick, {

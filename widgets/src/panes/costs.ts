@@ -29,7 +29,7 @@ import { bytesOnOne, type Place, type Residual } from "../model/records";
 import { type Least, Roofline } from "../model/roofline";
 import type { Interval } from "../model/span";
 import type { Selection, State } from "../state/state";
-import { button, h, onRowKey, section } from "../ui/dom";
+import { button, choice, h, onRowKey, section } from "../ui/dom";
 import type { Effects } from "../ui/pane";
 import { Rows } from "../ui/rows";
 import { Heads } from "../ui/sorting";
@@ -83,7 +83,15 @@ export class CostsPane {
   private sorted: readonly Row[] = [];
   private readonly total = h("span", { class: "jv-dim jv-cut" });
   private readonly heads = new Heads(HEADS, "work", ["work", "each", "least", ...FIGURES], () => this.fill());
-  private readonly by: HTMLSelectElement;
+  private readonly by = choice(
+    [
+      ["line", "by line"],
+      ["function", "by function, with what it calls"],
+      ["equation", "by equation"],
+    ],
+    () => this.fill(),
+    { class: "jv-field jv-filter-kind", "aria-label": "rank by", "data-testid": "costs-by" },
+  );
   /** The roofline, from its first use. */
   private chart: RooflineChart | null = null;
   private readonly toChart: HTMLButtonElement;
@@ -102,20 +110,6 @@ export class CostsPane {
   private timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(private readonly state: State) {
-    this.by = h(
-      "select",
-      {
-        class: "jv-field jv-filter-kind",
-        "aria-label": "rank by",
-        "data-testid": "costs-by",
-        "data-lm-suppress-shortcuts": "true",
-        onchange: () => this.fill(),
-        onkeydown: (event: KeyboardEvent) => event.stopPropagation(),
-      },
-      h("option", { value: "line" }, "by line"),
-      h("option", { value: "function" }, "by function, with what it calls"),
-      h("option", { value: "equation" }, "by equation"),
-    );
     this.interval = state.time.interval;
     if (state.time.interval) this.by.value = "equation";
     const table = h("table", { class: "jv-table" }, h("thead", h("tr", ...this.heads.cells)), this.body);

@@ -6,10 +6,11 @@ import { lineParts } from "../code/equation";
 import { isQuick, type Line, listing, preparing } from "../code/listing";
 import { coloured } from "../code/python";
 import { aligned, type DiffRow, type Stretch, sameLines, stretches } from "../model/diff";
-import { FIGURES, type Figure, formatFigure } from "../model/figures";
+import { FIGURES, formatFigure } from "../model/figures";
 import type { Model } from "../model/model";
 import { litAs, litLines, type Other, type State } from "../state/state";
 import { button, h, onRowKey, section } from "../ui/dom";
+import { figureChoice } from "../ui/figures";
 import { type Effects, reasonOf } from "../ui/pane";
 import type { Changes } from "../wire/explorer.generated";
 
@@ -45,7 +46,7 @@ export class DiffPane {
     role: "group",
     "aria-label": "what is compared",
   });
-  private readonly figures: HTMLSelectElement;
+  private readonly figures: ReturnType<typeof figureChoice>;
   /** The source, or the key of a stage; empty before the pane is shown. */
   private shown = "";
   private sides: { element: HTMLElement; side: Side }[] = [];
@@ -66,19 +67,7 @@ export class DiffPane {
     const there = FIGURES.filter((figure) =>
       [other.state, state].some(({ model }) => model.lines.there.includes(figure)),
     );
-    this.figures = h(
-      "select",
-      {
-        "aria-label": "figure beside each line",
-        "data-testid": "diff-figure",
-        "data-lm-suppress-shortcuts": "true",
-        onchange: () => this.fill(),
-        onkeydown: (event: KeyboardEvent) => event.stopPropagation(),
-      },
-      ...there.map((figure) =>
-        h("option", { value: figure }, figure === "kept" ? "bytes saved" : `FLOPs ${figure}`),
-      ),
-    );
+    this.figures = figureChoice(there, () => this.fill(), "diff-figure");
     const head = names.map((name) => h("th", { scope: "col" }, name));
     this.scroller = h(
       "div",
@@ -247,13 +236,9 @@ export class DiffPane {
     return elements;
   }
 
-  private get figure(): Figure {
-    return this.figures.value as Figure;
-  }
-
   /** The gradient's amount on a line. */
   private amount(side: Side | undefined): number {
-    return side && side.line > 0 ? side.state.model.lines.of(side.file, side.line)[this.figure] : 0;
+    return side && side.line > 0 ? side.state.model.lines.of(side.file, side.line)[this.figures.value] : 0;
   }
 
   /** A row with a button that shows the rows it replaces. */
@@ -308,8 +293,8 @@ export class DiffPane {
       amount > 0 &&
         h(
           "span",
-          { class: `jv-amount jv-fixed is-${this.figure}${differs ? " is-other" : ""}` },
-          formatFigure(this.figure, amount),
+          { class: `jv-amount jv-fixed is-${this.figures.value}${differs ? " is-other" : ""}` },
+          formatFigure(this.figures.value, amount),
         ),
     );
     this.sides.push({ element, side });

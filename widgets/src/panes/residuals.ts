@@ -5,7 +5,7 @@ import { turn } from "../base/slices";
 import { overviewOf, shortPlace } from "../model/overview";
 import type { Residual } from "../model/records";
 import { type Lit, residualLitAs, type State } from "../state/state";
-import { breakable, button, foldButton, h, onRowKey, reveal, section } from "../ui/dom";
+import { breakable, button, choice, foldButton, h, onRowKey, reveal, section } from "../ui/dom";
 import { filterOf } from "../ui/filter";
 import { marked } from "../ui/marked";
 import type { Effects } from "../ui/pane";
@@ -95,20 +95,13 @@ export class ResidualsPane {
     });
     const count = (kind: string) => residuals.filter((r) => r.kind === kind).length;
     const kinds = KINDS.filter((kind) => count(kind) > 0);
-    this.kind = h(
-      "select",
-      {
-        class: "jv-field jv-filter-kind",
-        title: "Kind to show",
-        "aria-label": "kind of residual",
-        "data-testid": "filter-kind",
-        "data-lm-suppress-shortcuts": "true",
-        onchange: () => this.search(),
-        onkeydown: (event: KeyboardEvent) => event.stopPropagation(),
-      },
-      h("option", { value: "" }, "all kinds"),
-      ...kinds.map((kind) => h("option", { value: kind }, `${kind} (${formatCount(count(kind))})`)),
-    );
+    const ofKind = kinds.map((kind) => [kind as string, `${kind} (${formatCount(count(kind))})`] as const);
+    this.kind = choice([["", "all kinds"], ...ofKind], () => this.search(), {
+      class: "jv-field jv-filter-kind",
+      title: "Kind to show",
+      "aria-label": "kind of residual",
+      "data-testid": "filter-kind",
+    });
     const ofSwitches = h(
       "th",
       { scope: "col", class: "jv-col-keep", title: "What if it were recomputed? Flip its switch." },

@@ -124,6 +124,29 @@ export function foldButton(
   });
 }
 
+/**
+ * A choice among values, each with its text. What is typed in it are no shortcuts, of the explorer or of the notebook.
+ * @param choose is given the value that is chosen.
+ */
+export function choice<T extends string>(
+  options: readonly (readonly [T, string])[],
+  choose: (value: T) => void,
+  attributes: Attributes = {},
+): HTMLSelectElement & { value: T } {
+  const select = h(
+    "select",
+    {
+      class: "jv-field",
+      "data-lm-suppress-shortcuts": "true",
+      ...attributes,
+      onchange: () => choose(select.value as T),
+      onkeydown: (event: KeyboardEvent) => event.stopPropagation(),
+    },
+    ...options.map(([value, text]) => h("option", { value }, text)),
+  );
+  return select as HTMLSelectElement & { value: T };
+}
+
 /** A pane: a section with a header. */
 export function section(attributes: Attributes, head: readonly Child[], ...body: Child[]): HTMLElement {
   return h(
