@@ -1,6 +1,7 @@
 /** The header of a code pane: role filters, and actions on its text. */
 
 import { formatCount, plural } from "../base/format";
+import { counted } from "../model/groups";
 import { ROLE_LETTERS } from "../model/roles";
 import type { State } from "../state/state";
 import { button, h } from "../ui/dom";
@@ -17,11 +18,7 @@ export class RoleChips {
     private readonly state: State,
     rows: Iterable<number>,
   ) {
-    const counts = new Map<string, number>();
-    for (const row of rows) {
-      const role = state.model.role(row);
-      counts.set(role, (counts.get(role) ?? 0) + 1);
-    }
+    const counts = counted(Array.from(rows, (row) => state.model.role(row)));
     this.counts = counts;
     // With a single role there is nothing to filter.
     if (counts.size < 2) return;
@@ -43,7 +40,7 @@ export class RoleChips {
     }
   }
 
-  private readonly counts: Map<string, number>;
+  private readonly counts: ReadonlyMap<string, number>;
 
   /** Shows how the equations of each role are shown. */
   update(): void {

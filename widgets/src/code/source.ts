@@ -9,6 +9,7 @@ import {
   formatFigure,
   linesWithEquations,
 } from "../model/figures";
+import { counted } from "../model/groups";
 import { referencesOf } from "../model/references";
 import { type Lit, litLines, pointedPlaces, type State, selectedPlaces } from "../state/state";
 import { h, onResize } from "../ui/dom";
@@ -220,8 +221,7 @@ function cells(shown: readonly Figure[], figures: Figures, most: Figures): HTMLE
 
 /** The outcomes of a branch on a traced value on this line: `was True`, `was True ×3`. */
 function branchMarks(branches: BranchPoint[]): HTMLElement[] {
-  const times = new Map<string, number>();
-  for (const { value } of branches) times.set(value, (times.get(value) ?? 0) + 1);
+  const times = counted(branches.map(({ value }) => value));
   const title = `Python read a ${branches[0]?.kind} here, and this program is what followed`;
   return [...times].map(([value, n]) =>
     h(

@@ -1,6 +1,8 @@
 /** The colours of the graph's boxes, and their legend. */
 
 import { formatBytes, formatFlops } from "../base/format";
+import { entry } from "../base/maps";
+import { sumOf } from "../model/groups";
 import { sizeOf } from "../model/query";
 import { type References, referencesOf } from "../model/references";
 import { ROLE_LETTERS } from "../model/roles";
@@ -97,26 +99,17 @@ export class Colours implements Colouring {
   hues(node: number): readonly number[] {
     const references = this.coloured;
     if (references === null || this.by !== "role") return [];
-    let hues = this.huesOf.get(node);
-    if (hues === undefined) {
-      const { model } = this.tree;
-      hues = [...new Set(references.among(this.tree.rows(node)).map((v) => model.hue(v)))];
-      this.huesOf.set(node, hues);
-    }
-    return hues;
+    const { model } = this.tree;
+    return entry(this.huesOf, node, () => [
+      ...new Set(references.among(this.tree.rows(node)).map((v) => model.hue(v))),
+    ]);
   }
 
   /** FLOPs, or bytes of output, of everything in a node. */
   amount(node: number, by: By): number {
-    const key = `${by} ${node}`;
-    let amount = this.known.get(key);
-    if (amount === undefined) {
-      const { model } = this.tree;
-      const of = by === "cost" ? (row: number) => model.flops(row) : (row: number) => sizeOf(model, row);
-      amount = this.tree.rows(node).reduce((sum, row) => sum + of(row), 0);
-      this.known.set(key, amount);
-    }
-    return amount;
+    const { model } = this.tree;
+    const of = by === "cost" ? (row: number) => model.flops(row) : (row: number) => sizeOf(model, row);
+    return entry(this.known, `${by} ${node}`, () => sumOf(this.tree.rows(node), of));
   }
 
   private measure(): void {

@@ -1,6 +1,7 @@
 /** The tooltip of a box, an edge or a stub. */
 
 import { formatBytes, formatFlops, plural } from "../base/format";
+import { entry, remembered } from "../base/maps";
 import { referencesOf } from "../model/references";
 import { h } from "../ui/dom";
 import type { Colours } from "./colours";
@@ -88,25 +89,20 @@ function exchanged(
   return [...said.slice(0, MANY).map((text) => `⇄ ${text}`), ...more].map((text) => h("div", text));
 }
 
-const known = new WeakMap<Tree, Map<number, HTMLElement[]>>();
+const known = remembered((_: Tree) => new Map<number, HTMLElement[]>());
 
 function differing(tree: Tree, node: number): HTMLElement[] {
-  const of = known.get(tree) ?? new Map<number, HTMLElement[]>();
-  known.set(tree, of);
-  let lines = of.get(node);
-  if (lines === undefined) {
+  return entry(known(tree), node, () => {
     const found = differences(tree, node);
     const n = tree.children[node]!.length;
-    lines = [
+    return [
       h(
         "div",
         found.length === 0 ? `${n} times the same, except for what they read` : `${n} times, with different`,
       ),
       ...found.map((line) => h("div", { class: "jv-dim" }, line)),
     ];
-    of.set(node, lines);
-  }
-  return lines;
+  });
 }
 
 export function edgeTip(tree: Tree, scene: Scene, edge: number): HTMLElement {

@@ -1,5 +1,6 @@
 /** The explorer as an anywidget module: reads the payload, creates the panes and connects them. */
 
+import { entry } from "../base/maps";
 import { batch, effect, on, onChange } from "../base/signals";
 import { inSlices } from "../base/slices";
 import { textView } from "../code/editor";
@@ -317,17 +318,11 @@ function codePane(state: State, stages: readonly number[], side: Side, root: HTM
 const translated = new WeakMap<Listing, Listing>();
 
 /** The other version's listing, with its equations mapped to those of this one. */
-function inTermsOf(listing: Listing, { other }: State): Listing {
-  const made = translated.get(listing);
-  if (made) return made;
-  const rows = listing.rows.map((there) =>
-    there.map((row) => other!.matches.of(row)).filter((row) => row >= 0),
-  );
-  const { scroller, topOf, lineAt } = listing;
-  const found = { scroller, rows, topOf, lineAt };
-  translated.set(listing, found);
-  return found;
-}
+const inTermsOf = (listing: Listing, { other }: State): Listing =>
+  entry(translated, listing, () => ({
+    ...listing,
+    rows: listing.rows.map((there) => there.map((row) => other!.matches.of(row)).filter((row) => row >= 0)),
+  }));
 
 /** Synchronizes the selection of two versions; the inspector follows the one where the user selected. Returns functions to stop. */
 function selectInBoth(state: State, other: Other): (() => void)[] {

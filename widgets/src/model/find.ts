@@ -1,6 +1,7 @@
 /** Searches source, equations, values and scopes. */
 
 import { formatBytes, plural } from "../base/format";
+import { entry } from "../base/maps";
 import type { FoundValue } from "../wire/explorer.generated";
 import type { ColumnName } from "../wire/schema";
 import { grouped, push, sumOf } from "./groups";
@@ -148,12 +149,10 @@ function scopes(model: Model, words: string): Found[] {
   const rows = new Map<string, number[]>();
   for (let row = 0; row < model.rows; row++) {
     const path = column[row]!;
-    let names = namesOf.get(path);
-    if (names === undefined) {
+    const names = entry(namesOf, path, () => {
       const parts = new Set(strings[path]!.split("/").filter(Boolean));
-      names = [...parts].filter((part) => part.toLowerCase().includes(words));
-      namesOf.set(path, names);
-    }
+      return [...parts].filter((part) => part.toLowerCase().includes(words));
+    });
     if (names.length > 0 && isOfPass(model.stage(row))) for (const name of names) push(rows, name, row);
   }
   return [...rows].map(([title, inside]) => ({

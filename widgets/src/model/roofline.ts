@@ -3,6 +3,7 @@
  * its bytes at the speed of the memory, whichever takes longer. Williams, Waterman and Patterson, "Roofline" (2009).
  */
 
+import { entry } from "../base/maps";
 import type { DeviceSpeed } from "../wire/explorer.generated";
 import type { Model } from "./model";
 
@@ -33,9 +34,7 @@ export class Roofline {
       this.moving[row] = moves > computes ? moves : 0;
       if (!["forward", "backward"].includes(keys[model.stage(row)]!)) continue;
       const place = model.place(row);
-      const key = `${place?.file}:${place?.line}`;
-      const line = this.lines.get(key) ?? { seconds: 0, moving: 0 };
-      this.lines.set(key, line);
+      const line = entry(this.lines, `${place?.file}:${place?.line}`, () => ({ seconds: 0, moving: 0 }));
       for (const sum of [line, this.total]) {
         sum.seconds += this.seconds[row]!;
         sum.moving += this.moving[row]!;

@@ -22,7 +22,7 @@ import {
   type Figures,
   formatFigure,
 } from "../model/figures";
-import { sumOf } from "../model/groups";
+import { push, sumOf } from "../model/groups";
 import type { Model } from "../model/model";
 import { lineOf, overviewOf, type Scope, shortPlace } from "../model/overview";
 import { bytesOnOne, type Place, type Residual } from "../model/records";
@@ -380,9 +380,7 @@ function functionsOf({ model }: State): Row[] {
   for (const scope of overview.scopes) {
     // A sequence that repeats without a loop has no name; what it repeats has.
     if (scope.kind === "line" || scope.kind === "rest" || scope.name === "") continue;
-    const same = named.get(scope.name);
-    if (same) same.push(scope);
-    else named.set(scope.name, [scope]);
+    push(named, scope.name, scope);
   }
   return [...named].map(([what, scopes]) => {
     const inside = new Set(scopes);

@@ -1,5 +1,6 @@
 /** The curves of the overview: the memory by kind, and of one saved expression. */
 
+import { entry } from "../base/maps";
 import { type Box, type Kept, mostIn, type Overview, partOfSteps, stepsOfColumns } from "../model/overview";
 import { type Span, seenAt } from "../model/span";
 import type { Totals } from "../model/timeline";
@@ -97,8 +98,7 @@ export function namesOf(
   const across: HTMLElement[] = [];
   const rows = new Map<number, Box[]>();
   boxes.forEach((box, i) => {
-    const row = rows.get(box.depth) ?? [];
-    rows.set(box.depth, row);
+    const row = entry(rows, box.depth, () => []);
     const before = row.at(-1);
     const isBeside = before !== undefined && (box.from - before.to) * width < 1;
     const isNext = isBeside && before.scope.name === box.scope.name;

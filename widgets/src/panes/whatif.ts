@@ -1,6 +1,7 @@
 /** The switches: checkpoints, what they save, and the effect of each switch, as computed by Python. */
 
 import { formatBytes, plural } from "../base/format";
+import { entry } from "../base/maps";
 import { coloured } from "../code/python";
 import { NOTHING, type Setting, type Settings } from "../model/settings";
 import { AS_WRITTEN, type Switches } from "../model/switches";
@@ -217,10 +218,8 @@ class Board {
     this.about = this.aboutOf(setting);
     const now = switches.trade();
     const known = new Map<Row, Difference>();
-    const difference = (row: Row) => {
-      if (!known.has(row)) known.set(row, differenceOf(now, switches.trade(settings.key(row.next))));
-      return known.get(row)!;
-    };
+    const difference = (row: Row) =>
+      entry(known, row, () => differenceOf(now, switches.trade(settings.key(row.next))));
     const groups = sortedRows(rowsOf(settings, setting), this.heads.key, this.heads.descending, difference);
     const rows = groups.flatMap((row) =>
       this.opened.has(row.group) && row.values.length > 1
