@@ -300,7 +300,7 @@ function shownAt(state: State, side: Side): { state: State; stages: readonly num
   const stages = state.shown.left;
   if (side === "right") return { state, stages };
   const keys = stages.map((i) => state.model.view.stages[i]?.key);
-  const there = keys.map((key) => other.state.model.view.stages.findIndex((stage) => stage.key === key));
+  const there = keys.map((key) => other.state.model.stageNamed(key ?? ""));
   return { state: other.state, stages: there.filter((i) => i >= 0) };
 }
 

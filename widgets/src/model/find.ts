@@ -8,6 +8,7 @@ import { grouped, push, sumOf } from "./groups";
 import type { Model } from "./model";
 import { search, sizeOf } from "./query";
 import { rowsOf, wordsOf } from "./question";
+import { PASSES } from "./roles";
 
 export type KindFound = "addresses" | "source" | "equations" | "values" | "scopes";
 
@@ -140,10 +141,8 @@ function variables(model: Model, words: string): Found[] {
 
 /** Functions, modules and named scopes by name, with their equations in both passes. */
 function scopes(model: Model, words: string): Found[] {
-  const { strings, stages } = model.view;
-  const keys = stages.map(({ key }) => key);
-  const passes = ["forward", "backward"].map((key) => keys.indexOf(key));
-  const isOfPass = keys.includes("backward") ? (stage: number) => passes.includes(stage) : () => true;
+  const { strings } = model.view;
+  const hasPasses = model.stageNamed("backward") >= 0;
   const column = model.column("equation_scope");
   const namesOf = new Map<number, string[]>();
   const rows = new Map<string, number[]>();
@@ -153,7 +152,8 @@ function scopes(model: Model, words: string): Found[] {
       const parts = new Set(strings[path]!.split("/").filter(Boolean));
       return [...parts].filter((part) => part.toLowerCase().includes(words));
     });
-    if (names.length > 0 && isOfPass(model.stage(row))) for (const name of names) push(rows, name, row);
+    if (names.length > 0 && (!hasPasses || PASSES.includes(model.stageKey(row))))
+      for (const name of names) push(rows, name, row);
   }
   return [...rows].map(([title, inside]) => ({
     title,

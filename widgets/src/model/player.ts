@@ -251,19 +251,11 @@ export class Play {
   private findRows(holder: number): Map<number, number[]> {
     const { model } = this;
     const found = new Map<number, number[]>();
-    const to = this.range(this.transform.source)[1];
-    for (let row = holder + 1; row < to && this.isWithin(row, holder); row++) {
-      if (model.owner(row) !== holder || model.role(row) === "recomputation") continue;
-      const root = this.root(row);
+    for (const row of model.nested(holder).flatMap((program) => model.rowsOf(program))) {
+      const root = model.role(row) === "recomputation" ? -1 : this.root(row);
       if (root >= 0) push(found, root, row);
     }
     return found;
-  }
-
-  private isWithin(row: number, holder: number): boolean {
-    let owner = this.model.owner(row);
-    while (owner > holder) owner = this.model.owner(owner);
-    return owner === holder;
   }
 
   /** The equation of the function that a row derives from, or -1. */

@@ -66,16 +66,13 @@ export class ChangesPane {
     const state = isAfter ? this.state : other.state;
     this.state.compare(true);
     this.show(key);
-    const [first, stop] = state.model.view.stages.find((stage) => stage.key === key)!.equations;
-    const rows = Array.from({ length: stop - first }, (_, i) => first + i).filter(
-      (row) => state.markOf(row) !== "",
-    );
+    const rows = state.model.rowsOfStage(key).filter((row) => state.markOf(row) !== "");
     const next = rows.find((row) => row > state.row) ?? rows[0];
     if (next !== undefined) state.selectRow(next);
   }
 
   private show(key: string): void {
-    const stage = this.state.model.view.stages.findIndex((s) => s.key === key);
+    const stage = this.state.model.stageNamed(key);
     if (stage >= 0) this.state.show({ left: [stage] });
   }
 }

@@ -392,7 +392,7 @@ export class CompiledPane {
   /** The pass of a line, or `both`; empty if neither. */
   private passOf(rows: readonly number[]): string {
     const { model } = this.state;
-    const [one = "", ...more] = new Set(rows.map((row) => model.view.stages[model.stage(row)]!.key));
+    const [one = "", ...more] = new Set(rows.map((row) => model.stageKey(row)));
     return more.length > 0 ? "both" : one;
   }
 

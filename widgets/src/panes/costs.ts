@@ -410,7 +410,7 @@ function equationsOf({ model, time: { interval } }: State): Row[] {
   const rows = shown.map(({ row }) => row).filter((row) => row >= 0);
   return alikeAmong(model, rows).map((same) => {
     const [first] = same as [number];
-    const isBackward = model.view.stages[model.stage(first)]!.key === "backward";
+    const isBackward = model.stageKey(first) === "backward";
     const work = sumOf(same, (row) => model.flops(row));
     const saved = isBackward ? [] : same.flatMap((row) => madeBy(model, row)).filter(isSaved);
     const figures = {

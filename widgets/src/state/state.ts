@@ -265,8 +265,7 @@ export class State {
       if (!isMissing) this.view = view;
       return;
     }
-    const at = (...keys: string[]) =>
-      keys.map((key) => this.model.view.stages.findIndex((stage) => stage.key === key)).filter((i) => i >= 0);
+    const at = (...keys: string[]) => keys.map((key) => this.model.stageNamed(key)).filter((i) => i >= 0);
     const panes: Partial<Record<View, Shown>> = {
       kept: { left: at("forward"), right: at("backward") },
       derived: { left: at("primal"), right: at("forward", "linear") },
@@ -386,8 +385,8 @@ export class State {
 
   /** Shows the JVP on the left, and on the right forward and linear, into which linearize splits the same program. */
   compareWithJvp(): void {
-    const index = (key: string) => this.model.view.stages.findIndex((stage) => stage.key === key);
-    this.show({ left: [index("jvp")], right: [index("forward"), index("linear")] });
+    const [jvp, ...linearized] = ["jvp", "forward", "linear"].map((key) => this.model.stageNamed(key));
+    this.show({ left: [jvp!], right: linearized });
   }
 
   isShown(stage: number): boolean {
