@@ -2,7 +2,7 @@
 
 import { atOnce, inSlices } from "../base/slices";
 import type { Side, State } from "../state/state";
-import { h, onResize } from "../ui/dom";
+import { h, onResize, onTheme } from "../ui/dom";
 import { aboutStages, headButtons, markSide } from "../ui/head";
 import type { Effects } from "../ui/pane";
 import { type Between, betweenOf } from "./between";
@@ -484,15 +484,7 @@ export class GraphPane {
       this.drawMap();
       this.request();
     };
-    const theme = new MutationObserver(repaint);
-    for (const element of [document.body, document.documentElement])
-      theme.observe(element, { attributeFilter: ["class", "data-jp-theme-light", "theme", "style"] });
-    const scheme = globalThis.matchMedia?.("(prefers-color-scheme: dark)");
-    scheme?.addEventListener("change", repaint);
-    this.stops.push(
-      () => theme.disconnect(),
-      () => scheme?.removeEventListener("change", repaint),
-    );
+    this.stops.push(onTheme(repaint));
   }
 
   /** Goes to the other end of a residual, in the pane that shows it. */

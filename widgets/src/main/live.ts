@@ -8,7 +8,7 @@ import { isGone, watchKernel } from "../host/held";
 import { keepState } from "../host/keep";
 import type { Host, WidgetModel } from "../host/model";
 import style from "../styles/live.css";
-import { h, onResize } from "../ui/dom";
+import { h, onResize, onTheme } from "../ui/dom";
 import type { LiveLine, Shown } from "../wire/live.generated";
 
 const HUES = 8;
@@ -223,11 +223,7 @@ function render({ model, el }: Host): () => void {
   // Keys on the checkbox must not reach the notebook.
   root.addEventListener("keydown", (event) => event.stopPropagation());
   el.replaceChildren(root);
-  const theme = new MutationObserver(draw);
-  for (const element of [document.documentElement, document.body])
-    theme.observe(element, { attributeFilter: ["class", "data-jp-theme-light", "theme", "style"] });
-  const scheme = globalThis.matchMedia?.("(prefers-color-scheme: dark)");
-  scheme?.addEventListener?.("change", draw);
+  const untheme = onTheme(draw);
   model.on("change:shown", read);
   read();
   const unwatch = watchKernel(model, look);
@@ -235,8 +231,7 @@ function render({ model, el }: Host): () => void {
   return () => {
     unwatch();
     model.off("change:shown", read);
-    theme.disconnect();
-    scheme?.removeEventListener?.("change", draw);
+    untheme();
     values.stop();
     cotangents.stop();
   };

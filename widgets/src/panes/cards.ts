@@ -49,8 +49,7 @@ export class CardsPane {
         class: "jv-card",
         role: "listitem",
         "data-testid": "card",
-        onpointerenter: () => this.state.pointTo(kept.place),
-        onpointerleave: () => this.state.pointTo(null),
+        ...this.state.pointing(kept.place),
       },
       name,
       h(

@@ -2,7 +2,7 @@
 
 import { formatCount, plural } from "../base/format";
 import type { State } from "../state/state";
-import { button, h, section } from "../ui/dom";
+import { button, h, section, table } from "../ui/dom";
 import { marked } from "../ui/marked";
 import type { Effects } from "../ui/pane";
 import type { Changes } from "../wire/explorer.generated";
@@ -127,64 +127,36 @@ function equations({ functions, figures, stages }: Changes, { show, next }: Step
           }),
     );
   };
-  return h(
-    "table",
-    { class: "jv-table" },
-    h("caption", { class: "jv-dim" }, "equations, and those only in one version"),
-    tableHead(["stage", names, "only in one"], (text) => (text === "only in one" ? 2 : 1)),
-    h(
-      "tbody",
-      ...figures
-        .filter((figure) => figure.at(-1) === "equations" && stages[keyOf(figure[0])])
-        .map(([name, before, after]) => {
-          const key = keyOf(name);
-          const open = {
-            type: "button",
-            class: "jv-open jv-bare",
-            title: "show this stage",
-            onclick: () => show(key),
-          };
-          return h(
-            "tr",
-            { "data-testid": "equations-changed" },
-            h("th", { scope: "row", class: "jv-plain" }, h("button", open, name)),
-            h("td", { class: "jv-col-nbytes" }, `${before} → ${after}`),
-            only(key, false),
-            only(key, true),
-          );
-        }),
-    ),
-  );
-}
-
-function tableHead(texts: readonly string[], span: (text: string) => number = () => 1): HTMLElement {
-  const cells = texts.map((text) => h("th", { scope: "col", class: "jv-plain", colspan: span(text) }, text));
-  return h("thead", h("tr", ...cells));
+  const shown = figures.filter((figure) => figure.at(-1) === "equations" && stages[keyOf(figure[0])]);
+  const rows = shown.map(([name, before, after]) => {
+    const key = keyOf(name);
+    const open = button(name, () => show(key), { class: "jv-open jv-bare", title: "show this stage" });
+    return h(
+      "tr",
+      { "data-testid": "equations-changed" },
+      h("th", { scope: "row", class: "jv-plain" }, open),
+      h("td", { class: "jv-col-nbytes" }, `${before} → ${after}`),
+      only(key, false),
+      only(key, true),
+    );
+  });
+  const ofBoth = h("th", { scope: "col", class: "jv-plain", colspan: 2 }, "only in one");
+  const about = "equations, and those only in one version";
+  return table(["stage", names, ofBoth], [h("tbody", ...rows)], about);
 }
 
 function residuals({ residuals }: Changes): HTMLElement {
   if (residuals.length === 0) return h("p", { class: "jv-message jv-dim" }, "Both save the same values.");
-  return h(
-    "table",
-    { class: "jv-table" },
+  const rows = residuals.map(([isMore, change, , type, line, what]) =>
     h(
-      "caption",
-      { class: "jv-dim" },
-      plural(residuals.length, "kind of residual differs", "kinds of residual differ"),
-    ),
-    tableHead(["change", "type", "line", "what, and why"]),
-    h(
-      "tbody",
-      ...residuals.map(([isMore, change, , type, line, what]) =>
-        h(
-          "tr",
-          { "data-testid": "residual-change" },
-          h("td", { class: `jv-col-nbytes ${isMore ? "jv-added" : "jv-removed"}` }, change),
-          h("td", h("code", type)),
-          h("td", line),
-          h("td", ...marked(what)),
-        ),
-      ),
+      "tr",
+      { "data-testid": "residual-change" },
+      h("td", { class: `jv-col-nbytes ${isMore ? "jv-added" : "jv-removed"}` }, change),
+      h("td", h("code", type)),
+      h("td", line),
+      h("td", ...marked(what)),
     ),
   );
+  const about = plural(residuals.length, "kind of residual differs", "kinds of residual differ");
+  return table(["change", "type", "line", "what, and why"], [h("tbody", ...rows)], about);
 }

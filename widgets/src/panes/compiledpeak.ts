@@ -3,7 +3,7 @@
 import { formatBytes, plural } from "../base/format";
 import { peakOf, type Totals, totalsOf } from "../model/timeline";
 import type { State } from "../state/state";
-import { h, onResize, svg } from "../ui/dom";
+import { h, onResize, svg, table } from "../ui/dom";
 import { marked } from "../ui/marked";
 import type { CompiledExchanges, CompiledPeak } from "../wire/explorer.generated";
 import { PLURALS } from "../wire/schema";
@@ -96,23 +96,25 @@ export class CompiledPeakView {
     );
     const [n, nbytes] = more;
     const rest = n > 0 ? `and ${formatBytes(nbytes)} in ${plural(n, "more row")}` : "";
-    return table(["kind", "bytes", "in memory at the peak", "type", "line", "why"], rows, rest);
+    return table(
+      ["kind", "bytes", "in memory at the peak", "type", "line", "why"],
+      [h("tbody", ...rows)],
+      rest,
+    );
   }
 
   /** A row that goes to its equations, or else to its source line. */
   private exchanged({ rows }: CompiledExchanges): HTMLElement {
-    return table(
-      ["collective", "over", "sent", "times", "pass", "line", "why"],
-      rows.map(([kind, over, sent, times, stage, line, why], i) =>
-        this.row(
-          this.exchanging[i]?.length ? this.exchanging[i] : this.rowsOf(line),
-          ...[kind, over].map((text) => h("td", text)),
-          h("td", { class: "jv-col-nbytes" }, formatBytes(sent)),
-          ...[times, stage, line].map((text) => h("td", text)),
-          h("td", { class: "jv-col-reason" }, ...marked(why)),
-        ),
+    const lines = rows.map(([kind, over, sent, times, stage, line, why], i) =>
+      this.row(
+        this.exchanging[i]?.length ? this.exchanging[i] : this.rowsOf(line),
+        ...[kind, over].map((text) => h("td", text)),
+        h("td", { class: "jv-col-nbytes" }, formatBytes(sent)),
+        ...[times, stage, line].map((text) => h("td", text)),
+        h("td", { class: "jv-col-reason" }, ...marked(why)),
       ),
     );
+    return table(["collective", "over", "sent", "times", "pass", "line", "why"], [h("tbody", ...lines)]);
   }
 
   /** A row that goes to equations. */
@@ -141,16 +143,6 @@ export class CompiledPeakView {
     const file = model.view.files.findIndex(({ label }) => label === name || label.endsWith(`/${name}`));
     return file < 0 ? [] : model.rowsOfLine(file, Number(number));
   }
-}
-
-function table(heads: readonly string[], rows: HTMLElement[], rest = ""): HTMLElement {
-  return h(
-    "table",
-    { class: "jv-table" },
-    rest !== "" && h("caption", rest),
-    h("thead", h("tr", ...heads.map((head) => h("th", { scope: "col" }, head)))),
-    h("tbody", ...rows),
-  );
 }
 
 function totalsOfCompiled({ bytes, turn }: CompiledPeak): Totals {

@@ -29,7 +29,7 @@ import { bytesOnOne, type Place, type Residual } from "../model/records";
 import { type Least, Roofline } from "../model/roofline";
 import type { Interval } from "../model/span";
 import type { Selection, State } from "../state/state";
-import { button, choice, h, onRowKey, section } from "../ui/dom";
+import { button, choice, h, onRowKey, section, table } from "../ui/dom";
 import type { Effects } from "../ui/pane";
 import { Rows } from "../ui/rows";
 import { Heads } from "../ui/sorting";
@@ -112,7 +112,6 @@ export class CostsPane {
   constructor(private readonly state: State) {
     this.interval = state.time.interval;
     if (state.time.interval) this.by.value = "equation";
-    const table = h("table", { class: "jv-table" }, h("thead", h("tr", ...this.heads.cells)), this.body);
     this.toChart = button("Roofline", () => this.turn(), {
       class: "jv-to-chart",
       "aria-pressed": "false",
@@ -124,7 +123,7 @@ export class CostsPane {
       this.scroller,
       this.unknown,
     );
-    this.scroller.append(table);
+    this.scroller.append(table(this.heads.cells, [this.body]));
     this.rows = new Rows(this.scroller, this.body, (i) => this.shown.delete(this.sorted[i]!.key));
   }
 
@@ -304,8 +303,7 @@ export class CostsPane {
         "data-testid": "cost",
         onclick: choose,
         onkeydown: (event: KeyboardEvent) => onRowKey(event, this.body, "tr", choose),
-        onpointerenter: () => this.state.pointTo(row.place),
-        onpointerleave: () => this.state.pointTo(null),
+        ...this.state.pointing(row.place),
       },
       h(
         "td",

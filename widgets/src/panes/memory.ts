@@ -16,7 +16,7 @@ import {
   totalsOf,
 } from "../model/timeline";
 import { litAs, type State } from "../state/state";
-import { h, onResize, section, svg } from "../ui/dom";
+import { h, onResize, placeOver, section, svg } from "../ui/dom";
 import { marked } from "../ui/marked";
 import type { Effects } from "../ui/pane";
 import { Waiting } from "../ui/waiting";
@@ -422,8 +422,7 @@ export class MemoryPane {
     const isAbove = above >= 0;
     const aside = at + 14 + width <= outer.width ? at + 14 : at - 14 - width;
     const left = isAbove ? at - width / 2 : aside;
-    this.tip.style.left = `${Math.max(4, Math.min(outer.width - width - 6, left))}px`;
-    this.tip.style.top = `${Math.max(4, isAbove ? above : plot.top - outer.top + 4)}px`;
+    placeOver(outer, this.tip, left, isAbove ? above : plot.top - outer.top + 4);
   }
 }
 

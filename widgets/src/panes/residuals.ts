@@ -5,7 +5,7 @@ import { turn } from "../base/slices";
 import { overviewOf, shortPlace } from "../model/overview";
 import type { Residual } from "../model/records";
 import { type Lit, residualLitAs, type State } from "../state/state";
-import { breakable, button, choice, foldButton, h, onRowKey, reveal, section } from "../ui/dom";
+import { breakable, button, choice, foldButton, h, onRowKey, reveal, section, table } from "../ui/dom";
 import { filterOf } from "../ui/filter";
 import { marked } from "../ui/marked";
 import type { Effects } from "../ui/pane";
@@ -118,12 +118,8 @@ export class ResidualsPane {
       title: "set all switches as the function is written",
       "data-testid": "residual-reset",
     });
-    const table = h(
-      "table",
-      { class: "jv-table" },
-      h("thead", h("tr", ofSwitches, ...this.heads.cells.slice(0, 2), ofLives, ...this.heads.cells.slice(2))),
-      this.body,
-    );
+    const [nbytes, label, ...rest] = this.heads.cells;
+    const all = table([ofSwitches, nbytes!, label!, ofLives, ...rest], [this.body]);
     const step = (by: 1 | -1, text: string, title: string, id: string) =>
       button(text, () => state.stepPair(by), { title, "aria-label": title, "data-testid": id });
     const back = step(-1, "‹", "The previous one", "pair-back");
@@ -132,7 +128,7 @@ export class ResidualsPane {
     const empty = residuals.length === 0 && view.notes.length === 0;
     const nothing = "No residuals: the function is linear in the differentiated arguments.";
     this.scroller.append(
-      empty ? h("p", { class: "jv-message jv-dim" }, nothing) : residuals.length > 0 ? table : "",
+      empty ? h("p", { class: "jv-message jv-dim" }, nothing) : residuals.length > 0 ? all : "",
       this.notes,
     );
     this.element = section(

@@ -17,7 +17,7 @@ import {
 import { NO_ANSWER } from "../model/work";
 import type { State } from "../state/state";
 import { showSheet } from "../ui/copying";
-import { button, foldButton, h, onRowKey, reveal, section } from "../ui/dom";
+import { button, foldButton, h, onRowKey, reveal, section, table } from "../ui/dom";
 import { focused } from "../ui/focus";
 import type { Effects } from "../ui/pane";
 import { Heads } from "../ui/sorting";
@@ -169,11 +169,7 @@ class Board {
       redo: tool("redo", "Redo", "redo what Undo took back (Ctrl + Shift + Z)", () => switches.redo()),
       reset: tool("reset", "As written", "the function's own checkpoints, or none", () => this.reset()),
     };
-    this.scroller = h(
-      "div",
-      { class: "jv-scroll" },
-      h("table", { class: "jv-table" }, h("thead", h("tr", ...this.heads.cells)), this.around, this.body),
-    );
+    this.scroller = h("div", { class: "jv-scroll" }, table(this.heads.cells, [this.around, this.body]));
     this.element = h(
       "div",
       { class: "jv-board jv-column" },

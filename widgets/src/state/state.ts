@@ -345,6 +345,11 @@ export class State {
     this.aimed = place;
   }
 
+  /** What an element does that stands for a place in the source, which is highlighted while it is pointed at. */
+  pointing(place: Place | null) {
+    return { onpointerenter: () => this.pointTo(place), onpointerleave: () => this.pointTo(null) };
+  }
+
   /** The result of the comparison with JAX, when available. */
   get checked(): CheckResult | null {
     const text = this.check.read();

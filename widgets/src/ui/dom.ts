@@ -83,6 +83,19 @@ export function onResize(
   return () => observer.disconnect();
 }
 
+/** Calls back when the theme of the page changes; returns a function to stop. */
+export function onTheme(callback: () => void): () => void {
+  const observer = new MutationObserver(callback);
+  for (const element of [document.body, document.documentElement])
+    observer.observe(element, { attributeFilter: ["class", "data-jp-theme-light", "theme", "style"] });
+  const scheme = globalThis.matchMedia?.("(prefers-color-scheme: dark)");
+  scheme?.addEventListener?.("change", callback);
+  return () => {
+    observer.disconnect();
+    scheme?.removeEventListener?.("change", callback);
+  };
+}
+
 /**
  * Scrolls a child into view, without scrolling anything else on the page.
  * @param covered the height at the top that something else covers.
@@ -96,6 +109,14 @@ export function reveal(scroller: HTMLElement, child: HTMLElement, covered = 0): 
   // Of one that is too high, the beginning.
   else if (inner.bottom > outer.bottom - margin)
     scroller.scrollTop += Math.min(inner.bottom - outer.bottom + margin, inner.top - top);
+}
+
+/**
+ * Places what lies over the panes, such as a tip, so that all of it is inside of `root`; at a position in `root`.
+ */
+export function placeOver(root: DOMRect, tip: HTMLElement, left: number, top: number): void {
+  tip.style.left = `${Math.max(4, Math.min(root.width - tip.offsetWidth - 6, left))}px`;
+  tip.style.top = `${Math.max(4, top)}px`;
 }
 
 /** A button with text or other content. */
@@ -145,6 +166,19 @@ export function choice<T extends string>(
     ...options.map(([value, text]) => h("option", { value }, text)),
   );
   return select as HTMLSelectElement & { value: T };
+}
+
+/** A table of a pane: the cells of its head, or their texts, and its bodies. */
+export function table(
+  heads: readonly (HTMLElement | string)[],
+  bodies: readonly HTMLElement[],
+  caption: Child = "",
+): HTMLElement {
+  const cells = heads.map((head) =>
+    typeof head === "string" ? h("th", { scope: "col", class: "jv-plain" }, head) : head,
+  );
+  const about = caption && h("caption", { class: "jv-dim" }, caption);
+  return h("table", { class: "jv-table" }, about, h("thead", h("tr", ...cells)), ...bodies);
 }
 
 /** A pane: a section with a header. */
