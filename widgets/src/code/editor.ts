@@ -86,7 +86,7 @@ const pieceAt = (piece: Piece, side: number) => Decoration.widget({ widget: new 
 
 const textBehind = (text: string): Piece => ({
   key: text,
-  make: () => h("span", { class: "jv-behind jv-dim", "aria-hidden": true }, text),
+  make: () => h("span.jv-behind.jv-dim", { "aria-hidden": true }, text),
 });
 
 const marks = new Map<string, Decoration>();

@@ -11,7 +11,7 @@ export { ROLE_LETTERS };
 
 /** A chip for each role present; clicking it dims the role's equations, then hides them, then shows them again. */
 export class RoleChips {
-  readonly element = h("span", { class: "jv-chips", role: "group", "aria-label": "roles of equations" });
+  readonly element = h("span.jv-chips", { role: "group", "aria-label": "roles of equations" });
   private readonly chips = new Map<string, HTMLButtonElement>();
 
   constructor(
@@ -30,7 +30,7 @@ export class RoleChips {
           h("span", { class: `jv-chip-colour jv-role-${role}`, "aria-hidden": true }),
           role,
           " ",
-          h("span", { class: "jv-count jv-dim" }, formatCount(n)),
+          h("span.jv-count.jv-dim", formatCount(n)),
         ],
         () => state.mute(role),
         { class: "jv-chip jv-small jv-inline", "data-testid": `role-${role}` },

@@ -53,8 +53,8 @@ export class SourcePane {
     if (view.stages.some((s) => s.is_path))
       this.source.scroller.prepend(
         h(
-          "p",
-          { class: "jv-banner jv-ruled", "data-testid": "path-banner" },
+          "p.jv-banner.jv-ruled",
+          { "data-testid": "path-banner" },
           "One path: Python branched on values, and this program holds for the branch it took at each mark.",
         ),
       );
@@ -96,8 +96,8 @@ export class SourcePane {
     const all = coloured ? [...references.lines] : [];
     this.references = all.map(([key, of]) => {
       const mark = h(
-        "span",
-        { class: "jv-refs", "data-testid": "references" },
+        "span.jv-refs",
+        { "data-testid": "references" },
         ...of.map((v) => {
           const name = references.name(v);
           return h(
@@ -165,9 +165,8 @@ export class SourcePane {
       this.element.dataset["figure"] = figure;
     };
     return h(
-      "span",
-      { class: "jv-source-about" },
-      h("span", { class: "jv-dim jv-cut" }, text),
+      "span.jv-source-about",
+      h("span.jv-dim.jv-cut", text),
       this.figures.length > 0 && figureChoice(this.figures, choose, "line-figure"),
     );
   }
@@ -186,9 +185,9 @@ export class SourcePane {
         h("strong", formatFigure(figure, total[figure])),
       );
     return h(
-      "div",
-      { class: "jv-amount-heads jv-ruled", "data-testid": "figure-heads" },
-      h("span", { class: "jv-amounts jv-fixed" }, ...this.figures.map(head)),
+      "div.jv-amount-heads.jv-ruled",
+      { "data-testid": "figure-heads" },
+      h("span.jv-amounts.jv-fixed", ...this.figures.map(head)),
     );
   }
 
@@ -212,11 +211,11 @@ function cells(shown: readonly Figure[], figures: Figures, most: Figures): HTMLE
     return h(
       "span",
       { class: `jv-amount jv-fixed is-${figure}` },
-      n > 0 && h("span", { class: "jv-bar", style: `width:${share}%` }),
-      n > 0 && h("span", { class: "jv-amount-text", "data-word": CALLED[figure] }, alignedFigure(figure, n)),
+      n > 0 && h("span.jv-bar", { style: `width:${share}%` }),
+      n > 0 && h("span.jv-amount-text", { "data-word": CALLED[figure] }, alignedFigure(figure, n)),
     );
   };
-  return h("span", { class: "jv-amounts jv-fixed" }, ...shown.map(cell));
+  return h("span.jv-amounts.jv-fixed", ...shown.map(cell));
 }
 
 /** The outcomes of a branch on a traced value on this line: `was True`, `was True ×3`. */
@@ -224,10 +223,6 @@ function branchMarks(branches: BranchPoint[]): HTMLElement[] {
   const times = counted(branches.map(({ value }) => value));
   const title = `Python read a ${branches[0]?.kind} here, and this program is what followed`;
   return [...times].map(([value, n]) =>
-    h(
-      "span",
-      { class: "jv-tag jv-mark", title, "data-testid": "branch" },
-      `was ${value}${n > 1 ? ` ×${n}` : ""}`,
-    ),
+    h("span.jv-tag.jv-mark", { title, "data-testid": "branch" }, `was ${value}${n > 1 ? ` ×${n}` : ""}`),
   );
 }

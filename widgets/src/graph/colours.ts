@@ -21,8 +21,7 @@ const NAMED = 6;
 
 export class Colours implements Colouring {
   by: By = "role";
-  readonly legend = h("div", {
-    class: "jv-graph-legend jv-fixed jv-wraps jv-row",
+  readonly legend = h("div.jv-graph-legend.jv-fixed.jv-wraps.jv-row", {
     "data-testid": "graph-legend",
   });
   private scene: Scene | null = null;
@@ -132,7 +131,7 @@ export class Colours implements Colouring {
       const stops = Array.from({ length: 9 }, (_, i) => viridis(i / 8)).join(", ");
       this.legend.replaceChildren(
         h("span", "0"),
-        h("span", { class: "jv-graph-scale", style: `background: linear-gradient(to right, ${stops})` }),
+        h("span.jv-graph-scale", { style: `background: linear-gradient(to right, ${stops})` }),
         h("span", by === "cost" ? formatFlops(this.most) : formatBytes(this.most)),
       );
       return;
@@ -143,12 +142,7 @@ export class Colours implements Colouring {
       ...Object.entries(ROLE_LETTERS)
         .filter(([role]) => names.has(role) && names.size > 1)
         .map(([role, letter]) =>
-          h(
-            "span",
-            { class: "jv-graph-role" },
-            h("span", { class: `jv-role jv-role-${role}` }, letter || "·"),
-            role,
-          ),
+          h("span.jv-graph-role", h("span", { class: `jv-role jv-role-${role}` }, letter || "·"), role),
         ),
       ...this.named(),
     );

@@ -29,7 +29,7 @@ export interface Pointed {
 }
 
 export class Pointer {
-  readonly tip = h("div", { class: "jv-tip jv-graph-tip", "data-testid": "graph-tip" });
+  readonly tip = h("div.jv-tip.jv-graph-tip", { "data-testid": "graph-tip" });
   private resting: ReturnType<typeof setTimeout> | undefined;
 
   constructor(

@@ -28,10 +28,9 @@ export function boxTip(
   if (row < 0) {
     const differ = tree.kind[node] === REPEAT ? differing(tree, node) : [];
     return h(
-      "div",
-      { class: "jv-hover" },
+      "div.jv-hover",
       h("strong", tree.name(node)),
-      h("div", plural(tree.count[node]!, "equation"), h("span", { class: "jv-dim" }, `  ${cost}`)),
+      h("div", plural(tree.count[node]!, "equation"), h("span.jv-dim", `  ${cost}`)),
       ...differ,
       ...referred(tree, node, colours),
       ...exchanged(tree.rows(node), exchanges),
@@ -39,8 +38,7 @@ export function boxTip(
   }
   const params = model.params(row);
   return h(
-    "div",
-    { class: "jv-hover" },
+    "div.jv-hover",
     h("code", model.summary(row)),
     ...model
       .outputs(row)
@@ -49,19 +47,18 @@ export function boxTip(
         h(
           "div",
           h("code", `${model.atomText(v)}:${model.atomType(v)}`),
-          h("span", { class: "jv-dim" }, `  ${model.sizeText(v)}`),
+          h("span.jv-dim", `  ${model.sizeText(v)}`),
         ),
       ),
     params.length > 0 &&
-      h("div", { class: "jv-graph-params jv-column" }, ...params.slice(0, MANY).map((p) => h("code", p))),
+      h("div.jv-graph-params.jv-column", ...params.slice(0, MANY).map((p) => h("code", p))),
     h(
-      "div",
-      { class: "jv-dim" },
+      "div.jv-dim",
       [model.role(row), formatFlops(model.flops(row)), model.placeText(model.place(row))]
         .filter(Boolean)
         .join(" · "),
     ),
-    model.scope(row) !== "" && h("div", { class: "jv-dim" }, model.scope(row)),
+    model.scope(row) !== "" && h("div.jv-dim", model.scope(row)),
     ...referred(tree, node, colours),
     ...exchanged([row], exchanges),
   );
@@ -100,7 +97,7 @@ function differing(tree: Tree, node: number): HTMLElement[] {
         "div",
         found.length === 0 ? `${n} times the same, except for what they read` : `${n} times, with different`,
       ),
-      ...found.map((line) => h("div", { class: "jv-dim" }, line)),
+      ...found.map((line) => h("div.jv-dim", line)),
     ];
   });
 }
@@ -109,8 +106,7 @@ export function edgeTip(tree: Tree, scene: Scene, edge: number): HTMLElement {
   const { model } = tree;
   const values = scene.values[edge]!;
   return h(
-    "div",
-    { class: "jv-hover" },
+    "div.jv-hover",
     h(
       "strong",
       values.length === 1
@@ -118,7 +114,7 @@ export function edgeTip(tree: Tree, scene: Scene, edge: number): HTMLElement {
         : `${plural(values.length, "value")}, ${formatBytes(scene.bytes[edge]!)}`,
     ),
     ...values.slice(0, MANY).map((v) => h("div", h("code", `${model.atomText(v)}:${model.atomType(v)}`))),
-    values.length > MANY && h("div", { class: "jv-dim" }, `and ${values.length - MANY} more`),
+    values.length > MANY && h("div.jv-dim", `and ${values.length - MANY} more`),
   );
 }
 
@@ -127,10 +123,9 @@ export function stubsTip(tree: Tree, stubs: readonly Stub[]): HTMLElement {
   const [stub, more] = stubs;
   if (stub !== undefined && more === undefined) return stubTip(tree, stub);
   return h(
-    "div",
-    { class: "jv-hover" },
+    "div.jv-hover",
     ...stubs.slice(0, MANY).map((s) => h("div", stubLine(tree, s))),
-    stubs.length > MANY && h("div", { class: "jv-dim" }, `and ${stubs.length - MANY} more`),
+    stubs.length > MANY && h("div.jv-dim", `and ${stubs.length - MANY} more`),
   );
 }
 
@@ -148,16 +143,15 @@ function stubTip(tree: Tree, stub: Stub): HTMLElement {
   if (stub.residual >= 0) {
     const r = model.residuals[stub.residual]!;
     return h(
-      "div",
-      { class: "jv-hover" },
+      "div.jv-hover",
       h("strong", `${stub.text}: residual ${r.name}:${r.type}`),
-      h("span", { class: "jv-dim" }, `  ${formatBytes(r.nbytes)}`),
+      h("span.jv-dim", `  ${formatBytes(r.nbytes)}`),
       h("div", r.reason),
-      h("div", { class: "jv-dim" }, "click to go to its other end"),
+      h("div.jv-dim", "click to go to its other end"),
     );
   }
   return stub.variable < 0
-    ? h("div", { class: "jv-hover" }, h("code", stub.text))
+    ? h("div.jv-hover", h("code", stub.text))
     : valueTip(tree, stub.variable, stub.kind);
 }
 
@@ -165,10 +159,9 @@ function valueTip(tree: Tree, v: number, what: string): HTMLElement {
   const { model } = tree;
   const { name, type, label } = model.variable(v);
   return h(
-    "div",
-    { class: "jv-hover" },
+    "div.jv-hover",
     h("code", `${name}:${type}`),
-    h("span", { class: "jv-dim" }, `  ${model.sizeText(v)}`),
+    h("span.jv-dim", `  ${model.sizeText(v)}`),
     h("div", label ? `${what}: ${label}` : what),
   );
 }

@@ -45,8 +45,7 @@ function byWord<T extends string>(what: string, values: readonly T[], choose: (v
 export class Tools {
   readonly element: HTMLElement;
   private readonly input: HTMLInputElement;
-  private readonly count = h("output", {
-    class: "jv-dim jv-graph-count jv-small jv-fixed",
+  private readonly count = h("output.jv-dim.jv-graph-count.jv-small.jv-fixed", {
     "data-testid": "graph-hits",
   });
   private readonly focusButton: HTMLButtonElement;
@@ -54,9 +53,8 @@ export class Tools {
   private searched = "";
 
   constructor(private readonly actions: Actions) {
-    this.input = h("input", {
+    this.input = h("input.jv-field.jv-graph-search", {
       type: "search",
-      class: "jv-field jv-graph-search",
       placeholder: "search",
       title: SYNTAX,
       "aria-label": "search the graph",
@@ -80,15 +78,15 @@ export class Tools {
       });
     this.focusButton = tool(FOCUS[""][0], FOCUS[""][1], () => actions.focus(), "graph-focus");
     this.element = h(
-      "div",
-      { class: "jv-graph-tools jv-ruled jv-fixed jv-row", role: "toolbar", "aria-label": "graph" },
+      "div.jv-graph-tools.jv-ruled.jv-fixed.jv-row",
+      { role: "toolbar", "aria-label": "graph" },
       this.input,
       this.count,
-      h("span", { class: "jv-space" }),
+      h("span.jv-space"),
       layout,
       by,
       this.focusButton,
-      h("span", { class: "jv-dim", "aria-hidden": true }, "zoom"),
+      h("span.jv-dim", { "aria-hidden": true }, "zoom"),
       tool("selection", "Zoom to the selection (Z)", () => actions.zoomToSelection(), "graph-zoom-selection"),
       tool("−", "Zoom out (−)", () => actions.zoom(0.8), "graph-zoom-out"),
       tool("+", "Zoom in (+)", () => actions.zoom(1.25), "graph-zoom-in"),

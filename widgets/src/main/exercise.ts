@@ -102,14 +102,14 @@ function attend(form: HTMLFormElement): void {
     if (told < hints.length) remark(`Hint ${told + 1} of ${hints.length}: ${hints[told++]}`);
     else remark("There are no more hints.");
   };
-  const check = grading && h("button", { type: "submit", class: "jvx-check" }, "Check");
+  const check = grading && h("button.jvx-check", { type: "submit" }, "Check");
   const help = hints.length > 0 && h("button", { type: "button", onclick: hint }, "Hint");
   const reveal = () => {
     say(answer);
     count(form, false);
   };
   const tell = h("button", { type: "button", onclick: reveal }, "Reveal");
-  form.append(h("p", { class: "jvx-buttons" }, check, help, tell), said);
+  form.append(h("p.jvx-buttons", check, help, tell), said);
 }
 
 function unfold(fold: HTMLDetailsElement): void {

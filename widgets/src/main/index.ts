@@ -119,7 +119,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const motion = parts.motion();
   const cards = guarded("cards", () => new CardsPane(state));
   const compilation = compiledOf(widget);
-  const codes = h("div", { class: "jv-codes" });
+  const codes = h("div.jv-codes");
   const between = splitter(codes, "column", "--jv-right");
   const code = new Map<Side, { key: string; pane: Pane; of: State }>();
   const showCodes = () => {
@@ -175,7 +175,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     ],
     ...[cards, source, inspector],
   ];
-  const main = h("div", { class: "jv-main jv-fills" });
+  const main = h("div.jv-main.jv-fills");
   main.append(
     player.element,
     ...panes.map((pane) => pane.element),

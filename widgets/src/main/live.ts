@@ -57,7 +57,7 @@ export function described(lines: readonly LiveLine[], title: string): string {
 }
 
 class Panel {
-  readonly canvas = h("canvas", { role: "img", class: "jvl-canvas" });
+  readonly canvas = h("canvas.jvl-canvas", { role: "img" });
   readonly element: HTMLElement;
   private readonly sample = h("span", { hidden: true });
   private width = 0;
@@ -67,7 +67,7 @@ class Panel {
     private readonly title: string,
     redraw: () => void,
   ) {
-    this.element = h("figure", { class: "jvl-panel" }, h("figcaption", title), this.canvas, this.sample);
+    this.element = h("figure.jvl-panel", h("figcaption", title), this.canvas, this.sample);
     this.stop = onResize(this.element, (width, _height, pixels) => {
       this.width = width;
       this.pixels = pixels;
@@ -161,9 +161,9 @@ class Panel {
 
 function render({ model, el }: Host): () => void {
   const log = h("input", { type: "checkbox", "data-testid": "live-log" });
-  const status = h("span", { class: "jvl-status", role: "status", "data-testid": "live-status" });
-  const legend = h("ul", { class: "jvl-legend", "data-testid": "live-legend" });
-  const note = h("p", { class: "jvl-note", "data-testid": "live-note" });
+  const status = h("span.jvl-status", { role: "status", "data-testid": "live-status" });
+  const legend = h("ul.jvl-legend", { "data-testid": "live-legend" });
+  const note = h("p.jvl-note", { "data-testid": "live-note" });
   let shown: Shown = { lines: [], more: 0, note: "", isRunning: true };
   let [isLost, isOff] = [false, false];
   const draw = () => {
@@ -211,10 +211,10 @@ function render({ model, el }: Host): () => void {
   };
   log.addEventListener("change", draw);
   const root = h(
-    "div",
-    { class: "jvl", "data-testid": "live" },
+    "div.jvl",
+    { "data-testid": "live" },
     h("style", style),
-    h("div", { class: "jvl-head" }, status, h("label", log, " logarithmic")),
+    h("div.jvl-head", status, h("label", log, " logarithmic")),
     values.element,
     cotangents.element,
     legend,

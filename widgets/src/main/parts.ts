@@ -49,7 +49,7 @@ export class Parts {
   /** The rewrite player; `codeOf` shows a stage as code. */
   player(codeOf: (stage: number, side: Side) => Pane): Pane & { toggle(): void; start(): void } {
     const { root, state } = this;
-    const element = h("div", { class: "jv-guard jv-fills jv-column jv-at-player" });
+    const element = h("div.jv-guard.jv-fills.jv-column.jv-at-player");
     const canPlay = transformsOf(state.model).length > 0;
     let opened: PlayerPane | null = null;
     let pane: Pane | null = null;

@@ -11,8 +11,7 @@ import type { Effects } from "../ui/pane";
 const CARDS = 3;
 
 export class CardsPane {
-  readonly element = h("div", {
-    class: "jv-cards jv-fixed",
+  readonly element = h("div.jv-cards.jv-fixed", {
     role: "list",
     "aria-label": "largest values saved",
   });
@@ -44,22 +43,20 @@ export class CardsPane {
       "data-testid": "card-open",
     });
     return h(
-      "div",
+      "div.jv-card",
       {
-        class: "jv-card",
         role: "listitem",
         "data-testid": "card",
         ...this.state.pointing(kept.place),
       },
       name,
       h(
-        "div",
-        { class: "jv-card-size jv-dim" },
+        "div.jv-card-size.jv-dim",
         h("strong", `${formatBytes(kept.nbytes)}, ${share}`),
         ` of what is saved: ${times}, at ${model.placeText(kept.place)}`,
       ),
       h("p", ...marked(kept.reason)),
-      this.hasRoom && h("p", { class: "jv-card-advice" }, ...marked(advice)),
+      this.hasRoom && h("p.jv-card-advice", ...marked(advice)),
     );
   }
 }

@@ -25,24 +25,18 @@ export class ChangesPane {
       [
         h("strong", "changes"),
         h(
-          "label",
-          { class: "jv-check jv-inline", title: "the previous version on the left (C)" },
+          "label.jv-check.jv-inline",
+          { title: "the previous version on the left (C)" },
           this.toggle,
           "side by side",
         ),
-        h(
-          "span",
-          { class: "jv-dim jv-cut", title: changes.summary.replaceAll("`", "") },
-          ...marked(changes.summary),
-        ),
+        h("span.jv-dim.jv-cut", { title: changes.summary.replaceAll("`", "") }, ...marked(changes.summary)),
       ],
       h(
-        "div",
-        { class: "jv-scroll jv-changes-body" },
+        "div.jv-scroll.jv-changes-body",
         figures(changes),
         h(
-          "div",
-          { class: "jv-changes-tables jv-wraps" },
+          "div.jv-changes-tables.jv-wraps",
           equations(changes, {
             show: (key) => this.show(key),
             next: (key, isAfter) => this.next(key, isAfter),
@@ -80,16 +74,15 @@ export class ChangesPane {
 /** The figures: the current ones large, with the change. */
 function figures({ figures }: Changes): HTMLElement {
   return h(
-    "div",
-    { class: "jv-figures jv-wraps" },
+    "div.jv-figures.jv-wraps",
     ...figures
       .filter((figure) => figure.at(-1) !== "equations")
       .map(([name, before, after, change, share]) =>
         h(
-          "div",
-          { class: "jv-figure jv-column", "data-testid": "figure", title: `${name}: ${change}` },
-          h("span", { class: "jv-dim" }, `${name}, ${change === "same" ? "in both" : `was ${before}`}`),
-          h("strong", after, change !== "same" && h("span", { class: "jv-tag jv-change" }, share || change)),
+          "div.jv-figure.jv-column",
+          { "data-testid": "figure", title: `${name}: ${change}` },
+          h("span.jv-dim", `${name}, ${change === "same" ? "in both" : `was ${before}`}`),
+          h("strong", after, change !== "same" && h("span.jv-tag.jv-change", share || change)),
         ),
       ),
   );
@@ -118,7 +111,7 @@ function equations({ functions, figures, stages }: Changes, { show, next }: Step
       "td",
       { class: `jv-only-in ${isAfter ? "jv-added" : "jv-removed"}` },
       n === 0
-        ? h("span", { class: "jv-dim" }, "–")
+        ? h("span.jv-dim", "–")
         : button(text, () => next(key, isAfter), {
             class: "jv-step-through jv-digits",
             title,
@@ -134,19 +127,19 @@ function equations({ functions, figures, stages }: Changes, { show, next }: Step
     return h(
       "tr",
       { "data-testid": "equations-changed" },
-      h("th", { scope: "row", class: "jv-plain" }, open),
-      h("td", { class: "jv-col-nbytes" }, `${before} → ${after}`),
+      h("th.jv-plain", { scope: "row" }, open),
+      h("td.jv-col-nbytes", `${before} → ${after}`),
       only(key, false),
       only(key, true),
     );
   });
-  const ofBoth = h("th", { scope: "col", class: "jv-plain", colspan: 2 }, "only in one");
+  const ofBoth = h("th.jv-plain", { scope: "col", colspan: 2 }, "only in one");
   const about = "equations, and those only in one version";
   return table(["stage", names, ofBoth], [h("tbody", ...rows)], about);
 }
 
 function residuals({ residuals }: Changes): HTMLElement {
-  if (residuals.length === 0) return h("p", { class: "jv-message jv-dim" }, "Both save the same values.");
+  if (residuals.length === 0) return h("p.jv-message.jv-dim", "Both save the same values.");
   const rows = residuals.map(([isMore, change, , type, line, what]) =>
     h(
       "tr",

@@ -51,15 +51,13 @@ const LETTERS: Record<string, string> = { forward: "F", backward: "B", both: "FB
 
 export class CompiledPane {
   readonly element: HTMLElement;
-  private readonly body = h("div", { class: "jv-code-body jv-scroll" });
-  private readonly switches = h("span", {
-    class: "jv-tabs jv-which",
+  private readonly body = h("div.jv-code-body.jv-scroll");
+  private readonly switches = h("span.jv-tabs.jv-which", {
     role: "group",
     "aria-label": "which text",
   });
-  private readonly about = h("span", { class: "jv-dim jv-cut" });
-  private readonly missing = h("span", {
-    class: "jv-missing",
+  private readonly about = h("span.jv-dim.jv-cut");
+  private readonly missing = h("span.jv-missing", {
     role: "status",
     hidden: true,
     "data-testid": "no-instruction",
@@ -226,8 +224,7 @@ export class CompiledPane {
     const said = isBlock ? [] : [`There are ${blocks}.`];
     return [
       h(
-        "p",
-        { class: "jv-compiled-block jv-ruled jv-fixed jv-wraps jv-baseline" },
+        "p.jv-compiled-block.jv-ruled.jv-fixed.jv-wraps.jv-baseline",
         ...said.flatMap((each) => marked(each)),
         button(text, act, { "data-testid": isBlock ? "compile-all" : "compile-block" }),
       ),
@@ -281,7 +278,7 @@ export class CompiledPane {
 
   private fillWithText(which: "hlo" | "stablehlo", compiled: Compiled): void {
     const text = compiled[which];
-    const notes = compiled.notes.map((note) => h("p", { class: "jv-note jv-ruled" }, ...marked(note)));
+    const notes = compiled.notes.map((note) => h("p.jv-note.jv-ruled", ...marked(note)));
     if (text === null) {
       this.about.textContent = "";
       this.missing.hidden = true;

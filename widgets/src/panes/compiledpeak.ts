@@ -28,18 +28,18 @@ export class CompiledPeakView {
     const { model } = state;
     const modelled = model.view.has_memory && !model.view.no_memory ? totalsOf(model.timeline) : null;
     const areas = svg("svg", { "aria-hidden": "true" });
-    const plot = h("div", { class: "jv-plot" }, areas);
+    const plot = h("div.jv-plot", areas);
     this.element = h(
-      "div",
-      { class: "jv-compiled-peak", "data-testid": "compiled-memory", tabindex: 0 },
-      h("p", { class: "jv-note jv-ruled" }, ...marked(peak.summary)),
+      "div.jv-compiled-peak",
+      { "data-testid": "compiled-memory", tabindex: 0 },
+      h("p.jv-note.jv-ruled", ...marked(peak.summary)),
       plot,
       this.legend(totals, modelled),
       this.table(),
       ...(exchanges === null
         ? []
-        : [h("p", { class: "jv-note jv-ruled" }, ...marked(exchanges.summary)), this.exchanged(exchanges)]),
-      ...peak.notes.map((note) => h("p", { class: "jv-note jv-ruled" }, ...marked(note))),
+        : [h("p.jv-note.jv-ruled", ...marked(exchanges.summary)), this.exchanged(exchanges)]),
+      ...peak.notes.map((note) => h("p.jv-note.jv-ruled", ...marked(note))),
     );
     this.stop = onResize(plot, (width, height, pixels) => {
       const chart = new Chart(totals, width, height, pixels, {
@@ -77,8 +77,8 @@ export class CompiledPeakView {
     const line =
       modelled === null
         ? []
-        : [h("span", { class: "jv-swatch jv-of-model" }, `model: peak ${formatBytes(peakOf(modelled))}`)];
-    return h("div", { class: "jv-peak-legend" }, ...kinds.reverse(), ...line);
+        : [h("span.jv-swatch.jv-of-model", `model: peak ${formatBytes(peakOf(modelled))}`)];
+    return h("div.jv-peak-legend", ...kinds.reverse(), ...line);
   }
 
   private table(): HTMLElement {
@@ -87,11 +87,11 @@ export class CompiledPeakView {
       this.row(
         this.rowsOf(line),
         h("td", { class: `jv-swatch jv-of-${drawn}` }, kind),
-        h("td", { class: "jv-col-nbytes" }, formatBytes(nbytes)),
-        h("td", { class: "jv-col-name" }, h("code", what)),
+        h("td.jv-col-nbytes", formatBytes(nbytes)),
+        h("td.jv-col-name", h("code", what)),
         h("td", type),
         h("td", line),
-        h("td", { class: "jv-col-reason" }, ...marked(why)),
+        h("td.jv-col-reason", ...marked(why)),
       ),
     );
     const [n, nbytes] = more;
@@ -109,9 +109,9 @@ export class CompiledPeakView {
       this.row(
         this.exchanging[i]?.length ? this.exchanging[i] : this.rowsOf(line),
         ...[kind, over].map((text) => h("td", text)),
-        h("td", { class: "jv-col-nbytes" }, formatBytes(sent)),
+        h("td.jv-col-nbytes", formatBytes(sent)),
         ...[times, stage, line].map((text) => h("td", text)),
-        h("td", { class: "jv-col-reason" }, ...marked(why)),
+        h("td.jv-col-reason", ...marked(why)),
       ),
     );
     return table(["collective", "over", "sent", "times", "pass", "line", "why"], [h("tbody", ...lines)]);

@@ -76,12 +76,12 @@ const eachOf = (row: Row): number => (row.figures.moved > 0 ? workOf(row) / row.
 export class CostsPane {
   readonly element: HTMLElement;
   private readonly body = h("tbody");
-  private readonly scroller = h("div", { class: "jv-scroll" });
+  private readonly scroller = h("div.jv-scroll");
   /** The rows near the visible ones are in the document. */
   private readonly rows: Rows;
   private readonly shown = new Map<string, HTMLElement>();
   private sorted: readonly Row[] = [];
-  private readonly total = h("span", { class: "jv-dim jv-cut" });
+  private readonly total = h("span.jv-dim.jv-cut");
   private readonly heads = new Heads(HEADS, "work", ["work", "each", "least", ...FIGURES], () => this.fill());
   private readonly by = choice(
     [
@@ -96,7 +96,7 @@ export class CostsPane {
   private chart: RooflineChart | null = null;
   private readonly toChart: HTMLButtonElement;
   /** What stands in the table's place until the device's speed is known, or why it is not. */
-  private readonly unknown = h("div", { class: "jv-roofline-unknown" });
+  private readonly unknown = h("div.jv-roofline-unknown");
   private waiting: Waiting | null = null;
   private roofline: Roofline | null = null;
   /** What was known of the model when this was filled, and the interval. */
@@ -306,26 +306,22 @@ export class CostsPane {
         ...this.state.pointing(row.place),
       },
       h(
-        "td",
-        { class: "jv-col-work", title: `${formatFlops(work)}, ${share} of the gradient's` },
-        h("span", { class: "jv-share", style: `--share: ${((100 * work) / most).toFixed(1)}%` }),
+        "td.jv-col-work",
+        { title: `${formatFlops(work)}, ${share} of the gradient's` },
+        h("span.jv-share", { style: `--share: ${((100 * work) / most).toFixed(1)}%` }),
         h("span", work > 0 ? share : ""),
       ),
-      h("td", { class: "jv-col-name" }, h("code", { class: "jv-cut", title: row.what }, row.what)),
+      h("td.jv-col-name", h("code.jv-cut", { title: row.what }, row.what)),
       figure("forward"),
       figure("backward"),
       figure("recomputed", "jv-col-again"),
       figure("moved"),
-      h("td", { class: "jv-col-figure", "data-head": "per byte" }, each > 0 ? formatShort(each) : ""),
-      h(
-        "td",
-        { class: "jv-col-figure jv-col-least", "data-head": "at best" },
-        least > 0 ? formatSeconds(least) : "",
-      ),
+      h("td.jv-col-figure", { "data-head": "per byte" }, each > 0 ? formatShort(each) : ""),
+      h("td.jv-col-figure.jv-col-least", { "data-head": "at best" }, least > 0 ? formatSeconds(least) : ""),
       figure("kept"),
       h(
-        "td",
-        { class: "jv-col-line", "data-head": "line", title: model.placeText(row.place) },
+        "td.jv-col-line",
+        { "data-head": "line", title: model.placeText(row.place) },
         shortPlace(model, row.place),
       ),
     );

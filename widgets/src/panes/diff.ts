@@ -41,8 +41,7 @@ export class DiffPane {
   readonly element: HTMLElement;
   private readonly body = h("tbody");
   private readonly scroller: HTMLElement;
-  private readonly choices = h("div", {
-    class: "jv-choices",
+  private readonly choices = h("div.jv-choices", {
     role: "group",
     "aria-label": "what is compared",
   });
@@ -70,9 +69,8 @@ export class DiffPane {
     this.figures = figureChoice(there, () => this.fill(), "diff-figure");
     const head = names.map((name) => h("th", { scope: "col" }, name));
     this.scroller = h(
-      "div",
-      { class: "jv-scroll jv-diff-body" },
-      h("table", { class: "jv-diff-table" }, h("thead", h("tr", ...head)), this.body),
+      "div.jv-scroll.jv-diff-body",
+      h("table.jv-diff-table", h("thead", h("tr", ...head)), this.body),
     );
     this.element = section(
       { class: "jv-pane jv-column jv-diff", "aria-label": "versions", "data-testid": "diff" },
@@ -135,7 +133,7 @@ export class DiffPane {
   /** Shows a message instead of rows. */
   private say(text: string): void {
     this.sides = [];
-    const cell = h("td", { colspan: 2, class: "jv-message jv-dim", role: "status" }, text);
+    const cell = h("td.jv-message.jv-dim", { colspan: 2, role: "status" }, text);
     this.body.replaceChildren(h("tr", cell));
   }
 
@@ -158,8 +156,8 @@ export class DiffPane {
     const stages = this.state.model.view.stages.flatMap(({ key, label }) => {
       const found = this.changes.stages[key];
       if (!found) return [];
-      const removed = h("span", { class: "jv-removed" }, `−${count(found.removed)}`);
-      const added = h("span", { class: "jv-added" }, `+${count(found.added)}`);
+      const removed = h("span.jv-removed", `−${count(found.removed)}`);
+      const added = h("span.jv-added", `+${count(found.added)}`);
       return [choice(key, `${label} `, removed, " ", added)];
     });
     this.choices.replaceChildren(choice("source", "source"), ...stages);
@@ -250,11 +248,7 @@ export class DiffPane {
       this.light();
       rows[0]?.querySelector<HTMLElement>(".jv-diff-line[role], button")?.focus();
     };
-    const row = h(
-      "tr",
-      { class: "jv-diff-fold" },
-      h("td", { colspan: 2 }, button(`⋯ ${plural(n, "line")} ${word}`, open)),
-    );
+    const row = h("tr.jv-diff-fold", h("td", { colspan: 2 }, button(`⋯ ${plural(n, "line")} ${word}`, open)));
     return row;
   }
 
@@ -268,7 +262,7 @@ export class DiffPane {
             { class: isSame || isPlain(side) ? "" : mark },
             this.side(side, isSame ? "" : sign, differs),
           )
-        : h("td", { class: "jv-diff-gap" });
+        : h("td.jv-diff-gap");
     return h("tr", cell(before, "is-removed", "−"), cell(after, "is-added", "+"));
   }
 
@@ -287,8 +281,8 @@ export class DiffPane {
     const element = h(
       "div",
       { "data-testid": "diff-line", ...attributes },
-      h("span", { class: "jv-diff-sign jv-fixed" }, isPlain(side) ? "" : sign),
-      line > 0 && h("span", { class: "jv-number jv-dim jv-fixed" }, String(line)),
+      h("span.jv-diff-sign.jv-fixed", isPlain(side) ? "" : sign),
+      line > 0 && h("span.jv-number.jv-dim.jv-fixed", String(line)),
       h("code", ...side.content()),
       amount > 0 &&
         h(

@@ -14,14 +14,13 @@ const SHOWN = 8;
 
 export class InspectorPane {
   readonly element: HTMLElement;
-  private readonly body = h("div", {
-    class: "jv-scroll jv-inspect",
+  private readonly body = h("div.jv-scroll.jv-inspect", {
     tabindex: 0,
     "aria-label": "details",
     "aria-live": "polite",
   });
 
-  private readonly whose = h("span", { class: "jv-dim jv-cut", "data-testid": "inspected-version" });
+  private readonly whose = h("span.jv-dim.jv-cut", { "data-testid": "inspected-version" });
   private state: State;
 
   constructor(private readonly own: State) {
@@ -56,12 +55,12 @@ export class InspectorPane {
   }
 
   private address(text: string, phase: string, code: string): (Node | string)[] {
-    const said = h("span", { class: "jv-dim", role: "status" });
+    const said = h("span.jv-dim", { role: "status" });
     const copy = () => copyText(code, this.element, (how) => said.replaceChildren(how));
     const title = `Copy ${code}, which step, capture and watch take`;
     return [
       h("code", text),
-      ...(phase === "forward" ? [] : [h("span", { class: "jv-dim" }, ` ${phase}`)]),
+      ...(phase === "forward" ? [] : [h("span.jv-dim", ` ${phase}`)]),
       " ",
       button("Copy", copy, { title, "data-testid": "copy-address" }),
       " ",
@@ -97,7 +96,7 @@ export class InspectorPane {
     else if (rows.length > 0) parts.push(this.equation(rows[0]!));
     const n = residuals.size > 0 ? residuals.size : rows.length;
     const what = plural(n, residuals.size > 0 ? "residual" : "equation");
-    if (line < 0 && n > 1) parts.unshift(h("p", { class: "jv-dim" }, `${what}, the first is`));
+    if (line < 0 && n > 1) parts.unshift(h("p.jv-dim", `${what}, the first is`));
     parts.push(...why.filter((w) => !w.made).map((w) => w.element));
     this.body.replaceChildren(...(parts.length > 0 ? parts : [this.invitation()]));
     this.showAddresses();
@@ -105,16 +104,14 @@ export class InspectorPane {
 
   private invitation(): HTMLElement {
     return h(
-      "div",
-      { class: "jv-message jv-dim" },
+      "div.jv-message.jv-dim",
       h("p", "Select an equation, a residual or a source line. Every pane then highlights:"),
       h(
-        "ul",
-        { class: "jv-legend" },
-        h("li", { class: "jv-means-selected" }, "the selection"),
-        h("li", { class: "jv-means-ancestor" }, "what it was derived from"),
-        h("li", { class: "jv-means-descendant" }, "what was derived from it, or reads it"),
-        h("li", { class: "jv-means-related" }, "what else was derived from the same equation of f"),
+        "ul.jv-legend",
+        h("li.jv-means-selected", "the selection"),
+        h("li.jv-means-ancestor", "what it was derived from"),
+        h("li.jv-means-descendant", "what was derived from it, or reads it"),
+        h("li.jv-means-related", "what else was derived from the same equation of f"),
       ),
       ...this.markings(),
     );
@@ -125,14 +122,10 @@ export class InspectorPane {
     const { axes, donations } = this.state.model;
     const found = [];
     if (axes.size > 0)
-      found.push(
-        h("li", h("code", { class: "jv-collective" }, "psum"), " values exchanged along a named axis"),
-      );
+      found.push(h("li", h("code.jv-collective", "psum"), " values exchanged along a named axis"));
     if (donations.length > 0)
-      found.push(
-        h("li", h("code", { class: "jv-donated" }, "donated →"), " the result that reuses its memory"),
-      );
-    return found.length > 0 ? [h("ul", { class: "jv-legend" }, ...found)] : [];
+      found.push(h("li", h("code.jv-donated", "donated →"), " the result that reuses its memory"));
+    return found.length > 0 ? [h("ul.jv-legend", ...found)] : [];
   }
 
   private sourceLine(file: number, line: number): HTMLElement {
@@ -168,11 +161,11 @@ export class InspectorPane {
     const rule = model.rule(row);
     const typed = (a: number, name: string) => [
       h("code", `${name}${model.atomType(a)}`),
-      h("span", { class: "jv-dim" }, ` ${model.sizeText(a)}`),
+      h("span.jv-dim", ` ${model.sizeText(a)}`),
     ];
     const list = (atoms: number[], notes: (i: number) => HTMLElement[]) =>
       h("ul", ...atoms.map((a, i) => h("li", ...typed(a, `${model.atomText(a)}:`), ...notes(i))));
-    const note = (...parts: (Node | string)[]) => h("div", { class: "jv-of" }, ...parts);
+    const note = (...parts: (Node | string)[]) => h("div.jv-of", ...parts);
     // The layout of a shard_map's operand or result, and its local type.
     const layout = model.layouts.get(row);
     const inside = layout ? model.nested(row)[0]! : -1;
@@ -237,16 +230,15 @@ export class InspectorPane {
     const r = this.state.model.residuals[index]!;
     const isMaker = rows.length === 0 || r.producer === rows[0];
     return h(
-      "div",
-      { class: "jv-why" },
+      "div.jv-why",
       h(
         "h4",
         isMaker ? "Saved: " : "Reads the residual ",
         h("code", `${r.name}:${r.type}`),
-        h("span", { class: "jv-dim" }, ` ${formatParts(r.nbytes, r.perDevice)}`),
+        h("span.jv-dim", ` ${formatParts(r.nbytes, r.perDevice)}`),
       ),
       h("p", { "data-testid": "reason" }, ...marked(r.reason)),
-      ...(r.rule ? [h("p", { class: "jv-dim" }, `saved for the ${r.rule}`)] : []),
+      ...(r.rule ? [h("p.jv-dim", `saved for the ${r.rule}`)] : []),
       ...(isMaker && r.consumers.length
         ? [h("div", "read by ", this.links(r.consumers, "is-descendant"))]
         : []),
@@ -271,17 +263,13 @@ export class InspectorPane {
       return h(
         "li",
         button(
-          [
-            h("span", { class: "jv-link-stage jv-dim" }, model.view.stages[stage]!.label),
-            h("code", model.summary(row)),
-          ],
+          [h("span.jv-link-stage.jv-dim", model.view.stages[stage]!.label), h("code", model.summary(row))],
           go,
           { class: `jv-link ${how}`, title: model.placeTitle(model.place(row)) },
         ),
       );
     });
-    if (rows.length > SHOWN)
-      items.push(h("li", { class: "jv-dim" }, `and ${formatCount(rows.length - SHOWN)} more`));
-    return h("ul", { class: "jv-links" }, ...items);
+    if (rows.length > SHOWN) items.push(h("li.jv-dim", `and ${formatCount(rows.length - SHOWN)} more`));
+    return h("ul.jv-links", ...items);
   }
 }

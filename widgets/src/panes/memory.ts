@@ -56,27 +56,25 @@ export class MemoryPane {
   private stop = () => {};
   private waiting: Waiting | null = null;
   private readonly time: TimeControl;
-  private readonly head = h("span", { class: "jv-dim jv-cut", title: ABOUT, "data-testid": "memory-head" });
+  private readonly head = h("span.jv-dim.jv-cut", { title: ABOUT, "data-testid": "memory-head" });
   private readonly when = h("caption");
   private readonly amounts = new Map<MemoryKind | "total", HTMLElement>();
-  private readonly legend = h("table", {
-    class: "jv-memory-legend jv-digits",
+  private readonly legend = h("table.jv-memory-legend.jv-digits", {
     "data-testid": "memory-legend",
   });
   private readonly areas = svg("g");
   private readonly lit = svg("g");
   private readonly cursor = svg("rect", { class: "jv-cursor" });
   private readonly plot: HTMLElement;
-  private readonly tip = h("div", { class: "jv-tip", "data-testid": "memory-tip" });
+  private readonly tip = h("div.jv-tip", { "data-testid": "memory-tip" });
 
   constructor(
     private readonly state: State,
     private readonly root: HTMLElement,
   ) {
     this.plot = h(
-      "div",
+      "div.jv-plot.jv-time",
       {
-        class: "jv-plot jv-time",
         tabindex: 0,
         role: "slider",
         "aria-label": "step",
@@ -121,7 +119,7 @@ export class MemoryPane {
     this.waiting = null;
     if (reason) {
       const text = "The memory of its gradient is not modelled. ";
-      this.element.append(h("p", { class: "jv-message jv-dim" }, text, ...marked(reason)));
+      this.element.append(h("p.jv-message.jv-dim", text, ...marked(reason)));
       return;
     }
     if (!has_memory) {
@@ -129,8 +127,8 @@ export class MemoryPane {
       this.element.append(this.waiting.element);
       return;
     }
-    const side = h("div", { class: "jv-memory-side jv-fixed" }, this.legend);
-    this.element.append(h("div", { class: "jv-memory-body" }, this.plot, side));
+    const side = h("div.jv-memory-side.jv-fixed", this.legend);
+    this.element.append(h("div.jv-memory-body", this.plot, side));
     this.stop = onResize(this.plot, (...size) => this.resize(size));
   }
 
@@ -262,16 +260,11 @@ export class MemoryPane {
     const row = (key: MemoryKind | "total", swatch: string, label: string) => {
       const amount = h("td");
       this.amounts.set(key, amount);
-      return h("tr", { class: swatch }, h("th", { scope: "row", class: "jv-swatch" }, label), amount);
+      return h("tr", { class: swatch }, h("th.jv-swatch", { scope: "row" }, label), amount);
     };
     const kinds = STACKED.filter((_, k) => totals.kinds[k]!.some((bytes) => bytes > 0)).reverse();
     const of = (name: string, text: string, how = "") =>
-      h(
-        "tr",
-        { class: `jv-before ${how}` },
-        h("th", { scope: "row", class: "jv-swatch" }, name),
-        h("td", text),
-      );
+      h("tr", { class: `jv-before ${how}` }, h("th.jv-swatch", { scope: "row" }, name), h("td", text));
     this.legend.replaceChildren(
       this.when,
       ...kinds.map((kind) => row(kind, `jv-of-${kind}`, IN_MEMORY[kind])),
@@ -349,7 +342,7 @@ export class MemoryPane {
     this.plot.setAttribute("aria-valuenow", String(step + 1));
     this.plot.setAttribute("aria-valuetext", `${title}: ${this.primitiveOf(here)}, ${total}`);
     this.tip.replaceChildren(
-      h("div", { class: "jv-tip-head" }, h("span", { class: "jv-dim" }, title), h("strong", total)),
+      h("div.jv-tip-head", h("span.jv-dim", title), h("strong", total)),
       this.equation(here),
       this.alive(step),
     );
@@ -360,12 +353,7 @@ export class MemoryPane {
 
   private equation(step: Step): HTMLElement {
     const text = step.what ?? this.state.model.summary(step.row);
-    return h(
-      "div",
-      { class: "jv-tip-head" },
-      h("code", { class: "jv-cut" }, text),
-      h("span", { class: "jv-dim" }, this.lineOf(step)),
-    );
+    return h("div.jv-tip-head", h("code.jv-cut", text), h("span.jv-dim", this.lineOf(step)));
   }
 
   /** What the user wrote, and without source the operation. */
@@ -390,8 +378,8 @@ export class MemoryPane {
       h(
         "tr",
         { class: what },
-        h("th", { scope: "row", class: "jv-cut jv-swatch" }, name),
-        h("td", { class: "jv-dim jv-cut" }, type),
+        h("th.jv-cut.jv-swatch", { scope: "row" }, name),
+        h("td.jv-dim.jv-cut", type),
         h("td", formatBytes(nbytes)),
       );
     return h(

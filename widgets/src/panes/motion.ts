@@ -65,26 +65,24 @@ export class MotionPane implements Played {
   private readonly time: TimeControl;
   private shelves: { shelf: Shelf; element: HTMLElement; fill: HTMLElement; size: HTMLElement }[] = [];
   private readonly stops: (() => void)[] = [];
-  private readonly now = h("div", { class: "jv-mo-now jv-fixed jv-column", "data-testid": "motion-now" });
-  private readonly said = h("p", {
-    class: "jv-mo-said jv-fixed",
+  private readonly now = h("div.jv-mo-now.jv-fixed.jv-column", { "data-testid": "motion-now" });
+  private readonly said = h("p.jv-mo-said.jv-fixed", {
     "aria-live": "polite",
     "data-testid": "motion-said",
   });
-  private readonly rack = h("div", {
-    class: "jv-mo-rack jv-fills",
+  private readonly rack = h("div.jv-mo-rack.jv-fills", {
     role: "group",
     "aria-label": "what is in memory",
   });
   private readonly areas = svg("g");
   private readonly marks = svg("g");
   private readonly plot = h(
-    "div",
-    { class: "jv-plot jv-time jv-mo-chart", "data-testid": "motion-chart" },
+    "div.jv-plot.jv-time.jv-mo-chart",
+    { "data-testid": "motion-chart" },
     svg("svg", { "aria-hidden": "true" }, this.areas, this.marks),
   );
-  private readonly air = h("div", { class: "jv-mo-air", "aria-hidden": true });
-  private readonly body = h("div", { class: "jv-mo-body jv-fills jv-column" });
+  private readonly air = h("div.jv-mo-air", { "aria-hidden": true });
+  private readonly body = h("div.jv-mo-body.jv-fills.jv-column");
   private readonly bar: PlayBar;
   private readonly pace = choice(
     PACES.map((pace) => [pace, `by ${pace}`]),
@@ -107,9 +105,8 @@ export class MotionPane implements Played {
     const stopBack = stop(-1, "⇤ change", "previous", "stop-back");
     const stopOn = stop(1, "change ⇥", "next", "stop-on");
     this.element = h(
-      "section",
+      "section.jv-motion.jv-fills.jv-column",
       {
-        class: "jv-motion jv-fills jv-column",
         "aria-label": "the gradient in motion",
         "data-testid": "motion",
         tabindex: -1,
@@ -170,8 +167,8 @@ export class MotionPane implements Played {
       return;
     }
     this.body.replaceChildren(
-      h("div", { class: "jv-mo-scene jv-column" }, this.now, this.said, this.rack, this.air),
-      h("div", { class: "jv-mo-axis jv-fixed" }, this.time.bar),
+      h("div.jv-mo-scene.jv-column", this.now, this.said, this.rack, this.air),
+      h("div.jv-mo-axis.jv-fixed", this.time.bar),
       this.plot,
     );
     this.motion = motionOf(this.state.model);
@@ -227,14 +224,14 @@ export class MotionPane implements Played {
   }
 
   private shelfOf(shelf: Shelf, width: number): (typeof this.shelves)[number] {
-    const fill = h("span", { class: "jv-mo-fill" });
-    const size = h("span", { class: "jv-mo-size jv-digits" });
+    const fill = h("span.jv-mo-fill");
+    const size = h("span.jv-mo-size.jv-digits");
     const isCode = shelf.kind === "kept" && shelf.place !== null;
     const lines = wrapped(shelf.label, (width - 18) / LETTER, this.isLow ? LINES_LOW : LINES);
     const label = h(isCode ? "code" : "span", { class: "jv-mo-label" }, lines.join("\n"));
     const open = () =>
       shelf.residuals.length > 0 ? this.state.openResiduals(shelf.residuals) : this.state.arrange("cost");
-    const at = h("span", { class: "jv-mo-at-line jv-dim" }, shelf.place ? `line ${shelf.place.line}` : "");
+    const at = h("span.jv-mo-at-line.jv-dim", shelf.place ? `line ${shelf.place.line}` : "");
     const hue = shelf.kind === "temporary" || shelf.kind === "cotangent" ? shelf.kind : "residual";
     const bin = h("span", { class: `jv-mo-bin jv-of-${hue}` }, fill);
     const element = button([bin, size, label, at], open, {
@@ -376,15 +373,14 @@ export class MotionPane implements Played {
     const letters = (this.width - BESIDE) / LARGE_LETTER;
     this.now.className = `jv-mo-now jv-fixed jv-column ${isAgain ? "is-again" : isBackward ? "is-backward" : "is-forward"}`;
     this.now.replaceChildren(
-      h("span", { class: "jv-mo-pass jv-dim" }, pass + inside),
-      h("code", { class: "jv-mo-line jv-cut", title }, this.width > 0 ? fitted(title, letters) : title),
+      h("span.jv-mo-pass.jv-dim", pass + inside),
+      h("code.jv-mo-line.jv-cut", { title }, this.width > 0 ? fitted(title, letters) : title),
       h(
-        "span",
-        { class: "jv-dim" },
+        "span.jv-dim",
         ...[runs].flat().filter(Boolean),
         place ? ` · ${model.placeText(place)}` : "",
         ` · ${formatBytes(totals.total[last]!)} in memory`,
-        first <= totals.peak && totals.peak <= last ? h("strong", { class: "jv-mo-peak" }, "the peak") : "",
+        first <= totals.peak && totals.peak <= last ? h("strong.jv-mo-peak", "the peak") : "",
       ),
     );
     this.said.replaceChildren(...marked(this.sentence(frame)));

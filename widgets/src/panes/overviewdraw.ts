@@ -108,7 +108,7 @@ export function namesOf(
     const all = { ...row[0]!, to: box.to };
     // It is said once, over as few boxes as have room.
     if (row.length === 1 || name(all) !== overview.titleOf(box.scope)) return;
-    across.push(h("div", { class: "jv-scope-name", style: styleOf(all, width) }, name(all)));
+    across.push(h("div.jv-scope-name", { style: styleOf(all, width) }, name(all)));
     row.length = 0;
   });
   return { inside, across };

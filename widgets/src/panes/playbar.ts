@@ -38,15 +38,14 @@ export class PlayBar {
       last: this.button("end →|", "To the end (End)", "last", () => played.go(end)),
     };
     this.buttons.play.classList.add("jv-play-pause");
-    this.slider = h("input", {
+    this.slider = h("input.jv-slider", {
       type: "range",
-      class: "jv-slider",
       min: 1,
       "aria-label": "step",
       "data-testid": `${id}-slider`,
       oninput: () => played.go(Number(this.slider.value) - 1),
     });
-    this.count = h("output", { class: "jv-step-count jv-digits", "data-testid": `${id}-count` });
+    this.count = h("output.jv-step-count.jv-digits", { "data-testid": `${id}-count` });
     this.speeds = choice(
       speeds.map((speed) => [String(speed), `${speed}×`]),
       () => this.isPlaying && this.play(),
@@ -57,9 +56,7 @@ export class PlayBar {
 
   /** `← back`: a symbol, and a word that is hidden if there is no room. */
   button(text: string, title: string, id: string, onclick: () => void): HTMLButtonElement {
-    const parts = text
-      .split(" ")
-      .map((part) => (/^[a-z]/.test(part) ? h("span", { class: "jv-play-word" }, part) : part));
+    const parts = text.split(" ").map((part) => (/^[a-z]/.test(part) ? h("span.jv-play-word", part) : part));
     return button(parts, onclick, { title, "aria-label": title, "data-testid": `${this.id}-${id}` });
   }
 
@@ -70,8 +67,8 @@ export class PlayBar {
     after: readonly HTMLElement[] = [],
   ): HTMLElement {
     const { slider, count, speeds } = this;
-    const all = [...before, h("span", { class: "jv-play-keys" }, ...keys), slider, count, speeds, ...after];
-    return h("div", { class: "jv-play-bar jv-ruled jv-head-bar jv-wraps" }, ...all);
+    const all = [...before, h("span.jv-play-keys", ...keys), slider, count, speeds, ...after];
+    return h("div.jv-play-bar.jv-ruled.jv-head-bar.jv-wraps", ...all);
   }
 
   /** Shows which of `n` steps is shown. */

@@ -20,16 +20,14 @@ export class PlayerPane implements Played {
   private readonly transforms: Transform[];
   private readonly rules = new Map<Transform, Rules>();
   private readonly tabs: HTMLButtonElement[];
-  private readonly before = h("div", { class: "jv-play-side jv-fills jv-column" });
-  private readonly after = h("div", { class: "jv-play-side jv-fills jv-column" });
-  private readonly card = h("section", {
-    class: "jv-pane jv-column jv-rule jv-scroll",
+  private readonly before = h("div.jv-play-side.jv-fills.jv-column");
+  private readonly after = h("div.jv-play-side.jv-fills.jv-column");
+  private readonly card = h("section.jv-pane.jv-column.jv-rule.jv-scroll", {
     "aria-label": "rule",
     "data-testid": "rule",
     tabindex: 0,
   });
-  private readonly said = h("p", {
-    class: "jv-step-said",
+  private readonly said = h("p.jv-step-said", {
     "aria-live": "polite",
     "data-testid": "step-said",
   });
@@ -70,9 +68,8 @@ export class PlayerPane implements Played {
     close.className = "jv-close";
     close.dataset["testid"] = "player-close";
     this.element = h(
-      "section",
+      "section.jv-player.jv-fills.jv-column",
       {
-        class: "jv-player jv-fills jv-column",
         "aria-label": "rewrite player",
         "data-testid": "player",
         tabindex: -1,
@@ -80,10 +77,10 @@ export class PlayerPane implements Played {
       },
       this.bar.element(
         Object.values(this.bar.buttons),
-        [h("span", { class: "jv-play-tabs", role: "group", "aria-label": "transform" }, ...this.tabs)],
-        [h("label", { class: "jv-only jv-inline" }, this.only, "only steps that add equations"), close],
+        [h("span.jv-play-tabs", { role: "group", "aria-label": "transform" }, ...this.tabs)],
+        [h("label.jv-only.jv-inline", this.only, "only steps that add equations"), close],
       ),
-      h("div", { class: "jv-play-row jv-fills" }, this.before, this.card, this.after),
+      h("div.jv-play-row.jv-fills", this.before, this.card, this.after),
       this.said,
     );
     // In the capture phase: these keys have other meanings in the panes and the explorer.

@@ -30,7 +30,7 @@ const LIT: Lit[] = ["is-selected", "is-ancestor", "is-descendant", "is-related"]
 
 export class ResidualsPane {
   readonly element: HTMLElement;
-  private readonly scroller = h("div", { class: "jv-scroll" });
+  private readonly scroller = h("div.jv-scroll");
   private readonly notes = h("div");
   private readonly body = h("tbody");
   private readonly heads = new Heads(HEADS, "nbytes", ["nbytes"], () => {
@@ -54,20 +54,18 @@ export class ResidualsPane {
   private filter: ReturnType<typeof filterOf>;
   private readonly box: HTMLInputElement;
   private readonly kind: HTMLSelectElement;
-  private readonly total = h("span", {
-    class: "jv-dim jv-cut",
+  private readonly total = h("span.jv-dim.jv-cut", {
     "aria-live": "polite",
     "data-testid": "residual-total",
   });
   /** What else the last click changed. */
-  private readonly said = h("p", { class: "jv-said", role: "status", "data-testid": "residual-said" });
+  private readonly said = h("p.jv-said", { role: "status", "data-testid": "residual-said" });
   private readonly reset: HTMLElement;
   /** Whether the user has clicked a switch; then the reason why there are no switches is shown. */
   private hasAsked = false;
   /** The other rows whose switches the last click changed. */
   private moved: { key: string; rows: string[] } = { key: "", rows: [] };
-  private readonly paired = h("span", {
-    class: "jv-dim jv-cut",
+  private readonly paired = h("span.jv-dim.jv-cut", {
     "aria-live": "polite",
     "data-testid": "pair",
   });
@@ -103,13 +101,13 @@ export class ResidualsPane {
       "data-testid": "filter-kind",
     });
     const ofSwitches = h(
-      "th",
-      { scope: "col", class: "jv-col-keep", title: "What if it were recomputed? Flip its switch." },
+      "th.jv-col-keep",
+      { scope: "col", title: "What if it were recomputed? Flip its switch." },
       "saved",
     );
     const ofLives = h(
-      "th",
-      { scope: "col", class: "jv-col-life", title: "When it is in memory" },
+      "th.jv-col-life",
+      { scope: "col", title: "When it is in memory" },
       h("span", "forward"),
       h("span", "backward"),
     );
@@ -128,7 +126,7 @@ export class ResidualsPane {
     const empty = residuals.length === 0 && view.notes.length === 0;
     const nothing = "No residuals: the function is linear in the differentiated arguments.";
     this.scroller.append(
-      empty ? h("p", { class: "jv-message jv-dim" }, nothing) : residuals.length > 0 ? all : "",
+      empty ? h("p.jv-message.jv-dim", nothing) : residuals.length > 0 ? all : "",
       this.notes,
     );
     this.element = section(
@@ -142,7 +140,7 @@ export class ResidualsPane {
       ],
       this.scroller,
       this.said, // below, so that no row moves when it comes
-      h("div", { class: "jv-pair jv-head-bar" }, h("strong", "The equations"), back, on, this.paired),
+      h("div.jv-pair.jv-head-bar", h("strong", "The equations"), back, on, this.paired),
     );
     this.table = new Rows(this.scroller, this.body, (i) => {
       const { key } = this.shown[i]!;
@@ -179,7 +177,7 @@ export class ResidualsPane {
   private fillNotes(): void {
     const { notes } = this.state.model.view;
     this.notes.replaceChildren(
-      ...notes.map((note) => h("p", { class: "jv-message jv-dim jv-note jv-ruled" }, ...marked(note))),
+      ...notes.map((note) => h("p.jv-message.jv-dim.jv-note.jv-ruled", ...marked(note))),
     );
   }
 
@@ -368,14 +366,10 @@ export class ResidualsPane {
     this.table.show(shown.length, (i) => this.row(shown[i]!));
     this.light();
     const wide = (...parts: (Node | string)[]) =>
-      this.body.append(h("tr", { class: "jv-wide" }, h("td", { colspan: HEADS.length + 2 }, ...parts)));
+      this.body.append(h("tr.jv-wide", h("td", { colspan: HEADS.length + 2 }, ...parts)));
     if (found.length === 0 && this.order.length > 0)
       wide(
-        h(
-          "span",
-          { class: "jv-dim", role: "status" },
-          `None of the ${plural(this.order.length, "value")} match. `,
-        ),
+        h("span.jv-dim", { role: "status" }, `None of the ${plural(this.order.length, "value")} match. `),
         button("Show all", () => this.showAll()),
       );
   }
@@ -383,7 +377,7 @@ export class ResidualsPane {
   /** When the values of a row are in memory: of many steps, after the rows are shown. */
   private lifetime(row: Row): HTMLElement {
     const { model } = this.state;
-    const cell = h("td", { class: "jv-col-life" });
+    const cell = h("td.jv-col-life");
     const { length } = model.timeline.steps;
     const { most } = this;
     if (!model.view.has_memory || length === 0 || most.row === null) return cell;
@@ -403,7 +397,7 @@ export class ResidualsPane {
     const isGroup = inside !== null;
     const isOpen = this.opened.has(row.key);
     const select = () => this.state.selectResiduals(indicesOf(row));
-    const cell = h("td", { class: "jv-col-keep" });
+    const cell = h("td.jv-col-keep");
     this.cells.set(row.key, cell);
     const fold = (event: Event) => {
       event.stopPropagation();
@@ -428,24 +422,23 @@ export class ResidualsPane {
       },
       cell,
       h(
-        "td",
-        { class: "jv-col-nbytes" },
-        h("span", { class: "jv-share", style: `--share: ${Math.min(100, share).toFixed(1)}%` }),
+        "td.jv-col-nbytes",
+        h("span.jv-share", { style: `--share: ${Math.min(100, share).toFixed(1)}%` }),
         h("span", formatBytes(r.nbytes)),
         perDevice(r),
       ),
       h(
-        "td",
-        { class: "jv-col-name", title: isGroup ? r.label : `${r.label}: ${r.name} in the forward program` },
+        "td.jv-col-name",
+        { title: isGroup ? r.label : `${r.label}: ${r.name} in the forward program` },
         isGroup && foldButton(isOpen, `the ${members.length} of ${r.label}`, "residual-fold", fold),
         h("code", ...breakable(label)),
-        !isGroup && r.label !== r.name && h("code", { class: "jv-dim" }, ` ${r.name}`),
+        !isGroup && r.label !== r.name && h("code.jv-dim", ` ${r.name}`),
         ...tags(r),
-        h("div", { class: "jv-dim jv-needed", title: r.reason }, ...marked(r.reason)),
+        h("div.jv-dim.jv-needed", { title: r.reason }, ...marked(r.reason)),
       ),
       this.lifetime(row),
-      h("td", { class: "jv-col-type" }, h("code", r.type)),
-      h("td", { class: "jv-col-line", title: model.placeTitle(r.place) }, shortPlace(model, r.place)),
+      h("td.jv-col-type", h("code", r.type)),
+      h("td.jv-col-line", { title: model.placeTitle(r.place) }, shortPlace(model, r.place)),
     );
     this.rows.set(row.key, tr);
     this.fillSwitch(row, cell, tr);
@@ -562,12 +555,12 @@ function whatIfSummary(switches: State["switches"]): [string, string] {
 
 /** On a separate line, as the table is narrow. */
 function perDevice(r: Residual): HTMLElement | false {
-  return r.perDevice >= 0 && h("div", { class: "jv-dim" }, `${formatBytes(r.perDevice)} a device`);
+  return r.perDevice >= 0 && h("div.jv-dim", `${formatBytes(r.perDevice)} a device`);
 }
 
 /** Unusual properties of a residual. */
 function tags(r: Residual): HTMLElement[] {
-  const tag = (text: string, title: string) => h("span", { class: "jv-tag jv-dim", title }, text);
+  const tag = (text: string, title: string) => h("span.jv-tag.jv-dim", { title }, text);
   const made = [];
   if (r.kind !== "intermediate") made.push(tag(r.kind, "kind of residual"));
   if (r.dummy)

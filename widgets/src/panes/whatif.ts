@@ -42,10 +42,10 @@ const HEADS: [SortKey, string, string][] = [
 
 export class WhatIfPane {
   readonly element: HTMLElement;
-  private readonly content = h("div", { class: "jv-whatif-content" });
-  private readonly about = h("span", { class: "jv-dim jv-cut" });
+  private readonly content = h("div.jv-whatif-content");
+  private readonly about = h("span.jv-dim.jv-cut");
   /** The buttons of the board. */
-  private readonly controls = h("div", { class: "jv-controls jv-wraps jv-row" });
+  private readonly controls = h("div.jv-controls.jv-wraps.jv-row");
   private board: Board | null = null;
   private waiting: Waiting | null = null;
 
@@ -101,7 +101,7 @@ export class WhatIfPane {
     this.stopWaiting();
     if (settings === null) {
       this.board = null;
-      this.content.replaceChildren(h("p", { class: "jv-message jv-dim", role: "status" }, error));
+      this.content.replaceChildren(h("p.jv-message.jv-dim", { role: "status" }, error));
       return;
     }
     if (this.board?.settings !== settings) {
@@ -126,13 +126,12 @@ class Board {
   /** The rows shown, with their equations. */
   private shown: { tr: HTMLElement; rows: readonly number[] }[] = [];
   private keys: string[] = [];
-  private readonly head = h("div", {
-    class: "jv-figures jv-wraps",
+  private readonly head = h("div.jv-figures.jv-wraps", {
     "aria-live": "polite",
     "data-testid": "what-if-figures",
   });
-  private readonly said = h("p", { class: "jv-said", role: "status", "data-testid": "what-if-said" });
-  private readonly around = h("tbody", { class: "jv-around" });
+  private readonly said = h("p.jv-said", { role: "status", "data-testid": "what-if-said" });
+  private readonly around = h("tbody.jv-around");
   private readonly body = h("tbody");
   private readonly heads = new Heads(HEADS, "nbytes", ["nbytes"], () => {
     this.show();
@@ -169,11 +168,10 @@ class Board {
       redo: tool("redo", "Redo", "redo what Undo took back (Ctrl + Shift + Z)", () => switches.redo()),
       reset: tool("reset", "As written", "the function's own checkpoints, or none", () => this.reset()),
     };
-    this.scroller = h("div", { class: "jv-scroll" }, table(this.heads.cells, [this.around, this.body]));
+    this.scroller = h("div.jv-scroll", table(this.heads.cells, [this.around, this.body]));
     this.element = h(
-      "div",
-      { class: "jv-board jv-column" },
-      h("div", { class: "jv-board-head jv-ruled jv-wraps jv-row" }, this.head, this.said),
+      "div.jv-board.jv-column",
+      h("div.jv-board-head.jv-ruled.jv-wraps.jv-row", this.head, this.said),
       this.scroller,
     );
     this.show();
@@ -303,9 +301,8 @@ class Board {
   private figures(): HTMLElement[] {
     const figure = (name: string, [value, before]: [string, string], id: string) =>
       h(
-        "div",
-        { class: "jv-figure jv-column" },
-        h("span", { class: "jv-dim" }, name, before && `, was ${before}`),
+        "div.jv-figure.jv-column",
+        h("span.jv-dim", name, before && `, was ${before}`),
         h("strong", { "data-testid": id }, value),
       );
     const { kept, again, peak, moved } = figuresOf(this.switches);
@@ -336,7 +333,7 @@ class Board {
       this.isCopying = false;
       const panes = this.element.closest<HTMLElement>(".jv-main");
       if (this.state.view !== "what-if" || panes === null) return; // the user has gone on
-      const told = h("span", { class: "jv-dim", role: "status" });
+      const told = h("span.jv-dim", { role: "status" });
       const tell = (text: string) => {
         told.textContent = text;
       };
@@ -413,12 +410,12 @@ class Board {
     return h(
       "tr",
       { class: isOn ? "" : "jv-faded", "data-key": "plan" },
-      h("td", { class: "jv-col-switch" }, toggle),
-      h("td", { class: "jv-col-name", title: what }, h("strong", "the plan"), " of plan_remat"),
+      h("td.jv-col-switch", toggle),
+      h("td.jv-col-name", { title: what }, h("strong", "the plan"), " of plan_remat"),
       ...(planned === null
         ? this.cells(UNKNOWN, "if switched on")
         : this.cells(isOn ? AS_WRITTEN : planned, isOn ? "if switched off" : "if switched on")),
-      h("td", { class: "jv-col-nbytes" }),
+      h("td.jv-col-nbytes"),
     );
   }
 
@@ -437,8 +434,7 @@ class Board {
         onclick: () => rows.length > 0 && this.state.selectRows(rows),
       },
       h(
-        "td",
-        { class: "jv-col-switch" },
+        "td.jv-col-switch",
         this.switch(
           isOn ? "on" : "off",
           isOn ? "true" : "false",
@@ -450,20 +446,18 @@ class Board {
         ),
       ),
       h(
-        "td",
+        "td.jv-col-name",
         {
-          class: "jv-col-name",
           title: `${name} ${line}: ${plural(n, "value")} that it recomputes, or saves`,
         },
         h(
-          "div",
-          { class: "jv-value jv-baseline" },
+          "div.jv-value.jv-baseline",
           h("span", name),
-          line && !name.endsWith(line) && h("span", { class: "jv-dim jv-cut" }, line),
+          line && !name.endsWith(line) && h("span.jv-dim.jv-cut", line),
         ),
       ),
       ...this.cells(key, isOn ? "if switched off" : "if switched on"),
-      h("td", { class: "jv-col-nbytes" }),
+      h("td.jv-col-nbytes"),
     );
     return { tr, rows };
   }
@@ -476,7 +470,7 @@ class Board {
         : n > 0
           ? "What the checkpoints save and recompute:"
           : "It has no values to choose from.";
-    return h("tr", { class: "jv-wide" }, h("td", { colspan: HEADS.length, class: "jv-dim" }, text));
+    return h("tr.jv-wide", h("td.jv-dim", { colspan: HEADS.length }, text));
   }
 
   private line(row: Row): { tr: HTMLElement; rows: number[] } {
@@ -504,8 +498,7 @@ class Board {
         onclick: () => made.length > 0 && this.state.selectRows(made),
       },
       h(
-        "td",
-        { class: "jv-col-switch" },
+        "td.jv-col-switch",
         this.switch(
           isAll ? (offloaded === saved ? "on host" : "saved") : saved > 0 ? `${saved} saved` : "recomputed",
           isAll ? "true" : saved > 0 ? "mixed" : "false",
@@ -521,21 +514,18 @@ class Board {
         this.hostSwitch(row),
       ),
       h(
-        "td",
-        { class: "jv-col-name" },
+        "td.jv-col-name",
         many && foldButton(isOpen, `the ${values.length} of ${what}`, "what-if-fold", fold),
         h(
-          "div",
-          { class: "jv-value jv-baseline", title: `${what} ${type} ${model.placeTitle(place)}` },
+          "div.jv-value.jv-baseline",
+          { title: `${what} ${type} ${model.placeTitle(place)}` },
           h("code", what),
-          isInside &&
-            made.length > 0 &&
-            h("code", { class: "jv-dim" }, model.atomText(model.outputs(made[0]!)[0]!)),
-          h("span", { class: "jv-dim jv-cut" }, h("code", type), ` ${model.placeText(place)}`),
+          isInside && made.length > 0 && h("code.jv-dim", model.atomText(model.outputs(made[0]!)[0]!)),
+          h("span.jv-dim.jv-cut", h("code", type), ` ${model.placeText(place)}`),
         ),
       ),
       ...this.cells(key, isAll ? "if recomputed" : saved > 0 ? "if all saved" : "if saved"),
-      h("td", { class: "jv-col-nbytes", "data-head": "bytes" }, formatBytes(nbytes)),
+      h("td.jv-col-nbytes", { "data-head": "bytes" }, formatBytes(nbytes)),
     );
     return { tr, rows: made };
   }

@@ -31,15 +31,13 @@ export async function fillStepper(root: HTMLElement, model: WidgetModel, textVie
 function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textView: TextView): () => void {
   const session = new Session(model, (stop) => state.arrive(stop));
   const { ask } = session;
-  const said = h("p", {
-    class: "jv-step-said",
+  const said = h("p.jv-step-said", {
     role: "status",
     "aria-live": "polite",
     "data-testid": "step-said",
   });
-  const notice = h("div", { class: "jv-step-notice", "data-testid": "step-notice", hidden: true });
-  const failure = h("div", {
-    class: "jv-step-failure",
+  const notice = h("div.jv-step-notice", { "data-testid": "step-notice", hidden: true });
+  const failure = h("div.jv-step-failure", {
     role: "alert",
     "data-testid": "step-failure",
     hidden: true,
@@ -83,9 +81,9 @@ function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textV
   const rail = new Rail(state, (stage, index) => ask("goto", { stage, path: [], index }), mark);
   const there = button("Step there", () => ask("there"), { "data-testid": "step-there" });
   const marked = h(
-    "p",
-    { class: "jv-marked jv-fixed jv-wraps jv-row", "data-testid": "marked", hidden: mark === null },
-    h("span", { class: "jv-birth", "aria-hidden": "true" }),
+    "p.jv-marked.jv-fixed.jv-wraps.jv-row",
+    { "data-testid": "marked", hidden: mark === null },
+    h("span.jv-birth", { "aria-hidden": "true" }),
     mark?.text ?? "",
     there,
   );
@@ -101,22 +99,21 @@ function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textV
     }
   });
 
-  const left = h("div", { class: "jv-step-left jv-column jv-fills" }, source.element, breaks.element);
+  const left = h("div.jv-step-left.jv-column.jv-fills", source.element, breaks.element);
   const middle = h(
-    "section",
-    { class: "jv-pane jv-column jv-code jv-step-jaxpr", "aria-label": "jaxpr", "data-testid": "step-jaxpr" },
-    h("div", { class: "jv-pane-head jv-ruled jv-fixed jv-baseline jv-step-crumbs" }, crumbs.element),
+    "section.jv-pane.jv-column.jv-code.jv-step-jaxpr",
+    { "aria-label": "jaxpr", "data-testid": "step-jaxpr" },
+    h("div.jv-pane-head.jv-ruled.jv-fixed.jv-baseline.jv-step-crumbs", crumbs.element),
     listing.element,
   );
-  const right = h("div", { class: "jv-step-right" });
+  const right = h("div.jv-step-right");
   right.append(middle, splitter(right, "column", "--jv-step-values"), values.element);
-  const columns = h("div", { class: "jv-step-columns jv-fills" });
+  const columns = h("div.jv-step-columns.jv-fills");
   columns.append(left, splitter(columns, "column", "--jv-step-rest"), right);
   root.replaceChildren(
     h(
-      "div",
-      { class: "jv-step-all jv-column jv-fills" },
-      h("div", { class: "jv-step-head jv-head-bar" }, heading(state.programs.title), rail.element),
+      "div.jv-step-all.jv-column.jv-fills",
+      h("div.jv-step-head.jv-head-bar", heading(state.programs.title), rail.element),
       marked,
       bar.element,
       failure,

@@ -4,15 +4,17 @@ type Child = Node | string | null | undefined | false;
 type Attributes = Record<string, string | number | boolean | ((event: never) => void) | undefined>;
 
 /**
- * An element: `h("button", { class: "x", onclick: f }, "text")`, or `h("p", "text")`. Attributes and children that are false or
- * undefined are left out.
+ * An element: `h("button.jv-x", { onclick: f }, "text")`, or `h("p", "text")`. The classes that it always has follow the tag. Attributes
+ * and children that are false or undefined are left out.
  */
 export function h<K extends keyof HTMLElementTagNameMap>(
-  tag: K,
+  selector: K | `${K}.${string}`,
   first: Attributes | Child = {},
   ...rest: Child[]
 ): HTMLElementTagNameMap[K] {
+  const [tag, ...classes] = selector.split(".") as [K, ...string[]];
   const element = document.createElement(tag);
+  if (classes.length > 0) element.className = classes.join(" ");
   const [attributes, children] = isChild(first) ? [{}, [first, ...rest]] : [first, rest];
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === "function") element.addEventListener(name.slice(2), value as EventListener);
@@ -33,7 +35,7 @@ export const breakable = (text: string): Child[] =>
 /** Shows "gradient of `loss` in `params`" as `loss in params`, so that the name is visible if it is cut off. */
 export function heading(title: string): HTMLElement {
   const text = title.replaceAll("`", "");
-  return h("strong", { class: "jv-title jv-cut", title: text }, text.replace(/^(gradient of|function) /, ""));
+  return h("strong.jv-title.jv-cut", { title: text }, text.replace(/^(gradient of|function) /, ""));
 }
 
 /** An SVG element: `svg("path", { d: "M0 0H9" })`. */
@@ -126,7 +128,7 @@ export function button(
   attributes: Attributes = {},
 ): HTMLButtonElement {
   const parts = Array.isArray(content) ? content : [content];
-  return h("button", { type: "button", class: "jv-button", ...attributes, onclick }, ...parts);
+  return h("button.jv-button", { type: "button", ...attributes, onclick }, ...parts);
 }
 
 /** The button that expands and collapses a group's row. */
@@ -155,9 +157,8 @@ export function choice<T extends string>(
   attributes: Attributes = {},
 ): HTMLSelectElement & { value: T } {
   const select = h(
-    "select",
+    "select.jv-field",
     {
-      class: "jv-field",
       "data-lm-suppress-shortcuts": "true",
       ...attributes,
       onchange: () => choose(select.value as T),
@@ -175,20 +176,15 @@ export function table(
   caption: Child = "",
 ): HTMLElement {
   const cells = heads.map((head) =>
-    typeof head === "string" ? h("th", { scope: "col", class: "jv-plain" }, head) : head,
+    typeof head === "string" ? h("th.jv-plain", { scope: "col" }, head) : head,
   );
-  const about = caption && h("caption", { class: "jv-dim" }, caption);
-  return h("table", { class: "jv-table" }, about, h("thead", h("tr", ...cells)), ...bodies);
+  const about = caption && h("caption.jv-dim", caption);
+  return h("table.jv-table", about, h("thead", h("tr", ...cells)), ...bodies);
 }
 
 /** A pane: a section with a header. */
 export function section(attributes: Attributes, head: readonly Child[], ...body: Child[]): HTMLElement {
-  return h(
-    "section",
-    attributes,
-    h("div", { class: "jv-pane-head jv-ruled jv-fixed jv-baseline" }, ...head),
-    ...body,
-  );
+  return h("section", attributes, h("div.jv-pane-head.jv-ruled.jv-fixed.jv-baseline", ...head), ...body);
 }
 
 /** Follows the pointer from pointerdown on an element until it is released, anywhere. */

@@ -96,7 +96,7 @@ function notebookOf(element: HTMLElement): Element | null {
 
 /** A message in place of the content. */
 export function note(text: string, id?: string): HTMLElement {
-  return h("p", { class: "jv-message jv-dim", role: "status", "data-testid": id }, text);
+  return h("p.jv-message.jv-dim", { role: "status", "data-testid": id }, text);
 }
 
 /** A section of the help: a title, and the meanings of words or signs, each shown with a class. */
@@ -113,18 +113,16 @@ interface Help {
 
 /** The help sheet, filled when it is first opened; and a function to open and close it. */
 export function helpSheet(id: string, load: () => Promise<Help>) {
-  const body = h("div", {
-    class: "jv-help-body jv-scroll",
+  const body = h("div.jv-help-body.jv-scroll", {
     tabindex: "0",
     role: "region",
     "aria-label": "what is shown, and keys",
   });
   const sheet = h(
-    "dialog",
-    { class: "jv-help", "aria-label": "help", "data-testid": id },
+    "dialog.jv-help",
+    { "aria-label": "help", "data-testid": id },
     h(
-      "div",
-      { class: "jv-help-head jv-ruled jv-fixed jv-row" },
+      "div.jv-help-head.jv-ruled.jv-fixed.jv-row",
       h("strong", "Help"),
       button("Close", () => sheet.close()),
     ),

@@ -37,8 +37,8 @@ export function headButtons(state: State, side: Side): HTMLElement[] {
       "data-testid": `as-${name}-${side}`,
     });
   const forms = h(
-    "span",
-    { class: "jv-forms jv-fixed", role: "group", "aria-label": "show as" },
+    "span.jv-forms.jv-fixed",
+    { role: "group", "aria-label": "show as" },
     form("code"),
     form("graph"),
   );
@@ -60,8 +60,8 @@ export function closeButton(state: State): HTMLElement {
 /** A message in place of a text, or above it. */
 export function message(title: string, text: string, id?: string): HTMLElement {
   return h(
-    "div",
-    { class: "jv-message jv-dim", role: id && "status", "data-testid": id },
+    "div.jv-message.jv-dim",
+    { role: id && "status", "data-testid": id },
     title && h("strong", title),
     h("p", ...marked(text)),
   );

@@ -146,8 +146,8 @@ export function later(
     if (isAsked) return;
     isAsked = true;
     const timer = setTimeout(() => {
-      const said = h("p", { class: "jv-message jv-dim", role: "status" }, "Loading…");
-      element.append(h("section", { class: "jv-pane jv-column" }, said));
+      const said = h("p.jv-message.jv-dim", { role: "status" }, "Loading…");
+      element.append(h("section.jv-pane.jv-column", said));
     }, AT_ONCE);
     load(() => !isGone).then(
       (make) => {
@@ -189,7 +189,7 @@ function failure(name: string, error: unknown): HTMLElement {
   return section(
     { class: "jv-pane jv-column", role: "alert", "data-testid": `failed-${name}` },
     [h("strong", name)],
-    h("p", { class: "jv-message jv-dim" }, `This pane failed: ${reasonOf(error)}`),
+    h("p.jv-message.jv-dim", `This pane failed: ${reasonOf(error)}`),
   );
 }
 
