@@ -94,13 +94,13 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     ),
   ];
   const parts = new Parts(root, widget, state);
-  const keys = helpSheet("keys", () => parts.help());
+  const keys = helpSheet("keys", () => parts.load("help"));
   const player = parts.player((stage, side) => codePane(state, [stage], side, root));
   const full = new FullScreen(root);
   const presenting = new Presenting(root, state, full, questionsOf(state));
   const rail = guarded(
     "rail",
-    () => new Rail(state, full.button, keys.toggle, player.toggle, () => parts.finder()),
+    () => new Rail(state, full.button, keys.toggle, player.toggle, () => parts.load("search")),
   );
   const large = isLarge(state.model);
   const seenIn = (...views: View[]) => ({ isSeen: () => views.includes(state.view), isLarge: large });
@@ -109,14 +109,14 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const memory = parts.memory(seenIn("cost", "what-if").isSeen);
   const whatIf = parts.whatIf(seenIn("what-if").isSeen);
   const changes = state.other && changesOf(widget);
-  const diff = state.other && changes && parts.diff(state.other, changes);
+  const diff = state.other && changes && parts.diff(state.other, changes, seenIn("diff").isSeen);
   const changed = changes && parts.changes(changes);
   const inspector = guarded("inspector", () => new InspectorPane(state), {
     isSeen: () => state.extras.has("details"),
   });
   const source = guarded("source", () => new SourcePane(state));
-  const overview = guarded("overview", () => new OverviewPane(state, () => parts.time()));
-  const motion = parts.motion();
+  const overview = guarded("overview", () => new OverviewPane(state, () => parts.load("time")));
+  const motion = parts.motion(seenIn("motion").isSeen);
   const cards = guarded("cards", () => new CardsPane(state));
   const compilation = compiledOf(widget);
   const codes = h("div.jv-codes");

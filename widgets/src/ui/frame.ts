@@ -107,7 +107,7 @@ export type Meanings = readonly [
 
 /** What the help says: the keyboard shortcuts, and meanings. */
 interface Help {
-  KEYS: readonly (readonly [string, string])[];
+  KEYS: Meanings[1];
   MEANINGS?: readonly Meanings[];
 }
 
