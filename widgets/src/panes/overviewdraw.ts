@@ -7,6 +7,7 @@ import type { Totals } from "../model/timeline";
 import { h, svg } from "../ui/dom";
 import { fitted } from "../ui/fit";
 import { STACKED } from "../wire/schema";
+import { round, stacked } from "./stack";
 
 export type Columns = ReturnType<typeof stepsOfColumns>;
 
@@ -154,27 +155,8 @@ export function band(alive: Float64Array, columns: Columns, height: number, most
 
 /** Memory by kind, the longest-lived at the bottom. */
 export function areas(totals: Totals, columns: Columns, height: number, most: number): SVGElement[] {
-  const n = columns.first.length;
   // In a column with several steps, take the one with the most bytes.
   const steps = Int32Array.from(columns.first, (from, c) => fullest(totals, from, columns.last[c]!));
-  const levels = new Float64Array(n);
-  return STACKED.flatMap((kind, k) => {
-    const bytes = totals.kinds[k]!;
-    let any = false;
-    for (let c = 0; c < n; c++) {
-      levels[c]! += bytes[steps[c]!]!;
-      any ||= bytes[steps[c]!]! > 0;
-    }
-    if (!any) return [];
-    let d = `M0 ${height}`;
-    let before = -1;
-    for (let c = 0; c < n; c++) {
-      const y = round(height - (height * levels[c]!) / most);
-      if (y !== before) d += `H${c}V${y}`;
-      before = y;
-    }
-    return [svg("path", { class: `jv-area jv-of-${kind}`, d: `${d}H${n}V${height}Z` })];
-  }).reverse();
+  const plot = { edge: (column: number) => column, y: (bytes: number) => height - (height * bytes) / most };
+  return stacked(STACKED, totals, steps, plot);
 }
-
-const round = (value: number) => Math.round(value * 10) / 10;
