@@ -2,7 +2,8 @@
 
 import type { Extension } from "@codemirror/state";
 import { EditorView, keymap } from "@codemirror/view";
-import { litAs, type Selection, type Side, type State } from "../state/state";
+import { litAs } from "../state/lit";
+import type { Selection, Side, State } from "../state/state";
 import { h } from "../ui/dom";
 import { aboutStages, headButtons, markSide } from "../ui/head";
 import type { Effects, Listing } from "../ui/pane";

@@ -4,7 +4,8 @@ import type { EditorView } from "@codemirror/view";
 import { remembered } from "../base/maps";
 import { push } from "../model/groups";
 import type { Model } from "../model/model";
-import { litAs, type Side, type State } from "../state/state";
+import { litAs } from "../state/lit";
+import type { Side, State } from "../state/state";
 import type { Listing, Pane } from "../ui/pane";
 
 /** The listing of an editor, for linked scrolling. */

@@ -11,7 +11,8 @@ import {
 } from "../model/figures";
 import { counted } from "../model/groups";
 import { referencesOf } from "../model/references";
-import { type Lit, litLines, pointedPlaces, type State, selectedPlaces } from "../state/state";
+import { type Lit, litLines, pointedPlaces, selectedPlaces } from "../state/lit";
+import type { State } from "../state/state";
 import { h, onResize } from "../ui/dom";
 import { figureChoice } from "../ui/figures";
 import type { Effects } from "../ui/pane";

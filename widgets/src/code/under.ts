@@ -2,7 +2,8 @@
 
 import { formatCount, plural } from "../base/format";
 import { equationsOfLine, type Figures, keptBesides, type LineEquations, NONE } from "../model/figures";
-import { litAs, type State } from "../state/state";
+import { litAs } from "../state/lit";
+import type { State } from "../state/state";
 import { button, h } from "../ui/dom";
 import { lineParts } from "./equation";
 import { ROLE_LETTERS } from "./head";

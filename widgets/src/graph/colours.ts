@@ -21,9 +21,7 @@ const NAMED = 6;
 
 export class Colours implements Colouring {
   by: By = "role";
-  readonly legend = h("div.jv-graph-legend.jv-fixed.jv-wraps.jv-row", {
-    "data-testid": "graph-legend",
-  });
+  readonly legend = h("div.jv-graph-legend.jv-fixed.jv-wraps.jv-row", { "data-testid": "graph-legend" });
   private scene: Scene | null = null;
   private shares: Float32Array | null = null;
   private most = 0;

@@ -2,6 +2,7 @@
 
 import { entry } from "../base/maps";
 import type { Sliced } from "../base/slices";
+import { countBefore } from "../base/sorted";
 import { SCOPES, type ScopeKind } from "../wire/schema";
 import { push } from "./groups";
 import type { Model } from "./model";
@@ -265,14 +266,9 @@ export function partOfSteps(edges: Float64Array, { from, to }: Span): Span {
 export function stepsOfPart(edges: Float64Array, { from, to }: Span): Span {
   const n = edges.length - 1;
   const at = (place: number) => {
-    let [low, high] = [0, n];
-    while (high - low > 1) {
-      const middle = (low + high) >> 1;
-      if (edges[middle]! <= place) low = middle;
-      else high = middle;
-    }
-    const width = edges[low + 1]! - edges[low]!;
-    return (low + (width > 0 ? Math.min(1, (place - edges[low]!) / width) : 0)) / n;
+    const step = Math.max(0, countBefore(n, (i) => edges[i]! <= place) - 1);
+    const width = edges[step + 1]! - edges[step]!;
+    return (step + (width > 0 ? Math.min(1, (place - edges[step]!) / width) : 0)) / n;
   };
   return { from: at(from), to: at(to) };
 }

@@ -11,10 +11,7 @@ import type { Effects } from "../ui/pane";
 const CARDS = 3;
 
 export class CardsPane {
-  readonly element = h("div.jv-cards.jv-fixed", {
-    role: "list",
-    "aria-label": "largest values saved",
-  });
+  readonly element = h("div.jv-cards.jv-fixed", { role: "list", "aria-label": "largest values saved" });
 
   constructor(private readonly state: State) {}
 

@@ -5,7 +5,8 @@ import type { Look, Text, TextView } from "../code/editor";
 import type { Compilation } from "../host/sync";
 import { exchangingRows } from "../model/exchanges";
 import type { Work } from "../model/work";
-import { type Lit, litAs, type Side, type State } from "../state/state";
+import { closestOf, type Lit, litAs } from "../state/lit";
+import type { Side, State } from "../state/state";
 import { button, h, section } from "../ui/dom";
 import { focused } from "../ui/focus";
 import { closeButton, markSide, message } from "../ui/head";
@@ -52,10 +53,7 @@ const LETTERS: Record<string, string> = { forward: "F", backward: "B", both: "FB
 export class CompiledPane {
   readonly element: HTMLElement;
   private readonly body = h("div.jv-code-body.jv-scroll");
-  private readonly switches = h("span.jv-tabs.jv-which", {
-    role: "group",
-    "aria-label": "which text",
-  });
+  private readonly switches = h("span.jv-tabs.jv-which", { role: "group", "aria-label": "which text" });
   private readonly about = h("span.jv-dim.jv-cut");
   private readonly missing = h("span.jv-missing", {
     role: "status",
@@ -345,14 +343,8 @@ export class CompiledPane {
   }
 
   private lit(rows: readonly number[]): Lit {
-    const found = new Set(
-      rows.map((row) => (this.selected.has(row) ? "is-selected" : litAs(this.state.selection, row))),
-    );
-    return (
-      (["is-selected", "is-ancestor", "is-descendant", "is-related"] as const).find((lit) =>
-        found.has(lit),
-      ) ?? ""
-    );
+    const { selection } = this.state;
+    return closestOf(rows.map((row) => (this.selected.has(row) ? "is-selected" : litAs(selection, row))));
   }
 
   private selectedLines(): number[] {

@@ -8,7 +8,8 @@ import { coloured } from "../code/python";
 import { aligned, type DiffRow, type Stretch, sameLines, stretches } from "../model/diff";
 import { FIGURES, formatFigure } from "../model/figures";
 import type { Model } from "../model/model";
-import { litAs, litLines, type Other, type State } from "../state/state";
+import { litAs, litLines } from "../state/lit";
+import type { Other, State } from "../state/state";
 import { button, h, onRowKey, section } from "../ui/dom";
 import { figureChoice } from "../ui/figures";
 import { type Effects, reasonOf } from "../ui/pane";
@@ -41,10 +42,7 @@ export class DiffPane {
   readonly element: HTMLElement;
   private readonly body = h("tbody");
   private readonly scroller: HTMLElement;
-  private readonly choices = h("div.jv-choices", {
-    role: "group",
-    "aria-label": "what is compared",
-  });
+  private readonly choices = h("div.jv-choices", { role: "group", "aria-label": "what is compared" });
   private readonly figures: ReturnType<typeof figureChoice>;
   /** The source, or the key of a stage; empty before the pane is shown. */
   private shown = "";

@@ -3,7 +3,8 @@
 import { formatBytes, formatCount, formatFlops, formatParts, plural } from "../base/format";
 import { donationText } from "../code/listing";
 import { usesText } from "../code/variable";
-import type { Lit, State } from "../state/state";
+import type { Lit } from "../state/lit";
+import type { State } from "../state/state";
 import { copyText } from "../ui/copying";
 import { button, h, section } from "../ui/dom";
 import { marked } from "../ui/marked";

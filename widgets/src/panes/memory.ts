@@ -15,7 +15,8 @@ import {
   type Totals,
   totalsOf,
 } from "../model/timeline";
-import { litAs, type State } from "../state/state";
+import { litAs } from "../state/lit";
+import type { State } from "../state/state";
 import { h, onResize, placeOver, section, svg } from "../ui/dom";
 import { marked } from "../ui/marked";
 import type { Effects } from "../ui/pane";
@@ -59,9 +60,7 @@ export class MemoryPane {
   private readonly head = h("span.jv-dim.jv-cut", { title: ABOUT, "data-testid": "memory-head" });
   private readonly when = h("caption");
   private readonly amounts = new Map<MemoryKind | "total", HTMLElement>();
-  private readonly legend = h("table.jv-memory-legend.jv-digits", {
-    "data-testid": "memory-legend",
-  });
+  private readonly legend = h("table.jv-memory-legend.jv-digits", { "data-testid": "memory-legend" });
   private readonly areas = svg("g");
   private readonly lit = svg("g");
   private readonly cursor = svg("rect", { class: "jv-cursor" });

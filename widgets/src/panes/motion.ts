@@ -66,14 +66,8 @@ export class MotionPane implements Played {
   private shelves: { shelf: Shelf; element: HTMLElement; fill: HTMLElement; size: HTMLElement }[] = [];
   private readonly stops: (() => void)[] = [];
   private readonly now = h("div.jv-mo-now.jv-fixed.jv-column", { "data-testid": "motion-now" });
-  private readonly said = h("p.jv-mo-said.jv-fixed", {
-    "aria-live": "polite",
-    "data-testid": "motion-said",
-  });
-  private readonly rack = h("div.jv-mo-rack.jv-fills", {
-    role: "group",
-    "aria-label": "what is in memory",
-  });
+  private readonly said = h("p.jv-mo-said.jv-fixed", { "aria-live": "polite", "data-testid": "motion-said" });
+  private readonly rack = h("div.jv-mo-rack.jv-fills", { role: "group", "aria-label": "what is in memory" });
   private readonly areas = svg("g");
   private readonly marks = svg("g");
   private readonly plot = h(

@@ -27,10 +27,7 @@ export class PlayerPane implements Played {
     "data-testid": "rule",
     tabindex: 0,
   });
-  private readonly said = h("p.jv-step-said", {
-    "aria-live": "polite",
-    "data-testid": "step-said",
-  });
+  private readonly said = h("p.jv-step-said", { "aria-live": "polite", "data-testid": "step-said" });
   private readonly only = h("input", {
     type: "checkbox",
     "data-testid": "only-adding",

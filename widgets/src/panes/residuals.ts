@@ -4,7 +4,8 @@ import { formatBytes, formatCount, plural } from "../base/format";
 import { turn } from "../base/slices";
 import { overviewOf, shortPlace } from "../model/overview";
 import type { Residual } from "../model/records";
-import { type Lit, residualLitAs, type State } from "../state/state";
+import { closestOf, LIT, type Lit, residualLitAs } from "../state/lit";
+import type { State } from "../state/state";
 import { breakable, button, choice, foldButton, h, onRowKey, reveal, section, table } from "../ui/dom";
 import { filterOf } from "../ui/filter";
 import { marked } from "../ui/marked";
@@ -25,8 +26,6 @@ const HEADS: [Key, string, string][] = [
 
 /** Above this many steps, the bands of rows are drawn one by one. */
 const MANY = 5_000;
-
-const LIT: Lit[] = ["is-selected", "is-ancestor", "is-descendant", "is-related"];
 
 export class ResidualsPane {
   readonly element: HTMLElement;
@@ -65,10 +64,7 @@ export class ResidualsPane {
   private hasAsked = false;
   /** The other rows whose switches the last click changed. */
   private moved: { key: string; rows: string[] } = { key: "", rows: [] };
-  private readonly paired = h("span.jv-dim.jv-cut", {
-    "aria-live": "polite",
-    "data-testid": "pair",
-  });
+  private readonly paired = h("span.jv-dim.jv-cut", { "aria-live": "polite", "data-testid": "pair" });
   private readonly steps: readonly HTMLButtonElement[];
   /** The switch cells, by key. */
   private readonly cells = new Map<string, HTMLElement>();
@@ -202,8 +198,10 @@ export class ResidualsPane {
   private showSelection(): void {
     this.showPair();
     if (this.uncover()) this.fill();
-    this.bringToLight();
-    const shown = this.light();
+    const nearest = this.nearest();
+    if (nearest >= 0) this.table.bring(nearest);
+    this.light();
+    const shown = this.rows.get(this.shown[nearest]?.key ?? "");
     if (shown) reveal(this.scroller, shown);
   }
 
@@ -219,43 +217,34 @@ export class ResidualsPane {
     on!.disabled = at + 1 >= of;
   }
 
-  /** Scrolls to the first row of the selection. */
-  private bringToLight(): void {
+  /** The first of the rows that are closest to the selection, or -1. */
+  private nearest(): number {
     const { residual, rows } = this.state.selection;
-    if (residual < 0 && rows.size === 0) return;
-    const meant = new Map<Lit, number>();
-    this.shown.forEach((row, i) => {
-      const lit = this.litAs(row);
-      if (!meant.has(lit)) meant.set(lit, i);
-    });
-    const i = meant.get("is-selected") ?? meant.get("is-ancestor") ?? meant.get("is-descendant");
-    if (i !== undefined) this.table.bring(i);
+    if (residual < 0 && rows.size === 0) return -1;
+    const lit = this.shown.map((row) => this.litAs(row));
+    const best = closestOf(lit);
+    return best ? lit.indexOf(best) : -1;
   }
 
-  /** Highlights the rows related to the selection; returns the row to scroll to. */
-  private light(): HTMLElement | undefined {
-    const first = new Map<Lit, HTMLElement>();
+  /** Highlights the rows related to the selection. */
+  private light(): void {
     for (const row of this.shown) {
       const tr = this.rows.get(row.key);
-      if (!tr) continue;
-      const lit = this.lightRow(row, tr);
-      if (!first.has(lit)) first.set(lit, tr);
+      if (tr) this.lightRow(row, tr);
     }
-    return first.get("is-selected") ?? first.get("is-ancestor") ?? first.get("is-descendant");
   }
 
   /** How a row relates to the selection: the closest relation of its members; of all of them, if they have rows of their own. */
   private litAs(row: Row): Lit {
     const found = new Set(row.members.map((r) => residualLitAs(this.state, r.index)));
     if (this.opened.has(row.key) && found.size > 1) return "";
-    return LIT.find((lit) => found.has(lit)) ?? "";
+    return closestOf(found);
   }
 
-  private lightRow(row: Row, tr: HTMLElement): Lit {
+  private lightRow(row: Row, tr: HTMLElement): void {
     const lit = this.litAs(row);
     for (const how of LIT) tr.classList.toggle(how, how === lit);
     tr.setAttribute("aria-selected", String(lit === "is-selected"));
-    return lit;
   }
 
   private sort(): void {

@@ -23,9 +23,7 @@ const SLACK = 1e-6;
 
 export class TimeControl extends Zoom<TimeAxis> {
   readonly bar: HTMLElement;
-  private readonly said = h("output.jv-time-said.jv-dim.jv-digits.jv-cut", {
-    "data-testid": "time-said",
-  });
+  private readonly said = h("output.jv-time-said.jv-dim.jv-digits.jv-cut", { "data-testid": "time-said" });
   private readonly out: readonly HTMLButtonElement[];
   private readonly select: HTMLButtonElement;
   /** What is pointed at, if anything. */

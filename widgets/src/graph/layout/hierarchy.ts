@@ -2,6 +2,7 @@
 
 import { entry, keepLast, remembered } from "../../base/maps";
 import { atOnce, type Sliced } from "../../base/slices";
+import { countBefore } from "../../base/sorted";
 import type { Model } from "../../model/model";
 import type { Place } from "../../model/records";
 import { findRepeats, mix, WORTH } from "./repeats";
@@ -316,13 +317,7 @@ class Level {
     let first = node;
     while (this.tree.row[first]! < 0) first = this.tree.children[first]![0]!;
     const row = this.tree.row[first]!;
-    let low = 0;
-    for (let high = this.rows.length; low < high; ) {
-      const middle = (low + high) >> 1;
-      if (this.rows[middle]! < row) low = middle + 1;
-      else high = middle;
-    }
-    return low;
+    return countBefore(this.rows.length, (i) => this.rows[i]! < row);
   }
 
   /** A name for some items: the names of the boxes among them, or else the expression or lines that they come from. */
