@@ -97,7 +97,7 @@ export class SourcePane {
     const all = coloured ? [...references.lines] : [];
     this.references = all.map(([key, of]) => {
       const mark = h(
-        "span.jv-refs",
+        "span.jv-refs.jv-flex.jv-fixed.jv-mono",
         { "data-testid": "references" },
         ...of.map((v) => {
           const name = references.name(v);
@@ -166,7 +166,7 @@ export class SourcePane {
       this.element.dataset["figure"] = figure;
     };
     return h(
-      "span.jv-source-about",
+      "span.jv-source-about.jv-flex.jv-fills",
       h("span.jv-dim.jv-cut", text),
       this.figures.length > 0 && figureChoice(this.figures, choose, "line-figure"),
     );
@@ -188,7 +188,7 @@ export class SourcePane {
     return h(
       "div.jv-amount-heads.jv-ruled",
       { "data-testid": "figure-heads" },
-      h("span.jv-amounts.jv-fixed", ...this.figures.map(head)),
+      h("span.jv-amounts.jv-flex.jv-fixed", ...this.figures.map(head)),
     );
   }
 
@@ -216,7 +216,7 @@ function cells(shown: readonly Figure[], figures: Figures, most: Figures): HTMLE
       n > 0 && h("span.jv-amount-text", { "data-word": CALLED[figure] }, alignedFigure(figure, n)),
     );
   };
-  return h("span.jv-amounts.jv-fixed", ...shown.map(cell));
+  return h("span.jv-amounts.jv-flex.jv-fixed", ...shown.map(cell));
 }
 
 /** The outcomes of a branch on a traced value on this line: `was True`, `was True ×3`. */

@@ -42,7 +42,7 @@ const ROWS = ".jv-src, .jv-under-row";
 
 export class SourceView {
   readonly element: HTMLElement;
-  readonly scroller = h("div.jv-scroll.jv-source-body");
+  readonly scroller = h("div.jv-scroll.jv-source-body.jv-mono");
   /** By `file:line`. */
   private readonly lines = new Map<string, HTMLElement>();
   /** The text of each line and its element. */

@@ -60,7 +60,12 @@ export class UnderLine {
     const n = equations.reduce((sum, { rows }) => sum + rows.length, 0);
     const list = h("div", { class: `jv-under-pass is-${key}`, role: "group", "aria-label": label });
     this.element.append(
-      h("div.jv-under-head", this.cells(NONE), h("strong", label), h("span.jv-dim", plural(n, "equation"))),
+      h(
+        "div.jv-under-head.jv-flex",
+        this.cells(NONE),
+        h("strong", label),
+        h("span.jv-dim", plural(n, "equation")),
+      ),
       list,
     );
     const add = (from: number) => {
@@ -104,7 +109,7 @@ export class UnderLine {
       );
     });
     this.element.append(
-      h("div.jv-under-head", this.cells(NONE), h("strong", "also saved")),
+      h("div.jv-under-head.jv-flex", this.cells(NONE), h("strong", "also saved")),
       h("div.jv-under-pass", { role: "group", "aria-label": "also saved" }, ...rows),
     );
   }

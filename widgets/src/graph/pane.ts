@@ -98,7 +98,7 @@ export class GraphPane {
       if (actOnKey(event, this)) event.preventDefault();
     });
     this.body = h(
-      "div.jv-graph-body",
+      "div.jv-graph-body.jv-space",
       { "data-testid": `graph-canvas-${side}` },
       this.outline.element,
       this.canvas,

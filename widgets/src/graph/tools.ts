@@ -45,7 +45,7 @@ function byWord<T extends string>(what: string, values: readonly T[], choose: (v
 export class Tools {
   readonly element: HTMLElement;
   private readonly input: HTMLInputElement;
-  private readonly count = h("output.jv-dim.jv-graph-count.jv-small.jv-fixed", {
+  private readonly count = h("output.jv-dim.jv-nowrap.jv-small.jv-fixed", {
     "data-testid": "graph-hits",
   });
   private readonly focusButton: HTMLButtonElement;

@@ -119,7 +119,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const motion = parts.motion(seenIn("motion").isSeen);
   const cards = guarded("cards", () => new CardsPane(state));
   const compilation = compiledOf(widget);
-  const codes = h("div.jv-codes");
+  const codes = h("div.jv-codes.jv-flex");
   const between = splitter(codes, "column", "--jv-right");
   const code = new Map<Side, { key: string; pane: Pane; of: State }>();
   const showCodes = () => {

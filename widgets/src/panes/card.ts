@@ -90,7 +90,7 @@ class Card {
       .map(({ first, lines }) => lines[place.line - first])
       .find((line) => line !== undefined);
     return h(
-      "div.jv-rule-line",
+      "div.jv-rule-line.jv-flex",
       { title: model.placeTitle(place) },
       h("span.jv-dim", model.placeText(place)),
       text !== undefined && h("code", ...coloured(text.trim())),

@@ -36,7 +36,7 @@ export class ChangesPane {
         "div.jv-scroll.jv-changes-body",
         figures(changes),
         h(
-          "div.jv-changes-tables.jv-wraps",
+          "div.jv-changes-tables.jv-flex.jv-wraps",
           equations(changes, {
             show: (key) => this.show(key),
             next: (key, isAfter) => this.next(key, isAfter),
@@ -74,7 +74,7 @@ export class ChangesPane {
 /** The figures: the current ones large, with the change. */
 function figures({ figures }: Changes): HTMLElement {
   return h(
-    "div.jv-figures.jv-wraps",
+    "div.jv-figures.jv-flex.jv-wraps",
     ...figures
       .filter((figure) => figure.at(-1) !== "equations")
       .map(([name, before, after, change, share]) =>

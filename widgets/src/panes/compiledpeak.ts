@@ -78,7 +78,7 @@ export class CompiledPeakView {
       modelled === null
         ? []
         : [h("span.jv-swatch.jv-of-model", `model: peak ${formatBytes(peakOf(modelled))}`)];
-    return h("div.jv-peak-legend", ...kinds.reverse(), ...line);
+    return h("div.jv-peak-legend.jv-flex.jv-wraps", ...kinds.reverse(), ...line);
   }
 
   private table(): HTMLElement {

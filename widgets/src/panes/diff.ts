@@ -316,7 +316,7 @@ export class DiffPane {
     for (const { element, side } of this.sides) {
       const { state, row, file, line } = side;
       const lit = row >= 0 ? litAs(state.selection, row) : (lines.get(state)!.get(`${file}:${line}`) ?? "");
-      element.className = `jv-diff-line jv-baseline ${isPlain(side) ? "is-plain" : lit}`;
+      element.className = `jv-diff-line jv-mono jv-baseline ${isPlain(side) ? "is-plain" : lit}`;
     }
   }
 }

@@ -127,7 +127,7 @@ export class MemoryPane {
       return;
     }
     const side = h("div.jv-memory-side.jv-fixed", this.legend);
-    this.element.append(h("div.jv-memory-body", this.plot, side));
+    this.element.append(h("div.jv-memory-body.jv-flex.jv-fills", this.plot, side));
     this.stop = onResize(this.plot, (...size) => this.resize(size));
   }
 
@@ -341,7 +341,7 @@ export class MemoryPane {
     this.plot.setAttribute("aria-valuenow", String(step + 1));
     this.plot.setAttribute("aria-valuetext", `${title}: ${this.primitiveOf(here)}, ${total}`);
     this.tip.replaceChildren(
-      h("div.jv-tip-head", h("span.jv-dim", title), h("strong", total)),
+      h("div.jv-tip-head.jv-flex", h("span.jv-dim", title), h("strong", total)),
       this.equation(here),
       this.alive(step),
     );
@@ -352,7 +352,7 @@ export class MemoryPane {
 
   private equation(step: Step): HTMLElement {
     const text = step.what ?? this.state.model.summary(step.row);
-    return h("div.jv-tip-head", h("code.jv-cut", text), h("span.jv-dim", this.lineOf(step)));
+    return h("div.jv-tip-head.jv-flex", h("code.jv-cut", text), h("span.jv-dim", this.lineOf(step)));
   }
 
   /** What the user wrote, and without source the operation. */

@@ -76,7 +76,7 @@ export class MotionPane implements Played {
     svg("svg", { "aria-hidden": "true" }, this.areas, this.marks),
   );
   private readonly air = h("div.jv-mo-air", { "aria-hidden": true });
-  private readonly body = h("div.jv-mo-body.jv-fills.jv-column");
+  private readonly body = h("div.jv-mo-body.jv-scroll.jv-column");
   private readonly bar: PlayBar;
   private readonly pace = choice(
     PACES.map((pace) => [pace, `by ${pace}`]),
@@ -162,7 +162,7 @@ export class MotionPane implements Played {
     }
     this.body.replaceChildren(
       h("div.jv-mo-scene.jv-column", this.now, this.said, this.rack, this.air),
-      h("div.jv-mo-axis.jv-fixed", this.time.bar),
+      h("div.jv-mo-axis.jv-flex.jv-fixed", this.time.bar),
       this.plot,
     );
     this.motion = motionOf(this.state.model);
@@ -219,7 +219,7 @@ export class MotionPane implements Played {
 
   private shelfOf(shelf: Shelf, width: number): (typeof this.shelves)[number] {
     const fill = h("span.jv-mo-fill");
-    const size = h("span.jv-mo-size.jv-digits");
+    const size = h("span.jv-mo-size.jv-digits.jv-nowrap");
     const isCode = shelf.kind === "kept" && shelf.place !== null;
     const lines = wrapped(shelf.label, (width - 18) / LETTER, this.isLow ? LINES_LOW : LINES);
     const label = h(isCode ? "code" : "span", { class: "jv-mo-label" }, lines.join("\n"));

@@ -147,7 +147,7 @@ export class OverviewPane {
     }
     this.picture.replaceChildren(
       this.row("jv-ov-runs", this.whatRuns(), this.flame),
-      this.row("jv-ov-heading", h("span", "saved for the backward pass"), h("div")),
+      this.row("jv-ov-heading jv-dim jv-nowrap", h("span", "saved for the backward pass"), h("div")),
       ...this.keptRows(),
       this.row("jv-ov-over", this.legend, this.memoryPlot()),
       ...(view.has_memory ? [this.over] : []),
@@ -199,7 +199,7 @@ export class OverviewPane {
         disabled: this.overview.sum(measure) === 0,
       });
     return h(
-      "div.jv-ov-axis.jv-dim.jv-wraps",
+      "div.jv-ov-axis.jv-flex.jv-dim.jv-wraps",
       h("span", "what runs; widths are "),
       h(
         "span.jv-choices",
@@ -364,7 +364,7 @@ export class OverviewPane {
       const cost = this.amount(this.overview.sum(this.measure, isBackward));
       const text = [`${name}, ${cost}`, name].find((t) => t.length * 7 * axis.letter < to - from) ?? "";
       return h(
-        "div.jv-ov-pass.jv-dim.jv-small",
+        "div.jv-ov-pass.jv-dim.jv-small.jv-nowrap",
         {
           style: `left:${from.toFixed(1)}px;width:${(to - from).toFixed(1)}px`,
         },
@@ -411,7 +411,7 @@ export class OverviewPane {
       x > this.width / 2 ? `right:${(this.width - x + 6).toFixed(1)}px` : `left:${(x + 6).toFixed(1)}px`;
     const peak = [
       h("div.jv-ov-peak-dot", { style: `left:${x.toFixed(1)}px` }),
-      h("div.jv-ov-peak", { style: at }, `peak ${formatBytes(most)}`),
+      h("div.jv-ov-peak.jv-nowrap", { style: at }, `peak ${formatBytes(most)}`),
     ];
     this.memory.replaceChildren(
       this.drawing(this.height, ...areas(totals, axis.columns, this.height, most)),

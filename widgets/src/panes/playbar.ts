@@ -45,7 +45,7 @@ export class PlayBar {
       "data-testid": `${id}-slider`,
       oninput: () => played.go(Number(this.slider.value) - 1),
     });
-    this.count = h("output.jv-step-count.jv-digits", { "data-testid": `${id}-count` });
+    this.count = h("output.jv-step-count.jv-digits.jv-nowrap", { "data-testid": `${id}-count` });
     this.speeds = choice(
       speeds.map((speed) => [String(speed), `${speed}×`]),
       () => this.isPlaying && this.play(),

@@ -75,9 +75,9 @@ export class PlayerPane implements Played {
       this.bar.element(
         Object.values(this.bar.buttons),
         [h("span.jv-play-tabs", { role: "group", "aria-label": "transform" }, ...this.tabs)],
-        [h("label.jv-only.jv-inline", this.only, "only steps that add equations"), close],
+        [h("label.jv-only.jv-inline.jv-nowrap", this.only, "only steps that add equations"), close],
       ),
-      h("div.jv-play-row.jv-fills", this.before, this.card, this.after),
+      h("div.jv-play-row.jv-flex.jv-fills", this.before, this.card, this.after),
       this.said,
     );
     // In the capture phase: these keys have other meanings in the panes and the explorer.

@@ -185,7 +185,10 @@ export class Rail {
         "div.jv-head-bar.jv-wraps.jv-views",
         h(
           "nav",
-          { class: `jv-questions jv-wraps${state.other ? " has-versions" : ""}`, "aria-label": "views" },
+          {
+            class: `jv-questions jv-flex jv-wraps${state.other ? " has-versions" : ""}`,
+            "aria-label": "views",
+          },
           ...this.views,
         ),
         h(
@@ -316,7 +319,11 @@ function devices(state: State): HTMLElement {
   const [first] = devices;
   if (first === undefined) return h("span");
   const text = devices.length === 1 ? first : `${devices.length} × ${first.split(":")[0]}`;
-  return h("span.jv-devices.jv-dim", { title: `runs on ${placement}`, "data-testid": "devices" }, text);
+  return h(
+    "span.jv-devices.jv-dim.jv-nowrap",
+    { title: `runs on ${placement}`, "data-testid": "devices" },
+    text,
+  );
 }
 
 const WAITING: Record<Progress["state"], string> = {

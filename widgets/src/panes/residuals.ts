@@ -470,7 +470,7 @@ export class ResidualsPane {
       button([], flip, {
         role: "switch",
         tabindex: -1,
-        class: "jv-switch jv-inline",
+        class: "jv-switch jv-inline jv-nowrap",
         "aria-checked": checked,
         "aria-label":
           row.members.length > 1 ? `save all ${row.members.length} of ${r.label}` : `save ${r.name}`,

@@ -26,7 +26,7 @@ const LONGEST = 34;
 export class RooflineChart {
   readonly element = h("div.jv-plot.jv-roofline.jv-column", { "data-testid": "roofline" });
   private readonly said = h("div.jv-roofline-said", { "data-testid": "roofline-said" });
-  private readonly plot = h("div.jv-roofline-plot");
+  private readonly plot = h("div.jv-roofline-plot.jv-fills");
   private readonly stop: () => void;
   private size: [number, number] = [0, 0];
   private dots: readonly Dot[] = [];

@@ -126,7 +126,7 @@ class Board {
   /** The rows shown, with their equations. */
   private shown: { tr: HTMLElement; rows: readonly number[] }[] = [];
   private keys: string[] = [];
-  private readonly head = h("div.jv-figures.jv-wraps", {
+  private readonly head = h("div.jv-figures.jv-flex.jv-wraps", {
     "aria-live": "polite",
     "data-testid": "what-if-figures",
   });
@@ -170,7 +170,7 @@ class Board {
     };
     this.scroller = h("div.jv-scroll", table(this.heads.cells, [this.around, this.body]));
     this.element = h(
-      "div.jv-board.jv-column",
+      "div.jv-board.jv-fills.jv-column",
       h("div.jv-board-head.jv-ruled.jv-wraps.jv-row", this.head, this.said),
       this.scroller,
     );
@@ -369,7 +369,7 @@ class Board {
       },
       {
         role: "switch",
-        class: "jv-switch jv-inline",
+        class: "jv-switch jv-inline jv-nowrap",
         "aria-checked": isOn,
         "aria-label": label,
         "aria-disabled": isDead ? "true" : undefined,

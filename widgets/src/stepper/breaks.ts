@@ -48,7 +48,7 @@ export class Breaks {
     });
     this.add = button("Add", () => this.submit(), { "data-testid": "break-add" });
     this.form = h(
-      "div.jv-breaks-form.jv-fixed",
+      "div.jv-breaks-form.jv-flex.jv-fixed",
       { role: "group", "aria-label": "new breakpoint" },
       this.kind,
       this.text,

@@ -155,8 +155,8 @@ export class Rail {
       },
     });
     this.element = h(
-      "div.jv-step-rail.jv-column",
-      h("div.jv-step-stages", { role: "group", "aria-label": "stages" }, ...this.stages),
+      "div.jv-step-rail.jv-fills.jv-column",
+      h("div.jv-step-stages.jv-flex", { role: "group", "aria-label": "stages" }, ...this.stages),
       h("div.jv-step-time", this.slider, mark && this.markElement(mark)),
     );
   }
@@ -208,7 +208,7 @@ export class Bar {
   ) {
     this.buttons = MOVES.map((m) =>
       button([icon(m.icon), h("span.jv-move-label", m.label)], () => move(m.do), {
-        class: `jv-button jv-move${m.do === "next" ? " is-main" : ""}`,
+        class: `jv-button jv-inline jv-move${m.do === "next" ? " is-main" : ""}`,
         title: `${m.title} (${m.key === "B" ? "Shift + B" : m.key.toUpperCase()})`,
         "aria-keyshortcuts": m.key === "B" ? "Shift+B" : m.key,
         "data-testid": `move-${m.do.replace(" ", "-")}`,
@@ -319,7 +319,7 @@ export class Crumbs {
 
   private crumb(text: string, shown: Shown, isLast: boolean, title = ""): HTMLElement {
     return button(text, () => this.state.show(shown), {
-      class: "jv-crumb",
+      class: "jv-crumb jv-mono",
       title,
       ...(isLast ? { "aria-current": "location" } : {}),
     });
@@ -358,7 +358,7 @@ export class Crumbs {
           })
         : null;
     return h(
-      "span.jv-iteration.jv-digits.jv-inline",
+      "span.jv-iteration.jv-digits.jv-inline.jv-nowrap",
       "iteration ",
       box,
       length === null ? "" : ` of ${formatCount(length)}`,
@@ -372,7 +372,7 @@ export class Crumbs {
     const box = this.field(0, length, isOff, (value) => this.toIteration(-1, value));
     this.box = box;
     return h(
-      "span.jv-iteration.jv-digits.jv-inline.is-ahead",
+      "span.jv-iteration.jv-digits.jv-inline.jv-nowrap.is-ahead",
       `next, a ${primitive}${length === null ? "" : ` of ${formatCount(length)}`}: into iteration `,
       box,
       button("go", () => this.toIteration(-1, Number(box.value)), { "data-testid": "go-iteration" }),

@@ -106,9 +106,9 @@ function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textV
     h("div.jv-pane-head.jv-ruled.jv-fixed.jv-baseline.jv-step-crumbs", crumbs.element),
     listing.element,
   );
-  const right = h("div.jv-step-right");
+  const right = h("div.jv-step-right.jv-flex");
   right.append(middle, splitter(right, "column", "--jv-step-values"), values.element);
-  const columns = h("div.jv-step-columns.jv-fills");
+  const columns = h("div.jv-step-columns.jv-flex.jv-fills");
   columns.append(left, splitter(columns, "column", "--jv-step-rest"), right);
   root.replaceChildren(
     h(

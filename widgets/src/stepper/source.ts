@@ -101,7 +101,7 @@ export class Source {
       h("span", { class: `jv-amount jv-fixed is-${what}`, "data-word": word });
     const norms = { value: cell("value", "norm"), cotangent: cell("cotangent") };
     const born = h("span.jv-tag.jv-mark.is-bad", { hidden: true, "data-testid": "born" });
-    const amounts = h("span.jv-amounts.jv-fixed.is-none", norms.value, norms.cotangent);
+    const amounts = h("span.jv-amounts.jv-flex.jv-fixed.is-none", norms.value, norms.cotangent);
     this.norms.set(`${file}:${line}`, { ...norms, amounts, born });
     const gutter = h("span.jv-step-gutter.jv-fixed.jv-baseline", this.gutter(file, line, canStop), amounts);
     return { gutter, behind: [born] };
@@ -126,7 +126,7 @@ function heads(): HTMLElement {
     "div.jv-amount-heads.jv-ruled",
     { "data-testid": "norm-heads" },
     h("span.jv-eq-gutter.jv-fixed.jv-inline"),
-    h("span.jv-amounts.jv-fixed", head("value"), head("cotangent")),
+    h("span.jv-amounts.jv-flex.jv-fixed", head("value"), head("cotangent")),
   );
 }
 

@@ -104,10 +104,14 @@ function figures(told: SummaryCard): HTMLElement {
   const list = (items: readonly (readonly [string, string, string])[], name: string) =>
     h(
       "dl",
-      { class: `jv-figures jv-wraps ${name}` },
+      { class: `jv-figures jv-flex jv-wraps jv-digits ${name}` },
       ...items.map(([what, text, how]) => h("div", { class: how }, h("dt", what), h("dd", text))),
     );
-  return h("div", pairs.length > 0 && list(pairs, ""), counted.length > 0 && list(counted, "jv-counts"));
+  return h(
+    "div",
+    pairs.length > 0 && list(pairs, ""),
+    counted.length > 0 && list(counted, "jv-counts jv-small"),
+  );
 }
 
 /** The legend of a picture's shades. */
@@ -135,7 +139,7 @@ function toldElement(told: SummaryCard): HTMLElement {
     { "data-testid": "told" },
     text && h("pre.jv-numbers", { tabindex: text.includes("\n") ? 0 : undefined }, text),
     h(
-      "div.jv-told-row.jv-wraps",
+      "div.jv-told-row.jv-flex.jv-wraps",
       bars &&
         h(
           "figure.jv-bars",
