@@ -270,7 +270,7 @@ export class Values {
       "article.jv-value-card",
       { "data-testid": "value-card", "data-name": name, "aria-label": name },
       h(
-        "header",
+        "header.jv-baseline.jv-nowrap",
         h("code.jv-value-name", h("span", { class: `${hue}${of ? " jv-of-cotangent" : ""}` }, name)),
         value && h("code.jv-type", value.type),
         bytes && h("span.jv-dim", bytes),
