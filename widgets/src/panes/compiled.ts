@@ -7,7 +7,7 @@ import { exchangingRows } from "../model/exchanges";
 import type { Work } from "../model/work";
 import { closestOf, type Lit, litAs } from "../state/lit";
 import type { Side, State } from "../state/state";
-import { button, h, section } from "../ui/dom";
+import { button, h, type Segment, section, segments } from "../ui/dom";
 import { focused } from "../ui/focus";
 import { closeButton, markSide, message } from "../ui/head";
 import { marked } from "../ui/marked";
@@ -53,7 +53,8 @@ const LETTERS: Record<string, string> = { forward: "F", backward: "B", both: "FB
 export class CompiledPane {
   readonly element: HTMLElement;
   private readonly body = h("div.jv-code-body.jv-scroll");
-  private readonly switches = h("span.jv-tabs.jv-which", { role: "group", "aria-label": "which text" });
+  /** The buttons of the texts that there are. */
+  private switches = h("span.jv-which");
   private readonly about = h("span.jv-dim.jv-cut");
   private readonly missing = h("span.jv-missing", {
     role: "status",
@@ -157,13 +158,22 @@ export class CompiledPane {
     const answer = JSON.parse(text) as Compiled | { error: string; block?: string };
     if (!("stablehlo" in answer)) {
       this.clear();
+      this.offerTexts();
       const said = message("There is no compiled program", answer.error, "not-compiled");
       this.body.replaceChildren(said, ...this.offer(answer.block ?? ""));
       return;
     }
     this.compiled = answer;
     this.exchanging = exchangingRows(this.state.model, answer);
-    this.fillWith(answer.memory !== null ? "memory" : answer.hlo === null ? "stablehlo" : "hlo");
+    const first = answer.memory !== null ? "memory" : answer.hlo === null ? "stablehlo" : "hlo";
+    const option = (name: Which): Segment<Which> => [
+      name,
+      name === "memory" && answer.exchanges !== null ? "memory and collectives" : NAMES[name],
+      { title: ABOUT[name], "data-testid": `text-${name}` },
+    ];
+    const all = [...(answer.memory === null ? [] : [option("memory")]), option("stablehlo"), option("hlo")];
+    this.offerTexts(segments("which text", all, first, (which) => this.fillWith(which)));
+    this.fillWith(first);
   }
 
   /** Shows progress; below it, once it exists, the program that JAX passes to XLA. */
@@ -191,6 +201,7 @@ export class CompiledPane {
       return;
     }
     this.clear();
+    this.offerTexts();
     const at = focused(this.body) as HTMLElement | null;
     // Elements that stay in place keep the focus, even if hidden for a moment.
     if (this.body.firstElementChild !== waiting.shown.element)
@@ -236,8 +247,14 @@ export class CompiledPane {
     this.memory?.destroy();
     this.memory = null;
     this.missing.hidden = true;
-    this.switches.replaceChildren();
     this.about.textContent = "";
+  }
+
+  /** Offers the texts that there are; none while there is no answer. */
+  private offerTexts(buttons = h("span")): void {
+    buttons.classList.add("jv-which");
+    this.switches.replaceWith(buttons);
+    this.switches = buttons;
   }
 
   private fillWith(which: Which): void {
@@ -245,24 +262,6 @@ export class CompiledPane {
     if (compiled === null) return;
     this.which = which;
     this.clear();
-    const names: Which[] = compiled.memory === null ? ["stablehlo", "hlo"] : ["memory", "stablehlo", "hlo"];
-    this.switches.replaceChildren(
-      ...names.map((name) =>
-        button(
-          name === "memory" && compiled.exchanges !== null ? "memory and collectives" : NAMES[name],
-          () => {
-            this.fillWith(name);
-            this.switches.querySelector<HTMLElement>(".is-own")?.focus();
-          },
-          {
-            class: `jv-tab${name === which ? " is-own" : ""}`,
-            title: ABOUT[name],
-            "aria-pressed": String(name === which),
-            "data-testid": `text-${name}`,
-          },
-        ),
-      ),
-    );
     if (which === "memory" && compiled.memory !== null) {
       this.about.textContent = compiled.backend;
       this.about.title = ABOUT.memory;

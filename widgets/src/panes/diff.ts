@@ -10,7 +10,7 @@ import { FIGURES, formatFigure } from "../model/figures";
 import type { Model } from "../model/model";
 import { litAs, litLines } from "../state/lit";
 import type { Other, State } from "../state/state";
-import { button, h, onRowKey, section } from "../ui/dom";
+import { button, h, onRowKey, type Segment, section, segments } from "../ui/dom";
 import { figureChoice } from "../ui/figures";
 import { type Effects, reasonOf } from "../ui/pane";
 import type { Changes } from "../wire/explorer.generated";
@@ -42,7 +42,6 @@ export class DiffPane {
   readonly element: HTMLElement;
   private readonly body = h("tbody");
   private readonly scroller: HTMLElement;
-  private readonly choices = h("div.jv-choices", { role: "group", "aria-label": "what is compared" });
   private readonly figures: ReturnType<typeof figureChoice>;
   /** The source, or the key of a stage; empty before the pane is shown. */
   private shown = "";
@@ -72,7 +71,7 @@ export class DiffPane {
     );
     this.element = section(
       { class: "jv-pane jv-column jv-diff", "aria-label": "versions", "data-testid": "diff" },
-      [this.choices, this.figures],
+      [segments("what is compared", this.choices(), "source", (key) => this.show(key)), this.figures],
       this.scroller,
     );
   }
@@ -104,9 +103,7 @@ export class DiffPane {
     const isNew = key !== this.shown;
     if (isNew) this.scroller.scrollTop = 0;
     this.shown = key;
-    const hadFocus = this.choices.contains(this.choices.ownerDocument.activeElement);
-    this.fillChoices();
-    if (hadFocus) this.choices.querySelector<HTMLElement>("[aria-pressed=true]")?.focus();
+    this.figures.hidden = key !== "source";
     this.asked += 1;
     const mine = this.asked;
     const work = key === "source" ? this.source() : this.equations(key);
@@ -143,13 +140,13 @@ export class DiffPane {
     return excerpts.reduce((sum, { lines }) => sum + lines.length, 0) <= AT_ONCE;
   }
 
-  private fillChoices(): void {
-    const choice = (key: string, ...label: (Node | string)[]) =>
-      button(label, () => this.show(key), {
-        class: "jv-button jv-choice jv-small",
-        "aria-pressed": String(key === this.shown),
-        "data-testid": `diff-${key}`,
-      });
+  /** The source, and the stages that both versions have. */
+  private choices(): Segment<string>[] {
+    const choice = (key: string, ...label: (Node | string)[]): Segment<string> => [
+      key,
+      label,
+      { "data-testid": `diff-${key}` },
+    ];
     const count = (runs: readonly [number, number][]) => formatCount(runs.reduce((sum, [, n]) => sum + n, 0));
     const stages = this.state.model.view.stages.flatMap(({ key, label }) => {
       const found = this.changes.stages[key];
@@ -158,8 +155,7 @@ export class DiffPane {
       const added = h("span.jv-added", `+${count(found.added)}`);
       return [choice(key, `${label} `, removed, " ", added)];
     });
-    this.choices.replaceChildren(choice("source", "source"), ...stages);
-    this.figures.hidden = this.shown !== "source";
+    return [choice("source", "source"), ...stages];
   }
 
   private *source(): Sliced<Compared> {

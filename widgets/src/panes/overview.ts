@@ -19,7 +19,7 @@ import type { Place } from "../model/records";
 import { stepAfter } from "../model/span";
 import { peakOf, type Timeline, type Totals, totalsOf } from "../model/timeline";
 import type { State } from "../state/state";
-import { button, h, onResize, svg } from "../ui/dom";
+import { button, h, onResize, type Segment, segments, svg } from "../ui/dom";
 import { marked } from "../ui/marked";
 import { type Effects, reasonOf } from "../ui/pane";
 import { Waiting } from "../ui/waiting";
@@ -190,36 +190,27 @@ export class OverviewPane {
   }
 
   private whatRuns(): HTMLElement {
-    const choice = (measure: Measure, word: string, title: string) =>
-      button(word, () => this.weigh(measure), {
-        class: "jv-button jv-choice jv-small",
-        title,
-        "aria-pressed": String(measure === this.measure),
-        "data-testid": `by-${measure}`,
-        disabled: this.overview.sum(measure) === 0,
-      });
+    const option = (measure: Measure, title: string): Segment<Measure> => [
+      measure,
+      measure === "flops" ? "FLOPs" : measure,
+      { title, "data-testid": `by-${measure}`, disabled: this.overview.sum(measure) === 0 },
+    ];
+    const all = [
+      option(
+        "flops",
+        "Widths are shares of the floating-point operations; a tenth is shared by all equations, so that each is seen",
+      ),
+      option("equations", "Widths are shares of the equations"),
+    ];
     return h(
       "div.jv-ov-axis.jv-flex.jv-dim.jv-wraps",
       h("span", "what runs; widths are "),
-      h(
-        "span.jv-choices",
-        { role: "group", "aria-label": "width" },
-        choice(
-          "flops",
-          "FLOPs",
-          "Widths are shares of the floating-point operations; a tenth is shared by all equations, so that each is seen",
-        ),
-        choice("equations", "equations", "Widths are shares of the equations"),
-      ),
+      segments("width", all, this.measure, (measure) => this.weigh(measure)),
     );
   }
 
   private weigh(measure: Measure): void {
     this.measure = measure;
-    for (const each of ["flops", "equations"] as const)
-      this.picture
-        .querySelector(`[data-testid="by-${each}"]`)
-        ?.setAttribute("aria-pressed", String(each === measure));
     this.place();
     this.draw();
   }

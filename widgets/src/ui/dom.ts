@@ -147,6 +147,30 @@ export function foldButton(
   });
 }
 
+/** What is chosen by a button: the value, what the button says, and its other attributes. */
+export type Segment<T> = readonly [value: T, content: Child | readonly Child[], attributes: Attributes];
+
+/** A choice among a few values as buttons side by side, of which one is pressed. */
+export function segments<T extends string>(
+  label: string,
+  all: readonly Segment<T>[],
+  chosen: T,
+  choose: (value: T) => void,
+): HTMLElement {
+  const buttons = all.map(([value, content, attributes]) => {
+    const own = button(
+      content,
+      () => {
+        for (const each of buttons) each.ariaPressed = String(each === own);
+        choose(value);
+      },
+      { class: "jv-button jv-choice jv-small", "aria-pressed": String(value === chosen), ...attributes },
+    );
+    return own;
+  });
+  return h("span.jv-choices", { role: "group", "aria-label": label }, ...buttons);
+}
+
 /**
  * A choice among values, each with its text. What is typed in it are no shortcuts, of the explorer or of the notebook.
  * @param choose is given the value that is chosen.
