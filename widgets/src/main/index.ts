@@ -189,23 +189,41 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   if (outline) main.append(outline.element);
   root.classList.toggle("is-outline", isOutline);
 
-  const act = (event: KeyboardEvent) => {
-    const step = (by: 1 | -1) => code.get(state.side)?.pane.step?.(by) ?? false;
-    const key = event.key.toLowerCase();
-    if (key === "h") state.arrange(state.view === "overview" ? "kept" : "overview");
-    if (key === "w") full.toggle();
-    if (key === "p") presenting.toggle();
-    if (key === "i") state.open("details");
-    if (["h", "w", "p", "i"].includes(key)) return true;
-    // These keys are the overview's.
-    if (state.view === "overview" && ["f", "ArrowDown", "ArrowUp"].includes(event.key)) state.show({});
-    if (event.key === "/") rail.focus?.();
-    else if (event.key.toLowerCase() === "f") residuals.focus?.();
-    else if (event.key.toLowerCase() === "m") {
+  const step = (by: 1 | -1) => code.get(state.side)?.pane.step?.(by) ?? false;
+  /** What each key does, if no pane has handled it; false if that is nothing. */
+  const actions: Record<string, () => unknown> = {
+    h: () => state.arrange(state.view === "overview" ? "kept" : "overview"),
+    w: full.toggle,
+    p: presenting.toggle,
+    i: () => state.open("details"),
+    r: player.toggle,
+    f: () => residuals.focus?.(),
+    m: () => {
       if (state.view !== "what-if") state.arrange("cost");
       memory.focus?.();
-    } else if (event.key.toLowerCase() === "r") player.toggle();
-    else return actOn(event, state, keys.sheet, keys.toggle, step);
+    },
+    g: () => state.showAs(state.side, state.form[state.side] === "code" ? "graph" : "code"),
+    l: () => state.compareWithJvp(),
+    s: () => state.toggleLinking(),
+    c: () => state.other !== null && state.compare(!state.compared),
+    e: () => state.toggleParams(),
+    v: () => state.toggleColours(),
+    "/": () => rail.focus?.(),
+    "?": keys.toggle,
+    escape: () => (keys.sheet.open ? keys.sheet.close() : state.clear()),
+    arrowdown: () => step(1),
+    arrowup: () => step(-1),
+  };
+  const act = (event: KeyboardEvent) => {
+    // These keys are the overview's.
+    if (state.view === "overview" && ["f", "ArrowDown", "ArrowUp"].includes(event.key)) state.show({});
+    // A scrolling pane handles its own arrow keys.
+    if (event.key.startsWith("Arrow") && (event.target as Element).closest(".jv-scroll")) return false;
+    const action = actions[event.key.toLowerCase()];
+    if (action) return action() !== false;
+    const stage = Number(/^Digit([1-9])$/.exec(event.code)?.[1] ?? 0) - 1;
+    if (stage < 0 || stage > state.compiled) return false;
+    state.showStages([stage], event.shiftKey);
     return true;
   };
   const unkey = onKeys(root, act, (event) => undoOrRedo(event, state.switches));
@@ -355,35 +373,6 @@ function undoOrRedo(event: KeyboardEvent, switches: Switches): boolean {
   if (isRedo ? !switches.canRedo : !switches.canUndo) return false;
   if (isRedo) switches.redo();
   else switches.undo();
-  return true;
-}
-
-/** Handles a key; returns whether it did. */
-function actOn(
-  event: KeyboardEvent,
-  state: State,
-  keys: HTMLDialogElement,
-  toggleKeys: () => void,
-  step: (by: 1 | -1) => boolean,
-): boolean {
-  const digit = /^Digit([1-9])$/.exec(event.code)?.[1];
-  const stage = digit === undefined ? -1 : Number(digit) - 1;
-  if (stage >= 0 && stage <= state.compiled) state.showStages([stage], event.shiftKey);
-  else if (event.key === "Escape" && keys.open) keys.close();
-  else if (event.key === "Escape") state.clear();
-  else if (event.key === "?") toggleKeys();
-  else if (event.key.toLowerCase() === "g")
-    state.showAs(state.side, state.form[state.side] === "code" ? "graph" : "code");
-  else if (event.key.toLowerCase() === "l") state.compareWithJvp();
-  else if (event.key.toLowerCase() === "s") state.toggleLinking();
-  else if (event.key.toLowerCase() === "c" && state.other) state.compare(!state.compared);
-  else if (event.key.toLowerCase() === "e") state.toggleParams();
-  else if (event.key.toLowerCase() === "v") state.toggleColours();
-  // A scrolling pane handles its own arrow keys.
-  else if ((event.target as Element).closest(".jv-scroll")) return false;
-  else if (event.key === "ArrowDown") return step(1);
-  else if (event.key === "ArrowUp") return step(-1);
-  else return false;
   return true;
 }
 
