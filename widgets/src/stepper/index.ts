@@ -31,17 +31,9 @@ export async function fillStepper(root: HTMLElement, model: WidgetModel, textVie
 function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textView: TextView): () => void {
   const session = new Session(model, (stop) => state.arrive(stop));
   const { ask } = session;
-  const said = h("p.jv-step-said", {
-    role: "status",
-    "aria-live": "polite",
-    "data-testid": "step-said",
-  });
+  const said = h("p.jv-step-said", { role: "status", "aria-live": "polite", "data-testid": "step-said" });
   const notice = h("div.jv-step-notice", { "data-testid": "step-notice", hidden: true });
-  const failure = h("div.jv-step-failure", {
-    role: "alert",
-    "data-testid": "step-failure",
-    hidden: true,
-  });
+  const failure = h("div.jv-step-failure", { role: "alert", "data-testid": "step-failure", hidden: true });
   const keys = helpSheet("step-key-sheet", async () => ({ KEYS }));
   const move = (what: string) => {
     if (!session.off && !(BACK.has(what) ? state.isStart : state.stop.isDone)) ask(what);
@@ -72,10 +64,7 @@ function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textV
   const source = new Source(state, (file, line) =>
     toggleBreak(state.breakAtLine(file, line), { file, line }),
   );
-  const values = new Values(state, {
-    look,
-    unlook: (stage, name) => ask("unlook", { stage, name }),
-  });
+  const values = new Values(state, { look, unlook: (stage, name) => ask("unlook", { stage, name }) });
   const breaks = new Breaks(state, (condition) => ask("break", condition), unbreak);
   const mark = parsed<Mark>(model.get("mark"));
   const rail = new Rail(state, (stage, index) => ask("goto", { stage, path: [], index }), mark);
