@@ -104,7 +104,7 @@ function figures(told: SummaryCard): HTMLElement {
   const list = (items: readonly (readonly [string, string, string])[], name: string) =>
     h(
       "dl",
-      { class: `jv-figures jv-flex jv-wraps jv-digits ${name}` },
+      { class: `jv-figures jv-wraps jv-digits ${name}` },
       ...items.map(([what, text, how]) => h("div", { class: how }, h("dt", what), h("dd", text))),
     );
   return h(
