@@ -11,6 +11,8 @@ from test_front_ends import run_in_lab
 from tour import unfold
 
 import jaxviz
+from benchmarks.models import transformer
+from jaxviz.features.explorer.whatif import Switches
 from notebooks import light
 
 pytestmark = [pytest.mark.browser, light]
@@ -192,6 +194,27 @@ def test_no_card_moves_when_its_advice_arrives(tab, six_layers, tmp_path, width)
         "recomputes this value, for 12.5 % more work."
     )
     assert places() == before
+
+
+SWITCHES = """() => {
+    const { top, bottom } = document.querySelector(".jv-board > .jv-scroll").getBoundingClientRect();
+    const rows = [...document.querySelectorAll(".jv-board tr:has([role=switch])")];
+    const boxes = rows.map((row) => row.getBoundingClientRect());
+    return boxes.filter((box) => box.top >= top && box.bottom <= bottom).length;
+}"""
+"""How many switches are seen."""
+
+
+def test_eight_switches_are_seen_next_to_the_file_browser(tab, tmp_path):
+    f, args = transformer(2)
+    explorer = jaxviz.explore(f, *args)
+    explorer.switches = Switches(explorer.derivation).plan()
+    page = tab.page
+    page.set_viewport_size({"width": 930, "height": 600})
+    page.goto(explorer.save_html(tmp_path / "page.html").as_uri())
+    page.get_by_test_id("view-what-if").click()
+    expect(page.get_by_test_id("what-if-row").first).to_be_visible()
+    assert page.evaluate(SWITCHES) >= 8
 
 
 CUT = """() => [...document.querySelectorAll(":is(.jv-scope, .jv-scope-name, .jv-ov-pass, .jv-ov-peak, .jv-ov-kept)")]

@@ -184,7 +184,10 @@ describe("the pane", () => {
       expect(marks.get(row)).toEqual([
         "all-reduce over data, backward: each device sends 6 B in 2 × 6; `w` is replicated over `data`",
       ]);
+    const pressed = () => pane.element.querySelector(".jv-choice[aria-pressed=true]")?.textContent;
+    expect(pressed()).toBe("memory and collectives");
     pane.element.querySelector<HTMLElement>("[data-testid=text-hlo]")!.click();
+    expect(pressed()).toBe("optimised HLO");
     expect(found()).toBeNull();
     expect(lines()).not.toEqual([]);
     pane.element.querySelector<HTMLElement>("[data-testid=text-memory]")!.click();

@@ -14,7 +14,8 @@ import { PlayerPane } from "../src/panes/player";
 import { ResidualsPane } from "../src/panes/residuals";
 import { type Finder, SearchBox } from "../src/panes/search";
 import { fromTo } from "../src/panes/switcheffects";
-import { pointedPlaces, residualLitAs, type Side, State } from "../src/state/state";
+import { pointedPlaces, residualLitAs } from "../src/state/lit";
+import { type Side, State } from "../src/state/state";
 import { breakable, h } from "../src/ui/dom";
 import { helpSheet } from "../src/ui/frame";
 import { bytes, json, model } from "./fixture";
@@ -1480,5 +1481,5 @@ test("the switches of a very large function are requested when there is advice, 
 test("an expression never wraps within a name", () => {
   const parts = breakable("jnp.mean(x**2, -1)").map((part) => (typeof part === "string" ? part : "|"));
   expect(parts.join("")).toBe("jnp.|mean(|x**2,| -1)");
-  expect(h("code", {}, ...breakable("a.b(c)")).textContent).toBe("a.b(c)");
+  expect(h("code", ...breakable("a.b(c)")).textContent).toBe("a.b(c)");
 });

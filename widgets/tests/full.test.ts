@@ -10,7 +10,7 @@ const press = (key: string) =>
   root.firstElementChild!.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
 
 beforeEach(() => {
-  root = h("div", { class: "jaxviz" }, h("p", {}));
+  root = h("div", { class: "jaxviz" }, h("p"));
   document.body.append(root);
   full = new FullScreen(root);
 });

@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
-import { litAs, litLines, residualLitAs, State } from "../src/state/state";
+import { litAs, litLines, residualLitAs } from "../src/state/lit";
+import { State } from "../src/state/state";
 import { model } from "./fixture";
 
 test("ancestors and descendants follow the origins", () => {

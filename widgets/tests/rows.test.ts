@@ -13,8 +13,8 @@ let rows: Rows;
 
 /** Rows of equal height in a scroller that shows thirty of them; jsdom has no layout. */
 beforeEach(() => {
-  body = h("tbody", {});
-  scroller = h("div", {}, h("table", {}, body));
+  body = h("tbody");
+  scroller = h("div", h("table", body));
   Object.defineProperty(scroller, "clientHeight", { value: SIGHT });
   document.body.replaceChildren(scroller);
   gone = [];

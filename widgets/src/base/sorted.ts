@@ -1,4 +1,4 @@
-/** Sorting of rows. */
+/** Sorting of rows, and searching in what is sorted. */
 
 const COLLATOR = new Intl.Collator();
 
@@ -16,4 +16,15 @@ export function sortedBy<T>(
       typeof x === "number" && typeof y === "number" ? x - y : COLLATOR.compare(String(x), String(y));
     return sign * order || place(a) - place(b);
   });
+}
+
+/** How many of `n` sorted items come first, as `isBefore` says of the item at an index. */
+export function countBefore(n: number, isBefore: (i: number) => boolean): number {
+  let [low, high] = [0, n];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (isBefore(middle)) low = middle + 1;
+    else high = middle;
+  }
+  return low;
 }

@@ -10,6 +10,7 @@ import {
   type ViewUpdate,
   WidgetType,
 } from "@codemirror/view";
+import { entry } from "../base/maps";
 import { h } from "../ui/dom";
 import type { Listing } from "../ui/pane";
 import { listingOf } from "./scrolling";
@@ -85,7 +86,7 @@ const pieceAt = (piece: Piece, side: number) => Decoration.widget({ widget: new 
 
 const textBehind = (text: string): Piece => ({
   key: text,
-  make: () => h("span", { class: "jv-behind jv-dim", "aria-hidden": true }, text),
+  make: () => h("span.jv-behind.jv-dim", { "aria-hidden": true }, text),
 });
 
 const marks = new Map<string, Decoration>();
@@ -93,12 +94,7 @@ const marks = new Map<string, Decoration>();
 /** A mark with a class; marks without a tooltip are cached. */
 function markOf(name: string, title: string | undefined): Decoration {
   if (title !== undefined) return Decoration.mark({ class: name, attributes: { title } });
-  let made = marks.get(name);
-  if (made === undefined) {
-    made = Decoration.mark({ class: name });
-    marks.set(name, made);
-  }
-  return made;
+  return entry(marks, name, () => Decoration.mark({ class: name }));
 }
 
 /** A text view inside the document or shadow root `root`. */

@@ -92,11 +92,7 @@ export class Folding {
       key: `${line} ${title}`,
       make: (view) => {
         const onclick = () => view.dispatch({ effects: this.fold([line], isFolded) });
-        return h(
-          "span",
-          { class: "jv-arrow jv-dim", title, "aria-hidden": true, onclick },
-          isFolded ? "▸" : "▾",
-        );
+        return h("span.jv-arrow.jv-dim", { title, "aria-hidden": true, onclick }, isFolded ? "▸" : "▾");
       },
     };
   }

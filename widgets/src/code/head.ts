@@ -1,6 +1,7 @@
 /** The header of a code pane: role filters, and actions on its text. */
 
 import { formatCount, plural } from "../base/format";
+import { counted } from "../model/groups";
 import { ROLE_LETTERS } from "../model/roles";
 import type { State } from "../state/state";
 import { button, h } from "../ui/dom";
@@ -10,18 +11,14 @@ export { ROLE_LETTERS };
 
 /** A chip for each role present; clicking it dims the role's equations, then hides them, then shows them again. */
 export class RoleChips {
-  readonly element = h("span", { class: "jv-chips", role: "group", "aria-label": "roles of equations" });
+  readonly element = h("span.jv-chips", { role: "group", "aria-label": "roles of equations" });
   private readonly chips = new Map<string, HTMLButtonElement>();
 
   constructor(
     private readonly state: State,
     rows: Iterable<number>,
   ) {
-    const counts = new Map<string, number>();
-    for (const row of rows) {
-      const role = state.model.role(row);
-      counts.set(role, (counts.get(role) ?? 0) + 1);
-    }
+    const counts = counted(Array.from(rows, (row) => state.model.role(row)));
     this.counts = counts;
     // With a single role there is nothing to filter.
     if (counts.size < 2) return;
@@ -33,7 +30,7 @@ export class RoleChips {
           h("span", { class: `jv-chip-colour jv-role-${role}`, "aria-hidden": true }),
           role,
           " ",
-          h("span", { class: "jv-count jv-dim" }, formatCount(n)),
+          h("span.jv-count.jv-dim", formatCount(n)),
         ],
         () => state.mute(role),
         { class: "jv-chip jv-small jv-inline", "data-testid": `role-${role}` },
@@ -43,7 +40,7 @@ export class RoleChips {
     }
   }
 
-  private readonly counts: Map<string, number>;
+  private readonly counts: ReadonlyMap<string, number>;
 
   /** Shows how the equations of each role are shown. */
   update(): void {

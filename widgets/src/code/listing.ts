@@ -1,6 +1,7 @@
 /** A stage as lines of text in jaxpr notation, with the tokens of each line. */
 
 import { formatCount, plural } from "../base/format";
+import { keepLast, remembered } from "../base/maps";
 import { atOnce, type Sliced } from "../base/slices";
 import { keptTree, REPEAT, type Tree } from "../graph/layout/hierarchy";
 import type { Model } from "../model/model";
@@ -37,7 +38,7 @@ export function donationText({ result, reason }: Donation): string {
 
 /** Cached listings per model, for switching back and forth between stages. */
 const KEPT = 4;
-const listings = new WeakMap<Model, Map<string, readonly Line[]>>();
+const listings = remembered((_: Model) => new Map<string, readonly Line[]>());
 
 /** Below this many equations a stage is listed synchronously; above it, work yields every SLICE equations. */
 const AT_ONCE = 1000;
@@ -61,15 +62,11 @@ export function* preparing(model: Model, stages: readonly number[], fullParams: 
 }
 
 function* writing(model: Model, stages: readonly number[], fullParams: boolean): Sliced<readonly Line[]> {
-  const made = listings.get(model) ?? new Map<string, readonly Line[]>();
-  listings.set(model, made);
+  const made = listings(model);
   const key = `${stages.join()} ${fullParams} ${model.view.has_groups}`;
   const lines = made.get(key) ?? (yield* written(model, stages, fullParams));
   describeInputs(model, lines);
-  made.delete(key);
-  made.set(key, lines);
-  if (made.size > KEPT) made.delete(made.keys().next().value!);
-  return lines;
+  return keepLast(made, key, lines, KEPT);
 }
 
 function* written(model: Model, stages: readonly number[], fullParams: boolean): Sliced<Line[]> {

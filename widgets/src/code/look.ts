@@ -1,8 +1,10 @@
 /** The appearance of lines in a code pane: highlights, dimming and playback, variable hues, and role letters. */
 
 import type { EditorState } from "@codemirror/state";
+import { countBefore } from "../base/sorted";
 import { nameClass } from "../model/rule";
-import { litAs, type Selection, type State } from "../state/state";
+import { litAs } from "../state/lit";
+import type { Selection, State } from "../state/state";
 import type { Look } from "./editor";
 import type { Folding } from "./folding";
 import { ROLE_LETTERS } from "./head";
@@ -82,13 +84,8 @@ export class Looks {
     if (!this.folding.isFolded(i, editor)) return false;
     const { foldTo } = this.lines.all[i]!;
     const { litLines } = this;
-    let [low, high] = [0, litLines.length];
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (litLines[middle]! > i) high = middle;
-      else low = middle + 1;
-    }
-    return low < litLines.length && litLines[low]! <= foldTo;
+    const next = litLines[countBefore(litLines.length, (at) => litLines[at]! <= i)];
+    return next !== undefined && next <= foldTo;
   }
 
   /** The highlighted lines, sorted; cached per selection. */

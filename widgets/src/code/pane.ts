@@ -2,7 +2,8 @@
 
 import type { Extension } from "@codemirror/state";
 import { EditorView, keymap } from "@codemirror/view";
-import { litAs, type Selection, type Side, type State } from "../state/state";
+import { litAs } from "../state/lit";
+import type { Selection, Side, State } from "../state/state";
 import { h } from "../ui/dom";
 import { aboutStages, headButtons, markSide } from "../ui/head";
 import type { Effects, Listing } from "../ui/pane";
@@ -33,8 +34,8 @@ export class CodePane {
   private readonly variables: Variables;
   private readonly copies: Copies;
   private readonly chips: RoleChips;
-  private readonly body = h("div", { class: "jv-code-body jv-scroll" });
-  private readonly told = h("span", { class: "jv-told", role: "status" });
+  private readonly body = h("div.jv-code-body.jv-scroll");
+  private readonly told = h("span.jv-told", { role: "status" });
   /** Null if the stage could not be derived. */
   readonly listing: Listing | null;
   private telling: ReturnType<typeof setTimeout> | undefined;
@@ -84,21 +85,20 @@ export class CodePane {
     this.body.append(...errors, ...(isShown ? [this.view.dom] : []));
     this.listing = isShown ? this.text.listing : null;
     this.element = h(
-      "section",
+      "section.jv-pane.jv-column.jv-code",
       {
-        class: "jv-pane jv-column jv-code",
         "aria-label": version ? `${version}: ${title}` : title,
         "data-testid": `code-${side}`,
         "data-stage": key,
         onfocusin: () => state.use(side),
       },
       h(
-        "div",
-        { class: "jv-pane-head jv-ruled jv-fixed jv-baseline", title },
-        h("strong", {}, label),
-        version !== "" && h("span", { class: "jv-tag jv-dim" }, version),
-        h("span", { class: "jv-dim" }, isShown ? total : ""),
-        h("span", { class: "jv-dim jv-cut jv-about" }, about),
+        "div.jv-pane-head.jv-ruled.jv-fixed.jv-baseline",
+        { title },
+        h("strong", label),
+        version !== "" && h("span.jv-tag.jv-dim", version),
+        h("span.jv-dim", isShown ? total : ""),
+        h("span.jv-dim.jv-cut.jv-about", about),
         this.chips.element,
         isShown && this.tools(),
         ...headButtons(state, side),
@@ -165,8 +165,7 @@ export class CodePane {
       () => state.toggleColours(),
     );
     return h(
-      "span",
-      { class: "jv-tools" },
+      "span.jv-tools",
       this.colours,
       toolButton(`fold-${side}`, "fold", "Fold all nested programs (-)", () => this.foldAll(false)),
       toolButton(`unfold-${side}`, "unfold", "Unfold all nested programs (+)", () => this.foldAll(true)),

@@ -1,9 +1,11 @@
 /** Linked scrolling: scrolling one of two panes moves the other to the corresponding place. */
 
 import type { EditorView } from "@codemirror/view";
+import { remembered } from "../base/maps";
 import { push } from "../model/groups";
 import type { Model } from "../model/model";
-import { litAs, type Side, type State } from "../state/state";
+import { litAs } from "../state/lit";
+import type { Side, State } from "../state/state";
 import type { Listing, Pane } from "../ui/pane";
 
 /** The listing of an editor, for linked scrolling. */
@@ -90,7 +92,7 @@ export function linkScrolling(
   state: State,
   paneOf: (side: Side) => Pane | null,
 ): () => void {
-  const known = new WeakMap<Listing["rows"], Places>();
+  const places = remembered((rows: Listing["rows"]) => new Places(state.model, rows));
   const still = () => globalThis.matchMedia?.("(prefers-reduced-motion: reduce)").matches ?? true;
   let driver: Side | null = null;
   let frame = 0;
@@ -105,12 +107,7 @@ export function linkScrolling(
     const from = paneOf(driver)?.listing;
     const to = paneOf(driver === "left" ? "right" : "left")?.listing;
     if (!from || !to) return;
-    let places = known.get(to.rows);
-    if (places === undefined) {
-      places = new Places(state.model, to.rows);
-      known.set(to.rows, places);
-    }
-    const top = target(from, to, places, state);
+    const top = target(from, to, places(to.rows), state);
     if (top === null) return;
     const way = top - to.scroller.scrollTop;
     if (Math.abs(way) < 1) return;

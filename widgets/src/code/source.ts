@@ -9,9 +9,12 @@ import {
   formatFigure,
   linesWithEquations,
 } from "../model/figures";
+import { counted } from "../model/groups";
 import { referencesOf } from "../model/references";
-import { type Lit, litLines, pointedPlaces, type State, selectedPlaces } from "../state/state";
+import { type Lit, litLines, pointedPlaces, selectedPlaces } from "../state/lit";
+import type { State } from "../state/state";
 import { h, onResize } from "../ui/dom";
+import { figureChoice } from "../ui/figures";
 import type { Effects } from "../ui/pane";
 import type { BranchPoint } from "../wire/schema";
 import { SourceView } from "./sourceview";
@@ -51,8 +54,8 @@ export class SourcePane {
     if (view.stages.some((s) => s.is_path))
       this.source.scroller.prepend(
         h(
-          "p",
-          { class: "jv-banner jv-ruled", "data-testid": "path-banner" },
+          "p.jv-banner.jv-ruled",
+          { "data-testid": "path-banner" },
           "One path: Python branched on values, and this program holds for the branch it took at each mark.",
         ),
       );
@@ -94,8 +97,8 @@ export class SourcePane {
     const all = coloured ? [...references.lines] : [];
     this.references = all.map(([key, of]) => {
       const mark = h(
-        "span",
-        { class: "jv-refs", "data-testid": "references" },
+        "span.jv-refs.jv-flex.jv-fixed.jv-mono",
+        { "data-testid": "references" },
         ...of.map((v) => {
           const name = references.name(v);
           return h(
@@ -159,27 +162,13 @@ export class SourcePane {
   private about(): HTMLElement {
     const isCounted = this.figures.some((figure) => figure !== "kept");
     const text = `bytes saved for the backward pass${isCounted ? ", and FLOPs" : ""}; click a line for its equations`;
-    const choose = (event: Event) => {
-      this.element.dataset["figure"] = (event.target as HTMLSelectElement).value;
+    const choose = (figure: Figure) => {
+      this.element.dataset["figure"] = figure;
     };
-    const word = (figure: Figure) => (figure === "kept" ? "bytes saved" : `FLOPs ${figure}`);
     return h(
-      "span",
-      { class: "jv-source-about" },
-      h("span", { class: "jv-dim jv-cut" }, text),
-      this.figures.length > 0 &&
-        h(
-          "select",
-          {
-            class: "jv-field",
-            "aria-label": "figure beside each line",
-            "data-testid": "line-figure",
-            "data-lm-suppress-shortcuts": "true",
-            onchange: choose,
-            onkeydown: (event: KeyboardEvent) => event.stopPropagation(),
-          },
-          ...this.figures.map((figure) => h("option", { value: figure }, word(figure))),
-        ),
+      "span.jv-source-about.jv-flex.jv-fills",
+      h("span.jv-dim.jv-cut", text),
+      this.figures.length > 0 && figureChoice(this.figures, choose, "line-figure"),
     );
   }
 
@@ -194,12 +183,12 @@ export class SourcePane {
           title: `${formatFigure(figure, total[figure])}: ${ABOUT[figure]}`,
         },
         CALLED[figure],
-        h("strong", {}, formatFigure(figure, total[figure])),
+        h("strong", formatFigure(figure, total[figure])),
       );
     return h(
-      "div",
-      { class: "jv-amount-heads jv-ruled", "data-testid": "figure-heads" },
-      h("span", { class: "jv-amounts jv-fixed" }, ...this.figures.map(head)),
+      "div.jv-amount-heads.jv-ruled",
+      { "data-testid": "figure-heads" },
+      h("span.jv-amounts.jv-flex.jv-fixed", ...this.figures.map(head)),
     );
   }
 
@@ -223,23 +212,18 @@ function cells(shown: readonly Figure[], figures: Figures, most: Figures): HTMLE
     return h(
       "span",
       { class: `jv-amount jv-fixed is-${figure}` },
-      n > 0 && h("span", { class: "jv-bar", style: `width:${share}%` }),
-      n > 0 && h("span", { class: "jv-amount-text", "data-word": CALLED[figure] }, alignedFigure(figure, n)),
+      n > 0 && h("span.jv-bar", { style: `width:${share}%` }),
+      n > 0 && h("span.jv-amount-text", { "data-word": CALLED[figure] }, alignedFigure(figure, n)),
     );
   };
-  return h("span", { class: "jv-amounts jv-fixed" }, ...shown.map(cell));
+  return h("span.jv-amounts.jv-flex.jv-fixed", ...shown.map(cell));
 }
 
 /** The outcomes of a branch on a traced value on this line: `was True`, `was True ×3`. */
 function branchMarks(branches: BranchPoint[]): HTMLElement[] {
-  const times = new Map<string, number>();
-  for (const { value } of branches) times.set(value, (times.get(value) ?? 0) + 1);
+  const times = counted(branches.map(({ value }) => value));
   const title = `Python read a ${branches[0]?.kind} here, and this program is what followed`;
   return [...times].map(([value, n]) =>
-    h(
-      "span",
-      { class: "jv-tag jv-mark", title, "data-testid": "branch" },
-      `was ${value}${n > 1 ? ` ×${n}` : ""}`,
-    ),
+    h("span.jv-tag.jv-mark", { title, "data-testid": "branch" }, `was ${value}${n > 1 ? ` ×${n}` : ""}`),
   );
 }

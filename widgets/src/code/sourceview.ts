@@ -42,7 +42,7 @@ const ROWS = ".jv-src, .jv-under-row";
 
 export class SourceView {
   readonly element: HTMLElement;
-  readonly scroller = h("div", { class: "jv-scroll jv-source-body" });
+  readonly scroller = h("div.jv-scroll.jv-source-body.jv-mono");
   /** By `file:line`. */
   private readonly lines = new Map<string, HTMLElement>();
   /** The text of each line and its element. */
@@ -70,18 +70,18 @@ export class SourceView {
       onResize(heads, () => this.scroller.style.setProperty("--jv-heads", `${heads.offsetHeight}px`));
     }
     for (const { file, i } of files) {
-      if (!isOne) this.scroller.append(h("div", { class: "jv-file", title: file.path }, file.label));
+      if (!isOne) this.scroller.append(h("div.jv-file", { title: file.path }, file.label));
       file.excerpts.forEach(({ first, lines }, n) => {
-        if (n > 0) this.scroller.append(h("div", { class: "jv-gap jv-dim", "aria-hidden": true }, "⋯"));
+        if (n > 0) this.scroller.append(h("div.jv-gap.jv-dim", { "aria-hidden": true }, "⋯"));
         this.scroller.append(...lines.map((text, k) => this.line(i, first + k, text)));
       });
     }
-    if (files.length === 0) this.scroller.append(h("p", { class: "jv-message jv-dim" }, none));
+    if (files.length === 0) this.scroller.append(h("p.jv-message.jv-dim", none));
     this.element = section(
       { class: "jv-pane jv-column jv-source", "aria-label": "source", "data-testid": id },
       [
         h("strong", { title: isOne ? files[0]!.file.path : "" }, isOne ? files[0]!.file.label : "source"),
-        typeof about === "string" ? h("span", { class: "jv-dim jv-cut" }, about) : about,
+        typeof about === "string" ? h("span.jv-dim.jv-cut", about) : about,
       ],
       this.scroller,
     );
@@ -212,12 +212,11 @@ export class SourceView {
   private line(file: number, line: number, text: string): HTMLElement {
     const { gutter, title = "", behind = [] } = this.options.line(file, line);
     const choose = (part: Element) => this.options.choose(file, line, part);
-    const code = h("code", {}, ...coloured(text || " "));
+    const code = h("code", ...coloured(text || " "));
     const hasUnder = this.options.under?.(file, line) != null;
     const element = h(
-      "div",
+      "div.jv-src",
       {
-        class: "jv-src",
         role: "button",
         tabindex: this.lines.size === 0 ? 0 : -1,
         style: `--indent:${Math.min(MOST_INDENTED, text.length - text.trimStart().length) + 2}ch`,
@@ -234,7 +233,7 @@ export class SourceView {
         },
       },
       gutter,
-      h("span", { class: "jv-number jv-dim jv-fixed" }, String(line)),
+      h("span.jv-number.jv-dim.jv-fixed", String(line)),
       this.options.under &&
         h(
           "span",

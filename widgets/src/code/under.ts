@@ -2,7 +2,8 @@
 
 import { formatCount, plural } from "../base/format";
 import { equationsOfLine, type Figures, keptBesides, type LineEquations, NONE } from "../model/figures";
-import { litAs, type State } from "../state/state";
+import { litAs } from "../state/lit";
+import type { State } from "../state/state";
 import { button, h } from "../ui/dom";
 import { lineParts } from "./equation";
 import { ROLE_LETTERS } from "./head";
@@ -18,7 +19,7 @@ const BESIDES: Readonly<Record<string, string>> = { constant: "a constant", lite
 type Row = { element: HTMLElement; rows: readonly number[] };
 
 export class UnderLine {
-  readonly element = h("div", { class: "jv-under", "data-testid": "under" });
+  readonly element = h("div.jv-under", { "data-testid": "under" });
   private readonly rows: Row[] = [];
 
   /**
@@ -60,11 +61,10 @@ export class UnderLine {
     const list = h("div", { class: `jv-under-pass is-${key}`, role: "group", "aria-label": label });
     this.element.append(
       h(
-        "div",
-        { class: "jv-under-head" },
+        "div.jv-under-head.jv-flex",
         this.cells(NONE),
-        h("strong", {}, label),
-        h("span", { class: "jv-dim" }, plural(n, "equation")),
+        h("strong", label),
+        h("span.jv-dim", plural(n, "equation")),
       ),
       list,
     );
@@ -90,9 +90,8 @@ export class UnderLine {
       const kept = residuals.reduce((sum, { nbytes }) => sum + nbytes, 0);
       const choose = () => this.state.selectResiduals(residuals.map(({ index }) => index));
       return h(
-        "div",
+        "div.jv-under-row",
         {
-          class: "jv-under-row",
           role: "button",
           tabindex: -1,
           title: residuals.map(({ name, type, reason }) => `${name}:${type} ${reason}`).join("\n"),
@@ -102,17 +101,16 @@ export class UnderLine {
         },
         this.cells({ ...NONE, kept }),
         h(
-          "span",
-          { class: "jv-under-times jv-dim jv-fixed" },
+          "span.jv-under-times.jv-dim.jv-fixed",
           residuals.length > 1 ? `${formatCount(residuals.length)} ×` : "",
         ),
-        h("span", { class: "jv-under-letter jv-fixed" }),
-        h("span", {}, BESIDES[kind] ?? "computed in the branches of a cond"),
+        h("span.jv-under-letter.jv-fixed"),
+        h("span", BESIDES[kind] ?? "computed in the branches of a cond"),
       );
     });
     this.element.append(
-      h("div", { class: "jv-under-head" }, this.cells(NONE), h("strong", {}, "also saved")),
-      h("div", { class: "jv-under-pass", role: "group", "aria-label": "also saved" }, ...rows),
+      h("div.jv-under-head.jv-flex", this.cells(NONE), h("strong", "also saved")),
+      h("div.jv-under-pass", { role: "group", "aria-label": "also saved" }, ...rows),
     );
   }
 
@@ -125,9 +123,8 @@ export class UnderLine {
     const leave = () => this.state.pointTo(null);
     const times = rows.length > 1 ? `${formatCount(rows.length)} ×` : "";
     const element = h(
-      "div",
+      "div.jv-under-row",
       {
-        class: "jv-under-row",
         role: "button",
         tabindex: -1,
         style: `--depth:${depth}`,
@@ -144,13 +141,13 @@ export class UnderLine {
         onblur: leave,
       },
       this.cells(figures),
-      h("span", { class: "jv-under-times jv-dim jv-fixed" }, times),
+      h("span.jv-under-times.jv-dim.jv-fixed", times),
       h(
         "span",
         { class: `jv-under-letter jv-fixed jv-role-${role}`, "aria-hidden": true },
         ROLE_LETTERS[role] ?? "",
       ),
-      h("code", {}, ...lineParts(this.state, equationLine(model, first))),
+      h("code", ...lineParts(this.state, equationLine(model, first))),
     );
     this.rows.push({ element, rows });
     return element;

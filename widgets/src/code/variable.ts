@@ -19,49 +19,36 @@ export function variableCard(state: State, v: number, program = -1): HTMLElement
   const place = made >= 0 ? model.place(made) : null;
   const source = model.sourceText(place);
   return h(
-    "div",
-    { class: "jv-hover", "data-testid": "variable" },
+    "div.jv-hover",
+    { "data-testid": "variable" },
     h(
-      "div",
-      { class: "jv-hover-head jv-baseline" },
+      "div.jv-hover-head.jv-baseline",
       h("strong", { class: hueClass(state, v) }, name),
-      h("code", {}, type),
-      h("span", { class: "jv-dim" }, model.sizeText(v)),
+      h("code", type),
+      h("span.jv-dim", model.sizeText(v)),
       kin !== "value" && h("span", { class: `jv-badge-role jv-role-${kin}` }, kin),
     ),
     ...model
       .donationsWith(v)
       .map((d) =>
-        h(
-          "div",
-          {},
-          d.variable === v ? donationText(d) : `reuses the memory of ${model.atomText(d.variable)}`,
-        ),
+        h("div", d.variable === v ? donationText(d) : `reuses the memory of ${model.atomText(d.variable)}`),
       ),
-    made >= 0 ? link(state, v, made, equationText(state, made)) : h("div", {}, ...inputText(state, v)),
+    made >= 0 ? link(state, v, made, equationText(state, made)) : h("div", ...inputText(state, v)),
     source !== "" &&
-      h(
-        "div",
-        { class: "jv-hover-source" },
-        h("code", {}, source),
-        h("span", { class: "jv-dim" }, ` ${model.placeText(place)}`),
-      ),
-    source === "" && place !== null && h("div", { class: "jv-dim" }, model.placeText(place)),
-    h("div", { class: "jv-hover-uses jv-dim" }, usesText(state, v, program)),
+      h("div.jv-hover-source", h("code", source), h("span.jv-dim", ` ${model.placeText(place)}`)),
+    source === "" && place !== null && h("div.jv-dim", model.placeText(place)),
+    h("div.jv-hover-uses.jv-dim", usesText(state, v, program)),
     uses.length > 0 &&
       h(
         "ul",
-        {},
-        ...uses.slice(0, SHOWN).map((row) => h("li", {}, link(state, v, row, equationText(state, row)))),
-        uses.length > SHOWN &&
-          h("li", { class: "jv-dim" }, `and ${plural(uses.length - SHOWN, "more", "more")}`),
+        ...uses.slice(0, SHOWN).map((row) => h("li", link(state, v, row, equationText(state, row)))),
+        uses.length > SHOWN && h("li.jv-dim", `and ${plural(uses.length - SHOWN, "more", "more")}`),
       ),
     h(
-      "div",
-      { class: "jv-hover-keys jv-dim" },
-      ...(made >= 0 ? ["click or ", h("kbd", {}, "F12"), " where it is made"] : []),
+      "div.jv-hover-keys.jv-dim",
+      ...(made >= 0 ? ["click or ", h("kbd", "F12"), " where it is made"] : []),
       ...(made >= 0 && uses.length > 0 ? [" · "] : []),
-      ...(uses.length > 0 ? [h("kbd", {}, "N"), " next use"] : []),
+      ...(uses.length > 0 ? [h("kbd", "N"), " next use"] : []),
     ),
   );
 }
@@ -95,22 +82,19 @@ function inputText({ model }: State, v: number): (HTMLElement | string)[] {
   const place = model.binders(program).indexOf(v);
   if (label.startsWith("residual ")) {
     const kept = model.residuals[place - model.constants(program)];
-    const why = kept ? [h("div", { class: "jv-dim" }, ...marked(kept.reason))] : [];
-    return ["residual ", h("code", {}, label.slice(9)), ...why];
+    const why = kept ? [h("div.jv-dim", ...marked(kept.reason))] : [];
+    return ["residual ", h("code", label.slice(9)), ...why];
   }
   const [, kin, of] = /^(tangent|cotangent) of (.*)$/.exec(label) ?? [];
-  if (of !== undefined) return [`the ${kin} of `, h("code", {}, of)];
-  if (label) return ["argument ", h("code", {}, label)];
+  if (of !== undefined) return [`the ${kin} of `, h("code", of)];
+  if (label) return ["argument ", h("code", label)];
   if (owner < 0)
     return [`input ${place} of ${model.view.stages[model.column("program_stage")[program]!]!.label}`];
-  return [`input ${place} of the program of `, h("code", {}, model.summary(owner))];
+  return [`input ${place} of the program of `, h("code", model.summary(owner))];
 }
 
 function equationText({ model }: State, row: number): HTMLElement[] {
-  return [
-    h("code", {}, model.summary(row)),
-    h("span", { class: "jv-dim" }, ` ${model.placeText(model.place(row))}`),
-  ];
+  return [h("code", model.summary(row)), h("span.jv-dim", ` ${model.placeText(model.place(row))}`)];
 }
 
 function link(state: State, v: number, row: number, text: HTMLElement[]): HTMLElement {

@@ -1,6 +1,8 @@
 /** Lines from where residuals are saved to where they are read, across two graphs side by side. */
 
 import { formatBytes } from "../base/format";
+import { entry, remembered } from "../base/maps";
+import { push, sumOf } from "../model/groups";
 import type { Side, State } from "../state/state";
 import type { Drawing } from "./draw/drawing";
 import type { Palette } from "./draw/palette";
@@ -62,9 +64,11 @@ export function tiesOf(forward: Shown, backward: Shown, bytes: (residual: number
   for (const [residual, { row }] of kept) {
     const there = taken.get(residual)?.row;
     if (there === undefined) continue;
-    const own = found.get(row) ?? new Map<End, number[]>();
-    found.set(row, own);
-    own.set(there, [...(own.get(there) ?? []), residual]);
+    push(
+      entry(found, row, () => new Map()),
+      there,
+      residual,
+    );
   }
   return [...found]
     .flatMap(([from, own]) => [...own].map(([to, residuals]): Tie => ({ from, to, residuals })))
@@ -72,20 +76,11 @@ export function tiesOf(forward: Shown, backward: Shown, bytes: (residual: number
       const [only, more] = tie.residuals;
       return more === undefined ? { ...tie, from: kept.get(only!)!.port, to: taken.get(only!)!.port } : tie;
     })
-    .sort((a, b) => sumOf(b, bytes) - sumOf(a, bytes));
+    .sort((a, b) => sumOf(b.residuals, bytes) - sumOf(a.residuals, bytes));
 }
-
-const sumOf = (tie: Tie, bytes: (residual: number) => number) =>
-  tie.residuals.reduce((all, r) => all + bytes(r), 0);
-
-const shownIn = new WeakMap<State, Between>();
 
 /** The lines between the two graphs of an explorer. */
-export function betweenOf(state: State): Between {
-  const there = shownIn.get(state) ?? new Between(state);
-  shownIn.set(state, there);
-  return there;
-}
+export const betweenOf = remembered((state: State) => new Between(state));
 
 export class Between {
   private readonly panes = new Map<Side, Shown>();
@@ -124,7 +119,7 @@ export class Between {
     const isForward = (left.drawing?.scene.kept.size ?? 0) > 0;
     const ties = isForward ? tiesOf(left, right, bytes) : tiesOf(right, left, bytes);
     const selected = this.state.selection.residual;
-    const most = Math.max(1, ...ties.map((tie) => sumOf(tie, bytes)));
+    const most = Math.max(1, ...ties.map((tie) => sumOf(tie.residuals, bytes)));
     const texts: [string, number, number][] = [];
     for (const tie of [...ties].reverse()) {
       const [a, b] = isForward ? [tie.from, tie.to] : [tie.to, tie.from];
@@ -137,12 +132,12 @@ export class Between {
       ctx.moveTo(...start);
       ctx.bezierCurveTo(start[0] + bend, start[1], end[0] - bend, end[1], ...end);
       ctx.strokeStyle = left.colouring.roles["residual"]!;
-      const share = Math.sqrt(sumOf(tie, bytes) / most);
+      const share = Math.sqrt(sumOf(tie.residuals, bytes) / most);
       ctx.lineWidth = THIN + (THICK - THIN) * share;
       ctx.globalAlpha = isChosen ? 1 : selected >= 0 ? 0.15 : startsIn && endsIn ? 0.45 : 0.2;
       ctx.stroke();
       const n = tie.residuals.length;
-      const text = `${n === 1 ? `R${tie.residuals[0]! + 1}` : `${n} residuals`} ${formatBytes(sumOf(tie, bytes))}`;
+      const text = `${n === 1 ? `R${tie.residuals[0]! + 1}` : `${n} residuals`} ${formatBytes(sumOf(tie.residuals, bytes))}`;
       const hasRoom = end[0] - start[0] > text.length * LETTER;
       if (startsIn && endsIn && hasRoom && (isChosen || selected < 0))
         texts.push([text, ...middle(start, end)]);

@@ -1,6 +1,8 @@
 /** The colours of the graph's boxes, and their legend. */
 
 import { formatBytes, formatFlops } from "../base/format";
+import { entry } from "../base/maps";
+import { sumOf } from "../model/groups";
 import { sizeOf } from "../model/query";
 import { type References, referencesOf } from "../model/references";
 import { ROLE_LETTERS } from "../model/roles";
@@ -19,10 +21,7 @@ const NAMED = 6;
 
 export class Colours implements Colouring {
   by: By = "role";
-  readonly legend = h("div", {
-    class: "jv-graph-legend jv-fixed jv-wraps jv-row",
-    "data-testid": "graph-legend",
-  });
+  readonly legend = h("div.jv-graph-legend.jv-fixed.jv-wraps.jv-row", { "data-testid": "graph-legend" });
   private scene: Scene | null = null;
   private shares: Float32Array | null = null;
   private most = 0;
@@ -97,26 +96,17 @@ export class Colours implements Colouring {
   hues(node: number): readonly number[] {
     const references = this.coloured;
     if (references === null || this.by !== "role") return [];
-    let hues = this.huesOf.get(node);
-    if (hues === undefined) {
-      const { model } = this.tree;
-      hues = [...new Set(references.among(this.tree.rows(node)).map((v) => model.hue(v)))];
-      this.huesOf.set(node, hues);
-    }
-    return hues;
+    const { model } = this.tree;
+    return entry(this.huesOf, node, () => [
+      ...new Set(references.among(this.tree.rows(node)).map((v) => model.hue(v))),
+    ]);
   }
 
   /** FLOPs, or bytes of output, of everything in a node. */
   amount(node: number, by: By): number {
-    const key = `${by} ${node}`;
-    let amount = this.known.get(key);
-    if (amount === undefined) {
-      const { model } = this.tree;
-      const of = by === "cost" ? (row: number) => model.flops(row) : (row: number) => sizeOf(model, row);
-      amount = this.tree.rows(node).reduce((sum, row) => sum + of(row), 0);
-      this.known.set(key, amount);
-    }
-    return amount;
+    const { model } = this.tree;
+    const of = by === "cost" ? (row: number) => model.flops(row) : (row: number) => sizeOf(model, row);
+    return entry(this.known, `${by} ${node}`, () => sumOf(this.tree.rows(node), of));
   }
 
   private measure(): void {
@@ -138,9 +128,9 @@ export class Colours implements Colouring {
     if (by !== "role") {
       const stops = Array.from({ length: 9 }, (_, i) => viridis(i / 8)).join(", ");
       this.legend.replaceChildren(
-        h("span", {}, "0"),
-        h("span", { class: "jv-graph-scale", style: `background: linear-gradient(to right, ${stops})` }),
-        h("span", {}, by === "cost" ? formatFlops(this.most) : formatBytes(this.most)),
+        h("span", "0"),
+        h("span.jv-graph-scale", { style: `background: linear-gradient(to right, ${stops})` }),
+        h("span", by === "cost" ? formatFlops(this.most) : formatBytes(this.most)),
       );
       return;
     }
@@ -150,12 +140,7 @@ export class Colours implements Colouring {
       ...Object.entries(ROLE_LETTERS)
         .filter(([role]) => names.has(role) && names.size > 1)
         .map(([role, letter]) =>
-          h(
-            "span",
-            { class: "jv-graph-role" },
-            h("span", { class: `jv-role jv-role-${role}` }, letter || "·"),
-            role,
-          ),
+          h("span.jv-graph-role", h("span", { class: `jv-role jv-role-${role}` }, letter || "·"), role),
         ),
       ...this.named(),
     );

@@ -1,6 +1,7 @@
 /** What the graph highlights: the selection, its ancestors and descendants, and the focus. */
 
-import type { Lit, Selection } from "../state/state";
+import type { Lit } from "../state/lit";
+import type { Selection } from "../state/state";
 import type { Box } from "./draw/view";
 import { STAGE, type Tree } from "./layout/hierarchy";
 import type { Scene } from "./layout/scene";

@@ -18,8 +18,7 @@ export class Outline {
     onKey: (event: KeyboardEvent) => void,
   ) {
     const stages = tree.stages.map((stage) => tree.model.view.stages[stage]!.label).join(" and ");
-    this.element = h("div", {
-      class: "jv-graph-tree",
+    this.element = h("div.jv-graph-tree", {
       role: "tree",
       tabindex: 0,
       "aria-label": `graph of ${stages}; arrow keys move along the edges, Enter opens and closes`,

@@ -2,7 +2,7 @@
 
 import { atOnce, inSlices } from "../base/slices";
 import type { Side, State } from "../state/state";
-import { h, onResize } from "../ui/dom";
+import { h, onResize, onTheme } from "../ui/dom";
 import { aboutStages, headButtons, markSide } from "../ui/head";
 import type { Effects } from "../ui/pane";
 import { type Between, betweenOf } from "./between";
@@ -62,8 +62,8 @@ export class GraphPane {
   private readonly outline: Outline;
   private readonly found: Search;
   private readonly map = new MiniMap();
-  readonly canvas = h("canvas", { class: "jv-graph-canvas", "aria-hidden": "true" });
-  private readonly wait = h("p", { class: "jv-graph-wait jv-dim", role: "status" });
+  readonly canvas = h("canvas.jv-graph-canvas", { "aria-hidden": "true" });
+  private readonly wait = h("p.jv-graph-wait.jv-dim", { role: "status" });
   private readonly pointer: Pointer;
   private readonly between: Between;
   private readonly body: HTMLElement;
@@ -98,28 +98,27 @@ export class GraphPane {
       if (actOnKey(event, this)) event.preventDefault();
     });
     this.body = h(
-      "div",
-      { class: "jv-graph-body", "data-testid": `graph-canvas-${side}` },
+      "div.jv-graph-body.jv-space",
+      { "data-testid": `graph-canvas-${side}` },
       this.outline.element,
       this.canvas,
       this.wait,
-      h("div", { class: "jv-graph-map", "aria-hidden": "true" }, this.map.canvas),
+      h("div.jv-graph-map", { "aria-hidden": "true" }, this.map.canvas),
     );
     const { key, label, title, total, errors } = aboutStages(state, tree.stages);
     this.element = h(
-      "section",
+      "section.jv-pane.jv-column.jv-code.jv-graph",
       {
-        class: "jv-pane jv-column jv-code jv-graph",
         "aria-label": `graph of ${label}`,
         "data-testid": `graph-${side}`,
         "data-stage": key,
         onfocusin: () => state.use(side),
       },
       h(
-        "div",
-        { class: "jv-pane-head jv-ruled jv-fixed jv-baseline", title },
-        h("strong", {}, label),
-        h("span", { class: "jv-dim jv-cut" }, total),
+        "div.jv-pane-head.jv-ruled.jv-fixed.jv-baseline",
+        { title },
+        h("strong", label),
+        h("span.jv-dim.jv-cut", total),
         ...headButtons(state, side),
       ),
       this.tools.element,
@@ -484,15 +483,7 @@ export class GraphPane {
       this.drawMap();
       this.request();
     };
-    const theme = new MutationObserver(repaint);
-    for (const element of [document.body, document.documentElement])
-      theme.observe(element, { attributeFilter: ["class", "data-jp-theme-light", "theme", "style"] });
-    const scheme = globalThis.matchMedia?.("(prefers-color-scheme: dark)");
-    scheme?.addEventListener("change", repaint);
-    this.stops.push(
-      () => theme.disconnect(),
-      () => scheme?.removeEventListener("change", repaint),
-    );
+    this.stops.push(onTheme(repaint));
   }
 
   /** Goes to the other end of a residual, in the pane that shows it. */

@@ -1,6 +1,6 @@
 /** The pointer in the graph: panning, zooming, selecting, opening and closing boxes, tooltips. */
 
-import { drag, h } from "../ui/dom";
+import { drag, h, placeOver } from "../ui/dom";
 import type { Camera } from "./camera";
 import type { Colours } from "./colours";
 import type { Drawing } from "./draw/drawing";
@@ -29,7 +29,7 @@ export interface Pointed {
 }
 
 export class Pointer {
-  readonly tip = h("div", { class: "jv-tip jv-graph-tip", "data-testid": "graph-tip" });
+  readonly tip = h("div.jv-tip.jv-graph-tip", { "data-testid": "graph-tip" });
   private resting: ReturnType<typeof setTimeout> | undefined;
 
   constructor(
@@ -155,12 +155,10 @@ export class Pointer {
     tip.classList.toggle("is-shown", content !== null);
     if (content === null) return;
     const outer = this.root.getBoundingClientRect();
-    const own = tip.getBoundingClientRect();
-    const left = Math.min(x - outer.left + 14, outer.width - own.width - 6);
+    const height = tip.offsetHeight;
     const below = y - outer.top + 18;
-    const top = below + own.height > outer.height ? y - outer.top - own.height - 10 : below;
-    tip.style.left = `${Math.max(4, left)}px`;
-    tip.style.top = `${Math.max(4, top)}px`;
+    const top = below + height > outer.height ? y - outer.top - height - 10 : below;
+    placeOver(outer, tip, x - outer.left + 14, top);
   }
 
   private onMap(event: PointerEvent): void {

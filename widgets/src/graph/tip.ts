@@ -1,6 +1,7 @@
 /** The tooltip of a box, an edge or a stub. */
 
 import { formatBytes, formatFlops, plural } from "../base/format";
+import { entry, remembered } from "../base/maps";
 import { referencesOf } from "../model/references";
 import { h } from "../ui/dom";
 import type { Colours } from "./colours";
@@ -27,10 +28,9 @@ export function boxTip(
   if (row < 0) {
     const differ = tree.kind[node] === REPEAT ? differing(tree, node) : [];
     return h(
-      "div",
-      { class: "jv-hover" },
-      h("strong", {}, tree.name(node)),
-      h("div", {}, plural(tree.count[node]!, "equation"), h("span", { class: "jv-dim" }, `  ${cost}`)),
+      "div.jv-hover",
+      h("strong", tree.name(node)),
+      h("div", plural(tree.count[node]!, "equation"), h("span.jv-dim", `  ${cost}`)),
       ...differ,
       ...referred(tree, node, colours),
       ...exchanged(tree.rows(node), exchanges),
@@ -38,30 +38,27 @@ export function boxTip(
   }
   const params = model.params(row);
   return h(
-    "div",
-    { class: "jv-hover" },
-    h("code", {}, model.summary(row)),
+    "div.jv-hover",
+    h("code", model.summary(row)),
     ...model
       .outputs(row)
       .slice(0, MANY)
       .map((v) =>
         h(
           "div",
-          {},
-          h("code", {}, `${model.atomText(v)}:${model.atomType(v)}`),
-          h("span", { class: "jv-dim" }, `  ${model.sizeText(v)}`),
+          h("code", `${model.atomText(v)}:${model.atomType(v)}`),
+          h("span.jv-dim", `  ${model.sizeText(v)}`),
         ),
       ),
     params.length > 0 &&
-      h("div", { class: "jv-graph-params jv-column" }, ...params.slice(0, MANY).map((p) => h("code", {}, p))),
+      h("div.jv-graph-params.jv-column", ...params.slice(0, MANY).map((p) => h("code", p))),
     h(
-      "div",
-      { class: "jv-dim" },
+      "div.jv-dim",
       [model.role(row), formatFlops(model.flops(row)), model.placeText(model.place(row))]
         .filter(Boolean)
         .join(" · "),
     ),
-    model.scope(row) !== "" && h("div", { class: "jv-dim" }, model.scope(row)),
+    model.scope(row) !== "" && h("div.jv-dim", model.scope(row)),
     ...referred(tree, node, colours),
     ...exchanged([row], exchanges),
   );
@@ -74,9 +71,7 @@ function referred(tree: Tree, node: number, colours: Colours): HTMLElement[] {
   return references
     .among(tree.rows(node))
     .slice(0, MANY)
-    .map((v) =>
-      h("div", {}, "▬ reference ", h("code", { class: hueClass(colours.hue(v)) }, references.name(v))),
-    );
+    .map((v) => h("div", "▬ reference ", h("code", { class: hueClass(colours.hue(v)) }, references.name(v))));
 }
 
 const hueClass = (hue: number) => (hue < 0 ? "" : `jv-hue-${hue}`);
@@ -88,48 +83,38 @@ function exchanged(
 ): HTMLElement[] {
   const said = [...new Set(rows.flatMap((row) => exchanges.get(row) ?? []))];
   const more = said.length > MANY ? [`and ${said.length - MANY} more`] : [];
-  return [...said.slice(0, MANY).map((text) => `⇄ ${text}`), ...more].map((text) => h("div", {}, text));
+  return [...said.slice(0, MANY).map((text) => `⇄ ${text}`), ...more].map((text) => h("div", text));
 }
 
-const known = new WeakMap<Tree, Map<number, HTMLElement[]>>();
+const known = remembered((_: Tree) => new Map<number, HTMLElement[]>());
 
 function differing(tree: Tree, node: number): HTMLElement[] {
-  const of = known.get(tree) ?? new Map<number, HTMLElement[]>();
-  known.set(tree, of);
-  let lines = of.get(node);
-  if (lines === undefined) {
+  return entry(known(tree), node, () => {
     const found = differences(tree, node);
     const n = tree.children[node]!.length;
-    lines = [
+    return [
       h(
         "div",
-        {},
         found.length === 0 ? `${n} times the same, except for what they read` : `${n} times, with different`,
       ),
-      ...found.map((line) => h("div", { class: "jv-dim" }, line)),
+      ...found.map((line) => h("div.jv-dim", line)),
     ];
-    of.set(node, lines);
-  }
-  return lines;
+  });
 }
 
 export function edgeTip(tree: Tree, scene: Scene, edge: number): HTMLElement {
   const { model } = tree;
   const values = scene.values[edge]!;
   return h(
-    "div",
-    { class: "jv-hover" },
+    "div.jv-hover",
     h(
       "strong",
-      {},
       values.length === 1
         ? formatBytes(scene.bytes[edge]!)
         : `${plural(values.length, "value")}, ${formatBytes(scene.bytes[edge]!)}`,
     ),
-    ...values
-      .slice(0, MANY)
-      .map((v) => h("div", {}, h("code", {}, `${model.atomText(v)}:${model.atomType(v)}`))),
-    values.length > MANY && h("div", { class: "jv-dim" }, `and ${values.length - MANY} more`),
+    ...values.slice(0, MANY).map((v) => h("div", h("code", `${model.atomText(v)}:${model.atomType(v)}`))),
+    values.length > MANY && h("div.jv-dim", `and ${values.length - MANY} more`),
   );
 }
 
@@ -138,10 +123,9 @@ export function stubsTip(tree: Tree, stubs: readonly Stub[]): HTMLElement {
   const [stub, more] = stubs;
   if (stub !== undefined && more === undefined) return stubTip(tree, stub);
   return h(
-    "div",
-    { class: "jv-hover" },
-    ...stubs.slice(0, MANY).map((s) => h("div", {}, stubLine(tree, s))),
-    stubs.length > MANY && h("div", { class: "jv-dim" }, `and ${stubs.length - MANY} more`),
+    "div.jv-hover",
+    ...stubs.slice(0, MANY).map((s) => h("div", stubLine(tree, s))),
+    stubs.length > MANY && h("div.jv-dim", `and ${stubs.length - MANY} more`),
   );
 }
 
@@ -149,9 +133,9 @@ function stubLine(tree: Tree, { text, residual, variable }: Stub): HTMLElement {
   const { model } = tree;
   if (residual >= 0) {
     const r = model.residuals[residual]!;
-    return h("code", {}, `${text}: ${r.name}:${r.type}`);
+    return h("code", `${text}: ${r.name}:${r.type}`);
   }
-  return h("code", {}, variable >= 0 ? `${text}: ${model.atomType(variable)}` : text);
+  return h("code", variable >= 0 ? `${text}: ${model.atomType(variable)}` : text);
 }
 
 function stubTip(tree: Tree, stub: Stub): HTMLElement {
@@ -159,16 +143,15 @@ function stubTip(tree: Tree, stub: Stub): HTMLElement {
   if (stub.residual >= 0) {
     const r = model.residuals[stub.residual]!;
     return h(
-      "div",
-      { class: "jv-hover" },
-      h("strong", {}, `${stub.text}: residual ${r.name}:${r.type}`),
-      h("span", { class: "jv-dim" }, `  ${formatBytes(r.nbytes)}`),
-      h("div", {}, r.reason),
-      h("div", { class: "jv-dim" }, "click to go to its other end"),
+      "div.jv-hover",
+      h("strong", `${stub.text}: residual ${r.name}:${r.type}`),
+      h("span.jv-dim", `  ${formatBytes(r.nbytes)}`),
+      h("div", r.reason),
+      h("div.jv-dim", "click to go to its other end"),
     );
   }
   return stub.variable < 0
-    ? h("div", { class: "jv-hover" }, h("code", {}, stub.text))
+    ? h("div.jv-hover", h("code", stub.text))
     : valueTip(tree, stub.variable, stub.kind);
 }
 
@@ -176,10 +159,9 @@ function valueTip(tree: Tree, v: number, what: string): HTMLElement {
   const { model } = tree;
   const { name, type, label } = model.variable(v);
   return h(
-    "div",
-    { class: "jv-hover" },
-    h("code", {}, `${name}:${type}`),
-    h("span", { class: "jv-dim" }, `  ${model.sizeText(v)}`),
-    h("div", {}, label ? `${what}: ${label}` : what),
+    "div.jv-hover",
+    h("code", `${name}:${type}`),
+    h("span.jv-dim", `  ${model.sizeText(v)}`),
+    h("div", label ? `${what}: ${label}` : what),
   );
 }

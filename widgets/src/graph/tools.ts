@@ -1,7 +1,7 @@
 /** The toolbar of the graph: search, colours, zoom, focus. */
 
 import { SYNTAX } from "../model/query";
-import { button, h } from "../ui/dom";
+import { button, choice, h } from "../ui/dom";
 import type { By, Colours } from "./colours";
 import type { Layouter } from "./layout/client";
 
@@ -29,32 +29,23 @@ const FOCUS: Record<Focus, [string, string]> = {
 };
 
 /** A choice among a few words. */
-function choice<T extends string>(
-  what: string,
-  title: string,
-  id: string,
-  values: readonly T[],
-  choose: (value: T) => void,
-): HTMLSelectElement {
-  const select = h(
-    "select",
+function byWord<T extends string>(what: string, values: readonly T[], choose: (value: T) => void) {
+  return choice(
+    values.map((value) => [value, `${what}: ${value}`] as const),
+    choose,
     {
       class: "jv-field jv-graph-by jv-fixed",
-      title,
-      "aria-label": title.toLowerCase(),
-      "data-testid": id,
-      onchange: () => choose(select.value as T),
+      title: `${what.replace(/^./, (letter) => letter.toUpperCase())} by`,
+      "aria-label": `${what} by`,
+      "data-testid": `graph-${what}`,
     },
-    ...values.map((value) => h("option", { value }, `${what}: ${value}`)),
   );
-  return select;
 }
 
 export class Tools {
   readonly element: HTMLElement;
   private readonly input: HTMLInputElement;
-  private readonly count = h("output", {
-    class: "jv-dim jv-graph-count jv-small jv-fixed",
+  private readonly count = h("output.jv-dim.jv-nowrap.jv-small.jv-fixed", {
     "data-testid": "graph-hits",
   });
   private readonly focusButton: HTMLButtonElement;
@@ -62,9 +53,8 @@ export class Tools {
   private searched = "";
 
   constructor(private readonly actions: Actions) {
-    this.input = h("input", {
+    this.input = h("input.jv-field.jv-graph-search", {
       type: "search",
-      class: "jv-field jv-graph-search",
       placeholder: "search",
       title: SYNTAX,
       "aria-label": "search the graph",
@@ -75,15 +65,9 @@ export class Tools {
       },
       onkeydown: (event: KeyboardEvent) => this.onKey(event),
     });
-    const by = choice<By>("colour", "Colour by", "graph-colour", ["role", "cost", "bytes"], (value) =>
-      actions.colours.set(value),
-    );
-    const layout = choice<Layouter>(
-      "layout",
-      "Layout by",
-      "graph-layout",
-      ["auto", "graphviz", "layered"],
-      (value) => actions.layOutBy(value),
+    const by = byWord<By>("colour", ["role", "cost", "bytes"], (value) => actions.colours.set(value));
+    const layout = byWord<Layouter>("layout", ["auto", "graphviz", "layered"], (value) =>
+      actions.layOutBy(value),
     );
     const tool = (text: string, title: string, onclick: () => void, id: string) =>
       button(text, onclick, {
@@ -94,15 +78,15 @@ export class Tools {
       });
     this.focusButton = tool(FOCUS[""][0], FOCUS[""][1], () => actions.focus(), "graph-focus");
     this.element = h(
-      "div",
-      { class: "jv-graph-tools jv-ruled jv-fixed jv-row", role: "toolbar", "aria-label": "graph" },
+      "div.jv-graph-tools.jv-ruled.jv-fixed.jv-row",
+      { role: "toolbar", "aria-label": "graph" },
       this.input,
       this.count,
-      h("span", { class: "jv-space" }),
+      h("span.jv-space"),
       layout,
       by,
       this.focusButton,
-      h("span", { class: "jv-dim", "aria-hidden": true }, "zoom"),
+      h("span.jv-dim", { "aria-hidden": true }, "zoom"),
       tool("selection", "Zoom to the selection (Z)", () => actions.zoomToSelection(), "graph-zoom-selection"),
       tool("−", "Zoom out (−)", () => actions.zoom(0.8), "graph-zoom-out"),
       tool("+", "Zoom in (+)", () => actions.zoom(1.25), "graph-zoom-in"),

@@ -17,7 +17,7 @@ export function decoded(text: string): string {
 /** A sentence, with text between backticks as code. */
 function words(text: string): (Node | string)[] {
   const parts = text.split("`");
-  return parts.length % 2 ? parts.map((part, i) => (i % 2 ? h("code", {}, part) : part)) : [text];
+  return parts.length % 2 ? parts.map((part, i) => (i % 2 ? h("code", part) : part)) : [text];
 }
 
 function shown({ isRight, headline, points, note }: Said): HTMLElement {
@@ -26,18 +26,18 @@ function shown({ isRight, headline, points, note }: Said): HTMLElement {
     h(
       "tr",
       { class: `jvx-${mark}` },
-      h("td", {}, `${SIGNS[mark]} ${mark === "note" ? "" : mark}`),
-      h("td", {}, ...words(what)),
-      h("td", {}, ...words(why)),
+      h("td", `${SIGNS[mark]} ${mark === "note" ? "" : mark}`),
+      h("td", ...words(what)),
+      h("td", ...words(why)),
     ),
   );
   return h(
     "div",
     { class: `jvx-said jvx-${isRight === null ? "note" : isRight ? "right" : "wrong"}` },
-    start && h("strong", {}, start),
+    start && h("strong", start),
     ...words(headline),
-    rows.length > 0 && h("table", {}, h("tbody", {}, ...rows)),
-    note && (note.includes("\n") ? h("pre", {}, note) : h("div", {}, ...words(note))), // multiple lines are code
+    rows.length > 0 && h("table", h("tbody", ...rows)),
+    note && (note.includes("\n") ? h("pre", note) : h("div", ...words(note))), // multiple lines are code
   );
 }
 
@@ -71,7 +71,7 @@ function showResult(box: HTMLElement): void {
     await navigator.clipboard.writeText(`${box.dataset["title"]}\n${squares}\n${text}`);
     copy.textContent = "Copied";
   });
-  box.replaceChildren(h("p", {}, `${text}.`), h("p", { "aria-hidden": "true" }, squares), copy);
+  box.replaceChildren(h("p", `${text}.`), h("p", { "aria-hidden": "true" }, squares), copy);
 }
 
 function attend(form: HTMLFormElement): void {
@@ -102,14 +102,14 @@ function attend(form: HTMLFormElement): void {
     if (told < hints.length) remark(`Hint ${told + 1} of ${hints.length}: ${hints[told++]}`);
     else remark("There are no more hints.");
   };
-  const check = grading && h("button", { type: "submit", class: "jvx-check" }, "Check");
+  const check = grading && h("button.jvx-check", { type: "submit" }, "Check");
   const help = hints.length > 0 && h("button", { type: "button", onclick: hint }, "Hint");
   const reveal = () => {
     say(answer);
     count(form, false);
   };
   const tell = h("button", { type: "button", onclick: reveal }, "Reveal");
-  form.append(h("p", { class: "jvx-buttons" }, check, help, tell), said);
+  form.append(h("p.jvx-buttons", check, help, tell), said);
 }
 
 function unfold(fold: HTMLDetailsElement): void {
@@ -122,7 +122,7 @@ function unfold(fold: HTMLDetailsElement): void {
 }
 
 export function start(): void {
-  document.head.append(h("style", {}, style));
+  document.head.append(h("style", style));
   tries.clear();
   for (const form of document.querySelectorAll<HTMLFormElement>("form.jvx")) attend(form);
   for (const box of document.querySelectorAll<HTMLElement>("div.jvx-result")) showResult(box);

@@ -1,5 +1,6 @@
 /** The explorer as an anywidget module: reads the payload, creates the panes and connects them. */
 
+import { entry } from "../base/maps";
 import { batch, effect, on, onChange } from "../base/signals";
 import { inSlices } from "../base/slices";
 import { textView } from "../code/editor";
@@ -93,13 +94,13 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     ),
   ];
   const parts = new Parts(root, widget, state);
-  const keys = helpSheet("keys", () => parts.help());
+  const keys = helpSheet("keys", () => parts.load("help"));
   const player = parts.player((stage, side) => codePane(state, [stage], side, root));
   const full = new FullScreen(root);
   const presenting = new Presenting(root, state, full, questionsOf(state));
   const rail = guarded(
     "rail",
-    () => new Rail(state, full.button, keys.toggle, player.toggle, () => parts.finder()),
+    () => new Rail(state, full.button, keys.toggle, player.toggle, () => parts.load("search")),
   );
   const large = isLarge(state.model);
   const seenIn = (...views: View[]) => ({ isSeen: () => views.includes(state.view), isLarge: large });
@@ -108,17 +109,17 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const memory = parts.memory(seenIn("cost", "what-if").isSeen);
   const whatIf = parts.whatIf(seenIn("what-if").isSeen);
   const changes = state.other && changesOf(widget);
-  const diff = state.other && changes && parts.diff(state.other, changes);
+  const diff = state.other && changes && parts.diff(state.other, changes, seenIn("diff").isSeen);
   const changed = changes && parts.changes(changes);
   const inspector = guarded("inspector", () => new InspectorPane(state), {
     isSeen: () => state.extras.has("details"),
   });
   const source = guarded("source", () => new SourcePane(state));
-  const overview = guarded("overview", () => new OverviewPane(state, () => parts.time()));
-  const motion = parts.motion();
+  const overview = guarded("overview", () => new OverviewPane(state, () => parts.load("time")));
+  const motion = parts.motion(seenIn("motion").isSeen);
   const cards = guarded("cards", () => new CardsPane(state));
   const compilation = compiledOf(widget);
-  const codes = h("div", { class: "jv-codes" });
+  const codes = h("div.jv-codes.jv-flex");
   const between = splitter(codes, "column", "--jv-right");
   const code = new Map<Side, { key: string; pane: Pane; of: State }>();
   const showCodes = () => {
@@ -174,7 +175,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     ],
     ...[cards, source, inspector],
   ];
-  const main = h("div", { class: "jv-main jv-fills" });
+  const main = h("div.jv-main.jv-fills");
   main.append(
     player.element,
     ...panes.map((pane) => pane.element),
@@ -188,23 +189,41 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   if (outline) main.append(outline.element);
   root.classList.toggle("is-outline", isOutline);
 
-  const act = (event: KeyboardEvent) => {
-    const step = (by: 1 | -1) => code.get(state.side)?.pane.step?.(by) ?? false;
-    const key = event.key.toLowerCase();
-    if (key === "h") state.arrange(state.view === "overview" ? "kept" : "overview");
-    if (key === "w") full.toggle();
-    if (key === "p") presenting.toggle();
-    if (key === "i") state.open("details");
-    if (["h", "w", "p", "i"].includes(key)) return true;
-    // These keys are the overview's.
-    if (state.view === "overview" && ["f", "ArrowDown", "ArrowUp"].includes(event.key)) state.show({});
-    if (event.key === "/") rail.focus?.();
-    else if (event.key.toLowerCase() === "f") residuals.focus?.();
-    else if (event.key.toLowerCase() === "m") {
+  const step = (by: 1 | -1) => code.get(state.side)?.pane.step?.(by) ?? false;
+  /** What each key does, if no pane has handled it; false if that is nothing. */
+  const actions: Record<string, () => unknown> = {
+    h: () => state.arrange(state.view === "overview" ? "kept" : "overview"),
+    w: full.toggle,
+    p: presenting.toggle,
+    i: () => state.open("details"),
+    r: player.toggle,
+    f: () => residuals.focus?.(),
+    m: () => {
       if (state.view !== "what-if") state.arrange("cost");
       memory.focus?.();
-    } else if (event.key.toLowerCase() === "r") player.toggle();
-    else return actOn(event, state, keys.sheet, keys.toggle, step);
+    },
+    g: () => state.showAs(state.side, state.form[state.side] === "code" ? "graph" : "code"),
+    l: () => state.compareWithJvp(),
+    s: () => state.toggleLinking(),
+    c: () => state.other !== null && state.compare(!state.compared),
+    e: () => state.toggleParams(),
+    v: () => state.toggleColours(),
+    "/": () => rail.focus?.(),
+    "?": keys.toggle,
+    escape: () => (keys.sheet.open ? keys.sheet.close() : state.clear()),
+    arrowdown: () => step(1),
+    arrowup: () => step(-1),
+  };
+  const act = (event: KeyboardEvent) => {
+    // These keys are the overview's.
+    if (state.view === "overview" && ["f", "ArrowDown", "ArrowUp"].includes(event.key)) state.show({});
+    // A scrolling pane handles its own arrow keys.
+    if (event.key.startsWith("Arrow") && (event.target as Element).closest(".jv-scroll")) return false;
+    const action = actions[event.key.toLowerCase()];
+    if (action) return action() !== false;
+    const stage = Number(/^Digit([1-9])$/.exec(event.code)?.[1] ?? 0) - 1;
+    if (stage < 0 || stage > state.compiled) return false;
+    state.showStages([stage], event.shiftKey);
     return true;
   };
   const unkey = onKeys(root, act, (event) => undoOrRedo(event, state.switches));
@@ -299,7 +318,7 @@ function shownAt(state: State, side: Side): { state: State; stages: readonly num
   const stages = state.shown.left;
   if (side === "right") return { state, stages };
   const keys = stages.map((i) => state.model.view.stages[i]?.key);
-  const there = keys.map((key) => other.state.model.view.stages.findIndex((stage) => stage.key === key));
+  const there = keys.map((key) => other.state.model.stageNamed(key ?? ""));
   return { state: other.state, stages: there.filter((i) => i >= 0) };
 }
 
@@ -317,17 +336,11 @@ function codePane(state: State, stages: readonly number[], side: Side, root: HTM
 const translated = new WeakMap<Listing, Listing>();
 
 /** The other version's listing, with its equations mapped to those of this one. */
-function inTermsOf(listing: Listing, { other }: State): Listing {
-  const made = translated.get(listing);
-  if (made) return made;
-  const rows = listing.rows.map((there) =>
-    there.map((row) => other!.matches.of(row)).filter((row) => row >= 0),
-  );
-  const { scroller, topOf, lineAt } = listing;
-  const found = { scroller, rows, topOf, lineAt };
-  translated.set(listing, found);
-  return found;
-}
+const inTermsOf = (listing: Listing, { other }: State): Listing =>
+  entry(translated, listing, () => ({
+    ...listing,
+    rows: listing.rows.map((there) => there.map((row) => other!.matches.of(row)).filter((row) => row >= 0)),
+  }));
 
 /** Synchronizes the selection of two versions; the inspector follows the one where the user selected. Returns functions to stop. */
 function selectInBoth(state: State, other: Other): (() => void)[] {
@@ -360,35 +373,6 @@ function undoOrRedo(event: KeyboardEvent, switches: Switches): boolean {
   if (isRedo ? !switches.canRedo : !switches.canUndo) return false;
   if (isRedo) switches.redo();
   else switches.undo();
-  return true;
-}
-
-/** Handles a key; returns whether it did. */
-function actOn(
-  event: KeyboardEvent,
-  state: State,
-  keys: HTMLDialogElement,
-  toggleKeys: () => void,
-  step: (by: 1 | -1) => boolean,
-): boolean {
-  const digit = /^Digit([1-9])$/.exec(event.code)?.[1];
-  const stage = digit === undefined ? -1 : Number(digit) - 1;
-  if (stage >= 0 && stage <= state.compiled) state.showStages([stage], event.shiftKey);
-  else if (event.key === "Escape" && keys.open) keys.close();
-  else if (event.key === "Escape") state.clear();
-  else if (event.key === "?") toggleKeys();
-  else if (event.key.toLowerCase() === "g")
-    state.showAs(state.side, state.form[state.side] === "code" ? "graph" : "code");
-  else if (event.key.toLowerCase() === "l") state.compareWithJvp();
-  else if (event.key.toLowerCase() === "s") state.toggleLinking();
-  else if (event.key.toLowerCase() === "c" && state.other) state.compare(!state.compared);
-  else if (event.key.toLowerCase() === "e") state.toggleParams();
-  else if (event.key.toLowerCase() === "v") state.toggleColours();
-  // A scrolling pane handles its own arrow keys.
-  else if ((event.target as Element).closest(".jv-scroll")) return false;
-  else if (event.key === "ArrowDown") return step(1);
-  else if (event.key === "ArrowUp") return step(-1);
-  else return false;
   return true;
 }
 

@@ -8,7 +8,7 @@ import { isGone, watchKernel } from "../host/held";
 import { keepState } from "../host/keep";
 import type { Host, WidgetModel } from "../host/model";
 import style from "../styles/live.css";
-import { h, onResize } from "../ui/dom";
+import { h, onResize, onTheme } from "../ui/dom";
 import type { LiveLine, Shown } from "../wire/live.generated";
 
 const HUES = 8;
@@ -57,7 +57,7 @@ export function described(lines: readonly LiveLine[], title: string): string {
 }
 
 class Panel {
-  readonly canvas = h("canvas", { role: "img", class: "jvl-canvas" });
+  readonly canvas = h("canvas.jvl-canvas", { role: "img" });
   readonly element: HTMLElement;
   private readonly sample = h("span", { hidden: true });
   private width = 0;
@@ -67,7 +67,7 @@ class Panel {
     private readonly title: string,
     redraw: () => void,
   ) {
-    this.element = h("figure", { class: "jvl-panel" }, h("figcaption", {}, title), this.canvas, this.sample);
+    this.element = h("figure.jvl-panel", h("figcaption", title), this.canvas, this.sample);
     this.stop = onResize(this.element, (width, _height, pixels) => {
       this.width = width;
       this.pixels = pixels;
@@ -161,9 +161,9 @@ class Panel {
 
 function render({ model, el }: Host): () => void {
   const log = h("input", { type: "checkbox", "data-testid": "live-log" });
-  const status = h("span", { class: "jvl-status", role: "status", "data-testid": "live-status" });
-  const legend = h("ul", { class: "jvl-legend", "data-testid": "live-legend" });
-  const note = h("p", { class: "jvl-note", "data-testid": "live-note" });
+  const status = h("span.jvl-status", { role: "status", "data-testid": "live-status" });
+  const legend = h("ul.jvl-legend", { "data-testid": "live-legend" });
+  const note = h("p.jvl-note", { "data-testid": "live-note" });
   let shown: Shown = { lines: [], more: 0, note: "", isRunning: true };
   let [isLost, isOff] = [false, false];
   const draw = () => {
@@ -204,17 +204,17 @@ function render({ model, el }: Host): () => void {
           `${line.name}${line.kind === "cotangent" ? ", cotangent" : ""}: ${line.drawn} ${line.last}`,
         ),
       ),
-      ...(shown.more ? [h("li", {}, `and ${shown.more} more series`)] : []),
+      ...(shown.more ? [h("li", `and ${shown.more} more series`)] : []),
     );
     note.textContent = shown.note;
     draw();
   };
   log.addEventListener("change", draw);
   const root = h(
-    "div",
-    { class: "jvl", "data-testid": "live" },
-    h("style", {}, style),
-    h("div", { class: "jvl-head" }, status, h("label", {}, log, " logarithmic")),
+    "div.jvl",
+    { "data-testid": "live" },
+    h("style", style),
+    h("div.jvl-head", status, h("label", log, " logarithmic")),
     values.element,
     cotangents.element,
     legend,
@@ -223,11 +223,7 @@ function render({ model, el }: Host): () => void {
   // Keys on the checkbox must not reach the notebook.
   root.addEventListener("keydown", (event) => event.stopPropagation());
   el.replaceChildren(root);
-  const theme = new MutationObserver(draw);
-  for (const element of [document.documentElement, document.body])
-    theme.observe(element, { attributeFilter: ["class", "data-jp-theme-light", "theme", "style"] });
-  const scheme = globalThis.matchMedia?.("(prefers-color-scheme: dark)");
-  scheme?.addEventListener?.("change", draw);
+  const untheme = onTheme(draw);
   model.on("change:shown", read);
   read();
   const unwatch = watchKernel(model, look);
@@ -235,8 +231,7 @@ function render({ model, el }: Host): () => void {
   return () => {
     unwatch();
     model.off("change:shown", read);
-    theme.disconnect();
-    scheme?.removeEventListener?.("change", draw);
+    untheme();
     values.stop();
     cotangents.stop();
   };

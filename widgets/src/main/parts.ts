@@ -22,6 +22,20 @@ import type { Changes } from "../wire/explorer.generated";
 const MANY = 10_000;
 export const isLarge = (model: Model): boolean => model.rows > MANY;
 
+/** The modules, by name. */
+interface Modules {
+  compiled: typeof import("../host/parts/compiled");
+  costs: typeof import("../host/parts/costs");
+  diff: typeof import("../host/parts/diff");
+  graph: typeof import("../host/parts/graph");
+  help: typeof import("../host/parts/help");
+  motion: typeof import("../host/parts/motion");
+  player: typeof import("../host/parts/player");
+  search: Finder;
+  time: typeof import("../host/parts/time");
+  whatif: typeof import("../host/parts/whatif");
+}
+
 export class Parts {
   constructor(
     private readonly root: HTMLElement,
@@ -30,36 +44,38 @@ export class Parts {
   ) {}
 
   /** Loads a part and adds its stylesheet. */
-  private async load<T extends object>(name: string): Promise<T> {
-    const part = await loadPart<T>(this.widget, name);
-    if ("sheet" in part) addSheet(this.root, part.sheet as string);
+  async load<Name extends keyof Modules>(name: Name): Promise<Modules[Name]> {
+    const part = await loadPart<Modules[Name]>(this.widget, name);
+    if ("sheet" in part) addSheet(this.root, part.sheet);
     return part;
   }
 
-  /** The texts of the help. */
-  help(): Promise<typeof import("../host/parts/help")> {
-    return this.load("help");
-  }
-
-  /** What the search field finds. */
-  finder(): Promise<Finder> {
-    return this.load("search");
+  /** A pane of a part. */
+  private pane<Name extends keyof Modules>(
+    name: string,
+    part: Name,
+    make: (loaded: Modules[Name]) => Pane,
+    isSeen?: () => boolean,
+  ): Pane {
+    const load = async () => {
+      const loaded = await this.load(part);
+      return () => make(loaded);
+    };
+    return later(name, load, isSeen);
   }
 
   /** The rewrite player; `codeOf` shows a stage as code. */
   player(codeOf: (stage: number, side: Side) => Pane): Pane & { toggle(): void; start(): void } {
     const { root, state } = this;
-    const element = h("div", { class: "jv-guard jv-fills jv-column jv-at-player" });
+    const element = h("div.jv-guard.jv-fills.jv-column.jv-at-player");
     const canPlay = transformsOf(state.model).length > 0;
     let opened: PlayerPane | null = null;
     let pane: Pane | null = null;
     const load = async () => {
-      const { PlayerPane } = await this.load<typeof import("../host/parts/player")>("player").catch(
-        (error) => {
-          pane = null; // so that it can be tried again
-          throw error;
-        },
-      );
+      const { PlayerPane } = await this.load("player").catch((error) => {
+        pane = null; // so that it can be tried again
+        throw error;
+      });
       return () => {
         opened = new PlayerPane(state, root, codeOf);
         return opened;
@@ -85,70 +101,45 @@ export class Parts {
 
   /** The changes between two versions; in the same part as the diff. */
   changes(changes: Changes): Pane {
-    return later("changes", async () => {
-      const { ChangesPane } = await this.load<typeof import("../host/parts/diff")>("diff");
-      return () => new ChangesPane(this.state, changes);
-    });
+    return this.pane("changes", "diff", ({ ChangesPane }) => new ChangesPane(this.state, changes));
   }
 
   /** The diff of two versions. */
-  diff(other: Other, changes: Changes): Pane {
-    const { state } = this;
-    const load = async () => {
-      const { DiffPane } = await this.load<typeof import("../host/parts/diff")>("diff");
-      return () => new DiffPane(state, other, changes);
-    };
-    return later("diff", load, () => state.view === "diff");
+  diff(other: Other, changes: Changes, isSeen: () => boolean): Pane {
+    return this.pane("diff", "diff", ({ DiffPane }) => new DiffPane(this.state, other, changes), isSeen);
   }
 
   /** The animation of a gradient. */
-  motion(): Pane {
+  motion(isSeen: () => boolean): Pane {
     const { state } = this;
     const load = async (isWanted: () => boolean) => {
-      const { MotionPane, moving } = await this.load<typeof import("../host/parts/motion")>("motion");
+      const { MotionPane, moving } = await this.load("motion");
       if (isLarge(state.model) && state.model.view.is_whole) await inSlices(moving(state.model), isWanted);
       return () => new MotionPane(state);
     };
-    return later("motion", load, () => state.view === "motion");
+    return later("motion", load, isSeen);
   }
 
   /** The switches. */
   whatIf(isSeen: () => boolean): Pane {
-    const load = async () => {
-      const { WhatIfPane } = await this.load<typeof import("../host/parts/whatif")>("whatif");
-      return () => new WhatIfPane(this.state);
-    };
-    return later("what-if", load, isSeen);
-  }
-
-  /** What zooms charts over time. */
-  time(): Promise<typeof import("../host/parts/time")> {
-    return this.load("time");
+    return this.pane("what-if", "whatif", ({ WhatIfPane }) => new WhatIfPane(this.state), isSeen);
   }
 
   /** The memory over time. */
   memory(isSeen: () => boolean): Pane {
-    const load = async () => {
-      const { MemoryPane } = await this.time();
-      return () => new MemoryPane(this.state, this.root);
-    };
-    return later("memory", load, isSeen);
+    return this.pane("memory", "time", ({ MemoryPane }) => new MemoryPane(this.state, this.root), isSeen);
   }
 
   /** What the gradient costs. */
   costs(isSeen: () => boolean): Pane {
-    const load = async () => {
-      const { CostsPane } = await this.load<typeof import("../host/parts/costs")>("costs");
-      return () => new CostsPane(this.state);
-    };
-    return later("costs", load, isSeen);
+    return this.pane("costs", "costs", ({ CostsPane }) => new CostsPane(this.state), isSeen);
   }
 
   /** Stages as a graph. */
   graph(stages: readonly number[], side: Side): Pane {
     const { root, state, widget } = this;
     return later("graph", async (isWanted) => {
-      const { GraphPane } = await this.load<typeof import("../host/parts/graph")>("graph");
+      const { GraphPane } = await this.load("graph");
       const tree = await inSlices(keptTree(state.model, stages), isWanted);
       if (referencesOf(state.model).any) await inSlices(state.model.colouring(), isWanted);
       const loadDot = () => loadPart<string>(widget, "graphviz", undefined, textOf);
@@ -158,9 +149,10 @@ export class Parts {
 
   /** The compiled stage. */
   compiled(compilation: Compilation, side: Side): Pane {
-    return later("compiled", async () => {
-      const { CompiledPane } = await this.load<typeof import("../host/parts/compiled")>("compiled");
-      return () => new CompiledPane(this.state, compilation, side, this.root, textView);
-    });
+    return this.pane(
+      "compiled",
+      "compiled",
+      ({ CompiledPane }) => new CompiledPane(this.state, compilation, side, this.root, textView),
+    );
   }
 }

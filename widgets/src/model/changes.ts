@@ -20,8 +20,8 @@ export class Matches {
     this.isCompared = new Uint8Array(own.rows);
     const counts = new Map<string, number>();
     for (const [key, { pairs, removed, added }] of Object.entries(changes.stages)) {
-      const here = own.view.stages.find((stage) => stage.key === key)?.equations;
-      const there = other.view.stages.find((stage) => stage.key === key)?.equations;
+      const here = own.view.stages[own.stageNamed(key)]?.equations;
+      const there = other.view.stages[other.stageNamed(key)]?.equations;
       if (!here || !there) continue;
       this.isCompared.fill(1, here[0], here[1]);
       for (const [i, j, n] of pairs)

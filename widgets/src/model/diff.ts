@@ -1,6 +1,7 @@
 /** Aligns two lists: common items share a row; others are next to each other or alone. */
 
 import type { Sliced } from "../base/slices";
+import { countBefore } from "../base/sorted";
 
 /** A row: the indices of its left and right item, or -1; and whether they are the same. */
 export interface DiffRow {
@@ -43,14 +44,9 @@ function ascending(partner: ArrayLike<number>): number[] {
   for (let i = 0; i < partner.length; i++) {
     const to = partner[i]!;
     if (to < 0) continue;
-    let [low, high] = [0, ends.length];
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (partner[ends[middle]!]! < to) low = middle + 1;
-      else high = middle;
-    }
-    if (low > 0) before[i] = ends[low - 1]!;
-    ends[low] = i;
+    const length = countBefore(ends.length, (at) => partner[ends[at]!]! < to);
+    if (length > 0) before[i] = ends[length - 1]!;
+    ends[length] = i;
   }
   const found: number[] = [];
   for (let i = ends.at(-1) ?? -1; i >= 0; i = before[i]!) found.push(i);

@@ -5,12 +5,8 @@ import type { Compiled } from "../wire/explorer.generated";
 import type { Model } from "./model";
 
 /** Converts pairs of stage and number to rows. */
-export function rowsOfStages(model: Model, stages: readonly [string, number][]): number[] {
-  return stages.flatMap(([key, n]) => {
-    const first = model.view.stages.find((stage) => stage.key === key)?.equations[0] ?? 0;
-    return Array.from({ length: n }, (_, i) => first + i);
-  });
-}
+export const rowsOfStages = (model: Model, stages: readonly [string, number][]): number[] =>
+  stages.flatMap(([key, n]) => model.rowsOfStage(key).slice(0, n));
 
 /** The equations that need each collective of the compiled program. */
 export function exchangingRows(model: Model, { exchanges, stages }: Compiled): number[][] {

@@ -5,6 +5,7 @@ import { PLURALS } from "../wire/schema";
 import { push, sumOf } from "./groups";
 import type { Model } from "./model";
 import { bytesOnOne, type Residual } from "./records";
+import { PASSES } from "./roles";
 
 export const FIGURES = ["kept", "forward", "backward", "recomputed", "moved"] as const;
 export type Figure = (typeof FIGURES)[number];
@@ -109,10 +110,8 @@ export interface LineEquations {
 /** The equations of a line: in the forward and backward programs, or if there are none, in the function. */
 export function equationsOfLine(model: Model, file: number, line: number): LineEquations[] {
   const rows = model.rowsOfLine(file, line);
-  const keys = model.view.stages.map(({ key }) => key);
-  const passes = ["forward", "backward"].map((key) => keys.indexOf(key));
-  const ofPasses = rows.filter((row) => passes.includes(model.stage(row)));
-  const shown = ofPasses.length > 0 ? ofPasses : rows.filter((row) => keys[model.stage(row)] === "primal");
+  const ofPasses = rows.filter((row) => PASSES.includes(model.stageKey(row)));
+  const shown = ofPasses.length > 0 ? ofPasses : rows.filter((row) => model.stageKey(row) === "primal");
   const here = new Set(shown);
   const depthOf = (row: number) => {
     let depth = 0;
@@ -129,13 +128,12 @@ export function equationsOfLine(model: Model, file: number, line: number): LineE
   };
   return alikeAmong(model, shown).map((same) => {
     const [first] = same as [number];
-    const isBackward = keys[model.stage(first)] === "backward";
+    const isBackward = model.stageKey(first) === "backward";
     const [work, moved] = [sumOf(same, (row) => model.work(row)), sumOf(same, (row) => model.moved(row))];
     const kept = isBackward ? 0 : sumOf(same, keptOf);
     const recomputed = model.role(first) === "recomputation" ? work : 0;
-    const figures = {
-      ...{ kept, forward: isBackward ? 0 : work, backward: isBackward ? work : 0, recomputed, moved },
-    };
+    const [forward, backward] = isBackward ? [0, work] : [work, 0];
+    const figures = { kept, forward, backward, recomputed, moved };
     return { stage: model.stage(first), rows: same, depth: depthOf(first), figures };
   });
 }

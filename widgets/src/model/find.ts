@@ -1,12 +1,14 @@
 /** Searches source, equations, values and scopes. */
 
 import { formatBytes, plural } from "../base/format";
+import { entry } from "../base/maps";
 import type { FoundValue } from "../wire/explorer.generated";
 import type { ColumnName } from "../wire/schema";
 import { grouped, push, sumOf } from "./groups";
 import type { Model } from "./model";
 import { search, sizeOf } from "./query";
 import { rowsOf, wordsOf } from "./question";
+import { PASSES } from "./roles";
 
 export type KindFound = "addresses" | "source" | "equations" | "values" | "scopes";
 
@@ -139,22 +141,19 @@ function variables(model: Model, words: string): Found[] {
 
 /** Functions, modules and named scopes by name, with their equations in both passes. */
 function scopes(model: Model, words: string): Found[] {
-  const { strings, stages } = model.view;
-  const keys = stages.map(({ key }) => key);
-  const passes = ["forward", "backward"].map((key) => keys.indexOf(key));
-  const isOfPass = keys.includes("backward") ? (stage: number) => passes.includes(stage) : () => true;
+  const { strings } = model.view;
+  const hasPasses = model.stageNamed("backward") >= 0;
   const column = model.column("equation_scope");
   const namesOf = new Map<number, string[]>();
   const rows = new Map<string, number[]>();
   for (let row = 0; row < model.rows; row++) {
     const path = column[row]!;
-    let names = namesOf.get(path);
-    if (names === undefined) {
+    const names = entry(namesOf, path, () => {
       const parts = new Set(strings[path]!.split("/").filter(Boolean));
-      names = [...parts].filter((part) => part.toLowerCase().includes(words));
-      namesOf.set(path, names);
-    }
-    if (names.length > 0 && isOfPass(model.stage(row))) for (const name of names) push(rows, name, row);
+      return [...parts].filter((part) => part.toLowerCase().includes(words));
+    });
+    if (names.length > 0 && (!hasPasses || PASSES.includes(model.stageKey(row))))
+      for (const name of names) push(rows, name, row);
   }
   return [...rows].map(([title, inside]) => ({
     title,

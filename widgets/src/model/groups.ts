@@ -1,12 +1,18 @@
 /** Lists by key. Which values are one row, and what it is called, Python decides: see `analysis/grouping.py`. */
 
 import { formatCount, formatRepeated } from "../base/format";
+import { entry } from "../base/maps";
 
 /** Appends to the list of a key. */
 export function push<K, T>(map: Map<K, T[]>, key: K, value: T): void {
-  const list = map.get(key);
-  if (list) list.push(value);
-  else map.set(key, [value]);
+  entry(map, key, () => []).push(value);
+}
+
+/** How often each key occurs. */
+export function counted<K>(keys: Iterable<K>): Map<K, number> {
+  const counts = new Map<K, number>();
+  for (const key of keys) counts.set(key, (counts.get(key) ?? 0) + 1);
+  return counts;
 }
 
 /** The items of each group, ordered by first item. */

@@ -1,6 +1,7 @@
 /** Reads the columns: equations, variables, residuals and lineage. */
 
 import { formatBytes, formatParts } from "../base/format";
+import { entry } from "../base/maps";
 import { atOnce, type Sliced } from "../base/slices";
 import { type Column, type ColumnName, HANDED, KINS, ROLES, type View } from "../wire/schema";
 import { LineFigures } from "./figures";
@@ -19,6 +20,7 @@ import {
   readResiduals,
   readTimeline,
 } from "./records";
+import { Kinship, Uses } from "./relations";
 import type { Timeline } from "./timeline";
 
 export interface Variable {
@@ -37,15 +39,6 @@ export interface Handed {
   how: string;
 }
 
-/**
- * The rows derived from each row, as offsets into `children`; and for the first row that shows an equation, the other rows that show it.
- */
-interface Kinship {
-  starts: Int32Array;
-  children: Int32Array;
-  twins: ReadonlyMap<number, number[]>;
-}
-
 /** A view with the lookups that panes need. Rows are equations, numbered over all stages. */
 export class Model {
   readonly rows: number;
@@ -56,19 +49,10 @@ export class Model {
   /** Which devices have a variable inside a `shard_map`. */
   private readonly places: ReadonlyMap<number, string>;
   private readonly donationsOfVariable = new Map<number, Donation[]>();
-  private kept: readonly Residual[] | null = null;
-  private keptGroups: readonly ResidualGroup[] | null = null;
-  private keptOfRow: Map<number, number[]> | null = null;
-  private kinship: Kinship | null = null;
-  private definitions: Int32Array | null = null;
-  private readerStarts: Int32Array | null = null;
-  private readers: Int32Array | null = null;
-  private returners: Map<number, number[]> | null = null;
-  private bindings: Int32Array | null = null;
+  /** What was computed on first access, by name: for a large program each takes at least a frame. */
+  private readonly computed = new Map<string, unknown>();
   private modelled: Timeline | null = null;
-  private summed: LineFigures | null = null;
   private coloured: Hues | null = null;
-  private programRows: number[][] | null = null;
   private readonly placesFound: Place[] = [];
   private readonly nestedPrograms = new Map<number, number[]>();
 
@@ -89,49 +73,49 @@ export class Model {
     return this.shown;
   }
 
-  // Computed on first access: for a large program each takes at least a frame.
+  private once<T>(name: string, compute: () => T): T {
+    return entry(this.computed, name, compute) as T;
+  }
 
   get residuals(): readonly Residual[] {
-    this.kept ??= readResiduals(this);
-    return this.kept;
+    return this.once("residuals", () => readResiduals(this));
   }
 
   /** The rows of the report of residuals. */
   get groups(): readonly ResidualGroup[] {
-    this.keptGroups ??= readGroups(this);
-    return this.keptGroups;
+    return this.once("groups", () => readGroups(this));
   }
 
   /** The residuals of each producer row and each consumer row. */
   get residualsOfRow(): ReadonlyMap<number, readonly number[]> {
-    if (this.keptOfRow === null) {
-      this.keptOfRow = new Map();
+    return this.once("residuals of rows", () => {
+      const found = new Map<number, number[]>();
       for (const r of this.residuals)
-        for (const row of new Set([r.producer, ...r.consumers]))
-          if (row >= 0) push(this.keptOfRow, row, r.index);
-    }
-    return this.keptOfRow;
+        for (const row of new Set([r.producer, ...r.consumers])) if (row >= 0) push(found, row, r.index);
+      return found;
+    });
   }
 
   private get related(): Kinship {
-    this.kinship ??= this.readChildren();
-    return this.kinship;
+    return this.once("kinship", () => new Kinship(this));
+  }
+
+  private get used(): Uses {
+    return this.once("uses", () => new Uses(this));
   }
 
   /** The gradient's figures per line. */
   get lines(): LineFigures {
-    this.summed ??= new LineFigures(this);
-    return this.summed;
+    return this.once("lines", () => new LineFigures(this));
   }
 
   /** Replaces the view by a more complete one. */
   complete(view: View): void {
     if (view.has_memory !== this.shown.has_memory) this.modelled = null;
-    if (view.has_groups !== this.shown.has_groups) this.summed = null;
+    if (view.has_groups !== this.shown.has_groups) this.computed.delete("lines");
     this.shown = view;
     // The buffers and texts of the residuals and the relations between variables may be new.
-    this.kept = null;
-    this.keptGroups = null;
+    for (const name of ["residuals", "groups"]) this.computed.delete(name);
     this.coloured = null;
   }
 
@@ -225,10 +209,13 @@ export class Model {
   moved(row: number): number {
     return this.column("equation_moved")[row]! * this.runs(row);
   }
+  /** The number of an atom's type. */
+  private typeOf(atom: number): number {
+    return atom >= 0 ? this.column("variable_type")[atom]! : this.column("literal_type")[~atom]!;
+  }
   /** The size of an atom in bytes. */
   bytes(atom: number): number {
-    const type = this.column(atom >= 0 ? "variable_type" : "literal_type")[atom >= 0 ? atom : ~atom]!;
-    return this.column("type_nbytes")[type]!;
+    return this.column("type_nbytes")[this.typeOf(atom)]!;
   }
   program(row: number): number {
     return this.column("equation_program")[row]!;
@@ -238,19 +225,42 @@ export class Model {
   }
   /** The rows of a program, without nested programs. */
   rowsOf(program: number): readonly number[] {
-    if (this.programRows === null) {
-      this.programRows = [];
-      const programs = this.column("equation_program");
-      for (let row = 0; row < this.rows; row++) {
-        const rows = this.programRows[programs[row]!];
-        if (rows) rows.push(row);
-        else this.programRows[programs[row]!] = [row];
-      }
-    }
-    return this.programRows[program] ?? [];
+    const all = this.once("rows of programs", () => {
+      const found: number[][] = [];
+      this.column("equation_program").forEach((of, row) => {
+        found[of] ??= [];
+        found[of].push(row);
+      });
+      return found;
+    });
+    return all[program] ?? [];
   }
   stage(row: number): number {
     return this.column("program_stage")[this.program(row)]!;
+  }
+  /** The key of a row's stage. */
+  stageKey(row: number): string {
+    return this.view.stages[this.stage(row)]!.key;
+  }
+  /** The stage with a key, or -1. */
+  stageNamed(key: string): number {
+    return this.view.stages.findIndex((stage) => stage.key === key);
+  }
+  /** The rows of the stage with a key; none if there is no such stage. */
+  rowsOfStage(key: string): number[] {
+    const [first, end] = this.view.stages[this.stageNamed(key)]?.equations ?? [0, 0];
+    return Array.from({ length: end - first }, (_, i) => first + i);
+  }
+  /** The rows of the programs in a row, which follow it. */
+  inside(row: number): number[] {
+    const found: number[] = [];
+    const isWithin = (inner: number) => {
+      let owner = this.owner(inner);
+      while (owner > row) owner = this.owner(owner);
+      return owner === row;
+    };
+    for (let inner = row + 1; inner < this.rows && isWithin(inner); inner++) found.push(inner);
+    return found;
   }
   /** The row whose equation contains this row's program, or -1. */
   owner(row: number): number {
@@ -286,30 +296,20 @@ export class Model {
     return this.slice("program_results", "result_atoms", program);
   }
   variable(v: number): Variable {
-    const type = this.column("variable_type")[v]!;
-    return {
-      name: this.text("variable_name", v),
-      type: this.text("type_text", type),
-      label: this.text("variable_label", v),
-    };
+    return { name: this.atomText(v), type: this.atomType(v), label: this.text("variable_label", v) };
   }
   /** The name of a variable, or the value of a literal. */
   atomText(atom: number): string {
     return atom >= 0 ? this.text("variable_name", atom) : this.text("literal_text", ~atom);
   }
   atomType(atom: number): string {
-    return this.text(
-      "type_text",
-      this.column(atom >= 0 ? "variable_type" : "literal_type")[atom >= 0 ? atom : ~atom]!,
-    );
+    return this.text("type_text", this.typeOf(atom));
   }
   /** `1.0 MiB`; `1.0 MiB · 128.0 KiB a device` for a sharded type; `16 B a device` inside a shard_map. */
   sizeText(atom: number): string {
-    const type = this.column(atom >= 0 ? "variable_type" : "literal_type")[atom >= 0 ? atom : ~atom]!;
-    const nbytes = this.column("type_nbytes")[type]!;
     const place = this.places.get(atom);
-    if (place !== undefined) return `${formatBytes(nbytes)} a ${place}`;
-    return formatParts(nbytes, this.column("type_per_device")[type]!);
+    if (place !== undefined) return `${formatBytes(this.bytes(atom))} a ${place}`;
+    return formatParts(this.bytes(atom), this.column("type_per_device")[this.typeOf(atom)]!);
   }
   location(i: number): Place | null {
     if (i < 0) return null;
@@ -355,9 +355,7 @@ export class Model {
 
   /** The rows derived directly from a row. */
   became(row: number): number[] {
-    const first = this.first(row);
-    const { starts, children } = this.related;
-    return Array.from(children.subarray(starts[first]!, starts[first + 1]!));
+    return this.related.of(this.first(row));
   }
 
   /** All rows that the given ones derive from, without themselves. */
@@ -405,32 +403,26 @@ export class Model {
    * variables: `program` selects which.
    */
   definition(variable: number, program = -1): number {
-    this.readUses();
-    const row = this.definitions![variable]!;
+    const row = this.used.definitions[variable]!;
     if (row < 0 || program < 0 || this.program(row) === program) return row;
     return this.alike(row).find((same) => this.program(same) === program) ?? row;
   }
 
   /** The rows that read a variable; only those in `program`, if it is one of several occurrences. */
   uses(variable: number, program = -1): readonly number[] {
-    this.readUses();
-    const rows = Array.from(
-      this.readers!.subarray(this.readerStarts![variable]!, this.readerStarts![variable + 1]!),
-    );
+    const rows = this.used.of(variable);
     const here = program < 0 ? [] : rows.filter((row) => this.program(row) === program);
     return here.length > 0 ? here : rows;
   }
 
   /** The programs that return a variable. */
   returnedBy(variable: number): readonly number[] {
-    this.readUses();
-    return this.returners!.get(variable) ?? [];
+    return this.used.returners.get(variable) ?? [];
   }
 
   /** The program of which a variable is an input or constant, or -1. */
   boundBy(variable: number): number {
-    this.readUses();
-    return this.bindings![variable]!;
+    return this.used.bindings[variable]!;
   }
 
   // --- values, tangents and cotangents ---
@@ -473,7 +465,7 @@ export class Model {
 
   /** Prepares in slices what selecting needs. */
   *indexing(): Sliced<void> {
-    this.readUses();
+    void this.used;
     yield;
     void this.related;
     yield;
@@ -515,16 +507,15 @@ export class Model {
 
   /** `backward:12`: Python's name of a row. */
   name(row: number): string {
-    return `${this.view.stages[this.stage(row)]!.key}:${this.number(row)}`;
+    return `${this.stageKey(row)}:${this.number(row)}`;
   }
 
   /** The row with this name in Python, or -1. */
   rowNamed(name: string): number {
-    const [key, number] = name.split(":");
-    const stage = this.view.stages.find((s) => s.key === key);
-    if (stage === undefined || !number) return -1;
-    const row = stage.equations[0] + Number(number);
-    return row < stage.equations[1] ? row : -1;
+    const [key = "", number] = name.split(":");
+    const [first, end] = this.view.stages[this.stageNamed(key)]?.equations ?? [0, 0];
+    const row = first + Number(number || end);
+    return row < end ? row : -1;
   }
 
   /** The memory over time, as modelled. */
@@ -538,60 +529,7 @@ export class Model {
     return this.modelled;
   }
 
-  private readUses(): void {
-    if (this.definitions) return;
-    // For all equations at once, so without a list for each.
-    const n = this.column("variable_name").length;
-    this.definitions = new Int32Array(n).fill(-1);
-    const [outputs, outputVars] = [this.column("equation_outputs"), this.column("output_vars")];
-    const [inputs, atoms] = [this.column("equation_inputs"), this.column("input_atoms")];
-    const starts = new Int32Array(n + 1);
-    const last = new Int32Array(n).fill(-1);
-    for (let row = 0; row < this.rows; row++) {
-      for (let k = outputs[row]!; k < outputs[row + 1]!; k++) this.definitions[outputVars[k]!] = row;
-      for (let k = inputs[row]!; k < inputs[row + 1]!; k++)
-        if (atoms[k]! >= 0 && last[atoms[k]!] !== row) {
-          last[atoms[k]!] = row;
-          starts[atoms[k]! + 1]! += 1;
-        }
-    }
-    for (let v = 0; v < n; v++) starts[v + 1]! += starts[v]!;
-    this.readers = new Int32Array(starts[n]!);
-    const next = starts.slice();
-    last.fill(-1);
-    for (let row = 0; row < this.rows; row++)
-      for (let k = inputs[row]!; k < inputs[row + 1]!; k++)
-        if (atoms[k]! >= 0 && last[atoms[k]!] !== row) {
-          last[atoms[k]!] = row;
-          this.readers[next[atoms[k]!]!++] = row;
-        }
-    this.readerStarts = starts;
-    this.bindings = new Int32Array(this.definitions.length).fill(-1);
-    this.returners = new Map();
-    for (let p = 0; p < this.column("program_owner").length; p++) {
-      for (const v of this.binders(p)) this.bindings[v] = p;
-      for (const a of new Set(this.results(p))) if (a >= 0) push(this.returners, a, p);
-    }
-  }
-
   private add(found: Set<number>, row: number): void {
     for (const same of this.alike(row)) found.add(same);
-  }
-
-  private readChildren(): Kinship {
-    const origins = this.column("equation_origin");
-    const twins = this.column("equation_twin");
-    const shown = new Map<number, number[]>();
-    const starts = new Int32Array(this.rows + 1);
-    for (let row = 0; row < this.rows; row++) {
-      if (twins[row]! >= 0) push(shown, twins[row]!, row);
-      else if (origins[row]! >= 0) starts[origins[row]! + 1]! += 1;
-    }
-    for (let row = 0; row < this.rows; row++) starts[row + 1]! += starts[row]!;
-    const children = new Int32Array(starts[this.rows]!);
-    const next = starts.slice();
-    for (let row = 0; row < this.rows; row++)
-      if (twins[row]! < 0 && origins[row]! >= 0) children[next[origins[row]!]!++] = row;
-    return { starts, children, twins: shown };
   }
 }

@@ -1,5 +1,6 @@
 /** The animation of a gradient: for each step, what runs, what it saves, which saved values it reads, and what is in memory. */
 
+import { entry } from "../base/maps";
 import { atOnce, type Sliced } from "../base/slices";
 import { push } from "./groups";
 import type { Model } from "./model";
@@ -114,8 +115,10 @@ export class Motion {
 
   /** The frames of a pace, in order; what a loop runs follows it. */
   frames(pace: Pace): readonly Frame[] {
-    const known = this.paced.get(pace);
-    if (known) return known;
+    return entry(this.paced, pace, () => this.framesOf(pace));
+  }
+
+  private framesOf(pace: Pace): Frame[] {
     const { steps } = this.timeline;
     const frames: Frame[] = [];
     let before = "";
@@ -129,7 +132,6 @@ export class Motion {
       for (const rows of groupedBy(inside, (row) => (pace === "line" ? this.lineOf(row) : `${row}`)))
         frames.push({ first: i, last: i, loop: step.row, rows });
     });
-    this.paced.set(pace, frames);
     return frames;
   }
 
@@ -187,8 +189,7 @@ export class Motion {
   private note(kept: Kept, alive: Float64Array, steps: Map<number, number[]>): void {
     const { model } = this;
     const add = (step: number, what: keyof Happening) => {
-      const found = this.happenings.get(step) ?? { saves: [], reads: [], frees: [] };
-      this.happenings.set(step, found);
+      const found = entry(this.happenings, step, () => ({ saves: [], reads: [], frees: [] }));
       if (found[what].at(-1) !== kept) found[what].push(kept);
     };
     for (let s = 0; s < alive.length; s++) {

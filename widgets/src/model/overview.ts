@@ -1,6 +1,8 @@
 /** What a gradient runs and saves over time: scopes, saved expressions, and the position of each step. */
 
+import { entry } from "../base/maps";
 import type { Sliced } from "../base/slices";
+import { countBefore } from "../base/sorted";
 import { SCOPES, type ScopeKind } from "../wire/schema";
 import { push } from "./groups";
 import type { Model } from "./model";
@@ -63,11 +65,10 @@ export class Overview {
   private steps: Map<number, number> | null = null;
 
   constructor(readonly model: Model) {
-    const { kept, scopes } = { kept: readKept(model), scopes: readScopes(model) };
-    this.kept = kept;
-    this.scopes = scopes;
-    this.top = scopes.filter((scope) => scope.parent < 0);
-    for (const { index } of scopes)
+    this.kept = readKept(model);
+    this.scopes = readScopes(model);
+    this.top = this.scopes.filter((scope) => scope.parent < 0);
+    for (const { index } of this.scopes)
       for (const row of model.slice("scope_rows", "row_of_scope", index)) this.scopeOfRow.set(row, index);
   }
 
@@ -126,8 +127,10 @@ export class Overview {
 
   /** The steps that run something of a scope: the first of each uninterrupted sequence, and the one after its last. */
   private runsOf(scope: Scope): (readonly [number, number])[] {
-    const known = this.runs.get(scope);
-    if (known) return known;
+    return entry(this.runs, scope, () => this.findRuns(scope));
+  }
+
+  private findRuns(scope: Scope): [number, number][] {
     const steps = [...new Set(this.rowsOf(scope).map((row) => this.stepOf(row)))].sort((a, b) => a - b);
     const found: [number, number][] = [];
     for (const step of steps) {
@@ -135,7 +138,6 @@ export class Overview {
       if (last?.[1] === step) last[1]++;
       else if (step >= 0) found.push([step, step + 1]);
     }
-    this.runs.set(scope, found);
     return found;
   }
 
@@ -190,13 +192,7 @@ export class Overview {
 const made = new WeakMap<Timeline, Overview>();
 
 /** The overview of a model; cached. */
-export function overviewOf(model: Model): Overview {
-  const known = made.get(model.timeline);
-  if (known !== undefined) return known;
-  const overview = new Overview(model);
-  made.set(model.timeline, overview);
-  return overview;
-}
+export const overviewOf = (model: Model): Overview => entry(made, model.timeline, () => new Overview(model));
 
 /** Prepares in slices what is drawn of a model with its memory. */
 export function* preparing(model: Model): Sliced<void> {
@@ -270,14 +266,9 @@ export function partOfSteps(edges: Float64Array, { from, to }: Span): Span {
 export function stepsOfPart(edges: Float64Array, { from, to }: Span): Span {
   const n = edges.length - 1;
   const at = (place: number) => {
-    let [low, high] = [0, n];
-    while (high - low > 1) {
-      const middle = (low + high) >> 1;
-      if (edges[middle]! <= place) low = middle;
-      else high = middle;
-    }
-    const width = edges[low + 1]! - edges[low]!;
-    return (low + (width > 0 ? Math.min(1, (place - edges[low]!) / width) : 0)) / n;
+    const step = Math.max(0, countBefore(n, (i) => edges[i]! <= place) - 1);
+    const width = edges[step + 1]! - edges[step]!;
+    return (step + (width > 0 ? Math.min(1, (place - edges[step]!) / width) : 0)) / n;
   };
   return { from: at(from), to: at(to) };
 }

@@ -1,6 +1,8 @@
 /** The steps of a transform: each equation that it visits, with the equations that it emits for it. */
 
+import { entry } from "../base/maps";
 import type { Sliced } from "../base/slices";
+import { push } from "./groups";
 import type { Model } from "./model";
 import type { Rule, Rules } from "./rule";
 
@@ -243,24 +245,17 @@ export class Play {
 
   /** The equations of a nested program by their root in the function, without recomputation. */
   private heldRows(holder: number): Map<number, number[]> {
-    const known = this.held.get(holder);
-    if (known) return known;
-    const { model } = this;
-    const found = new Map<number, number[]>();
-    const to = this.range(this.transform.source)[1];
-    for (let row = holder + 1; row < to && this.isWithin(row, holder); row++) {
-      if (model.owner(row) !== holder || model.role(row) === "recomputation") continue;
-      const root = this.root(row);
-      if (root >= 0) found.set(root, [...(found.get(root) ?? []), row]);
-    }
-    this.held.set(holder, found);
-    return found;
+    return entry(this.held, holder, () => this.findRows(holder));
   }
 
-  private isWithin(row: number, holder: number): boolean {
-    let owner = this.model.owner(row);
-    while (owner > holder) owner = this.model.owner(owner);
-    return owner === holder;
+  private findRows(holder: number): Map<number, number[]> {
+    const { model } = this;
+    const found = new Map<number, number[]>();
+    for (const row of model.nested(holder).flatMap((program) => model.rowsOf(program))) {
+      const root = model.role(row) === "recomputation" ? -1 : this.root(row);
+      if (root >= 0) push(found, root, row);
+    }
+    return found;
   }
 
   /** The equation of the function that a row derives from, or -1. */

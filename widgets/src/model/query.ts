@@ -1,5 +1,6 @@
 /** The search language: `dot_general size>1MiB line:12 scope:blocks_0 /scan/dot_general`. Rows have to match all terms. */
 
+import { entry } from "../base/maps";
 import type { Model } from "./model";
 
 /** Whether a row matches a term. */
@@ -104,14 +105,7 @@ function textTest(column: ArrayLike<number>, text: (i: number) => string, value:
 
 function remembered(test: (i: number) => boolean): (i: number) => boolean {
   const known = new Map<number, boolean>();
-  return (i) => {
-    let is = known.get(i);
-    if (is === undefined) {
-      is = test(i);
-      known.set(i, is);
-    }
-    return is;
-  };
+  return (i) => entry(known, i, () => test(i));
 }
 
 /** Whether a text contains another one, where `*` matches anything; ignores case. */
@@ -192,12 +186,7 @@ function pathTest(model: Model, term: string): Test {
   };
   const holders = (owner: number): number => {
     if (owner < 0) return 0;
-    let n = around.get(owner);
-    if (n === undefined) {
-      n = step(step(scopes(owner), model.primitive(owner)), model.called(owner));
-      around.set(owner, n);
-    }
-    return n;
+    return entry(around, owner, () => step(step(scopes(owner), model.primitive(owner)), model.called(owner)));
   };
   return (row) => is(row) && scopes(row) >= parts.length;
 }

@@ -1,5 +1,6 @@
 /** The mutable references of a program: which equations make, read or write one, and on which lines. */
 
+import { entry } from "../base/maps";
 import type { View } from "../wire/schema";
 import { push } from "./groups";
 import type { Model } from "./model";
@@ -75,11 +76,5 @@ export class References {
 const known = new WeakMap<View, References>();
 
 /** Those of a model; read again when more of it is known. */
-export function referencesOf(model: Model): References {
-  let found = known.get(model.view);
-  if (found === undefined) {
-    found = new References(model);
-    known.set(model.view, found);
-  }
-  return found;
-}
+export const referencesOf = (model: Model): References =>
+  entry(known, model.view, () => new References(model));

@@ -3,8 +3,10 @@
  * its bytes at the speed of the memory, whichever takes longer. Williams, Waterman and Patterson, "Roofline" (2009).
  */
 
+import { entry } from "../base/maps";
 import type { DeviceSpeed } from "../wire/explorer.generated";
 import type { Model } from "./model";
+import { PASSES } from "./roles";
 
 /** Seconds, and those of them in operations that move bytes for longer than they compute. */
 export interface Least {
@@ -25,17 +27,14 @@ export class Roofline {
   ) {
     this.seconds = new Float64Array(model.rows);
     this.moving = new Float64Array(model.rows);
-    const keys = model.view.stages.map(({ key }) => key);
     for (let row = 0; row < model.rows; row++) {
       const computes = model.work(row) / speed.flops;
       const moves = model.moved(row) / speed.bandwidth;
       this.seconds[row] = Math.max(computes, moves);
       this.moving[row] = moves > computes ? moves : 0;
-      if (!["forward", "backward"].includes(keys[model.stage(row)]!)) continue;
+      if (!PASSES.includes(model.stageKey(row))) continue;
       const place = model.place(row);
-      const key = `${place?.file}:${place?.line}`;
-      const line = this.lines.get(key) ?? { seconds: 0, moving: 0 };
-      this.lines.set(key, line);
+      const line = entry(this.lines, `${place?.file}:${place?.line}`, () => ({ seconds: 0, moving: 0 }));
       for (const sum of [line, this.total]) {
         sum.seconds += this.seconds[row]!;
         sum.moving += this.moving[row]!;
@@ -64,12 +63,6 @@ export class Roofline {
 
   /** Of equations with all that they contain, which follows them. */
   ofWhole(rows: readonly number[]): Least {
-    const { model } = this;
-    const whole = new Set<number>();
-    for (const row of rows) {
-      whole.add(row);
-      for (let i = row + 1; i < model.rows && whole.has(model.owner(i)); i++) whole.add(i);
-    }
-    return this.ofRows([...whole]);
+    return this.ofRows([...new Set(rows.flatMap((row) => [row, ...this.model.inside(row)]))]);
   }
 }

@@ -2,6 +2,7 @@
 
 import { plural } from "../base/format";
 import { atOnce, type Sliced } from "../base/slices";
+import { counted } from "./groups";
 import type { Model } from "./model";
 import { type Play, playing, type Transform } from "./player";
 
@@ -201,12 +202,9 @@ export class Rules {
     const primitive = model.primitive(play.sources[step]!);
     if (rows.length === 0) return `${primitive}: ${this.nothing(step)}.`;
     if (rows.every((row) => play.isCopy(row, step))) return `${primitive}: ${this.copied(step)}.`;
-    const count = new Map<string, number>();
-    for (const row of rows) {
-      const role = model.role(row);
-      const told = play.isLoose[row] && role === "primal" ? "loose" : role;
-      count.set(told, (count.get(told) ?? 0) + 1);
-    }
+    const count = counted(
+      rows.map((row) => (play.isLoose[row] && model.role(row) === "primal" ? "loose" : model.role(row))),
+    );
     const words: [string, string][] = [
       ["primal", this.isTogether(rows) ? "for values and tangents at once" : "for the value"],
       ["residual", "for residuals"],

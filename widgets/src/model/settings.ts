@@ -1,7 +1,8 @@
 /** Settings of the switches: which regions are checkpointed and what they save, as sets and as Python's keys. */
 
+import { entry } from "../base/maps";
 import type { SwitchTable } from "../wire/explorer.generated";
-import { grouped, push } from "./groups";
+import { grouped } from "./groups";
 
 /**
  * Checkpoints around some regions, the values to save, and which of these to offload to the host. Values outside the regions are ignored.
@@ -22,27 +23,24 @@ export class Settings {
   /** The values of each region, in order. */
   readonly valuesOf: readonly (readonly number[])[];
   /** The values of each group. */
-  readonly membersOf: readonly (readonly number[])[];
+  readonly membersOf: readonly number[][];
   private readonly known = new Map<string, ReadonlySet<number>>();
 
   constructor(readonly table: SwitchTable) {
     this.valuesOf = table.regions.map(({ values }) =>
       values.flatMap(([first, n]) => Array.from({ length: n }, (_, i) => first + i)),
     );
-    const members = new Map<number, number[]>();
-    for (const [value, group] of table.values.group.entries()) push(members, group, value);
-    this.membersOf = table.groups.map((_, group) => members.get(group) ?? []);
+    this.membersOf = table.groups.map((): number[] => []);
+    for (const [value, group] of table.values.group.entries()) this.membersOf[group]!.push(value);
   }
 
   /** The values that the checkpoints around some regions can save; only the outermost regions count. */
   held(regions: ReadonlySet<number>): ReadonlySet<number> {
     const id = [...regions].sort((a, b) => a - b).join();
-    const known = this.known.get(id);
-    if (known) return known;
-    const outer = [...regions].filter((i) => !this.table.regions[i]!.inside.some((j) => regions.has(j)));
-    const held = new Set(outer.flatMap((i) => this.valuesOf[i]!));
-    this.known.set(id, held);
-    return held;
+    return entry(this.known, id, () => {
+      const outer = [...regions].filter((i) => !this.table.regions[i]!.inside.some((j) => regions.has(j)));
+      return new Set(outer.flatMap((i) => this.valuesOf[i]!));
+    });
   }
 
   /** The canonical key of a setting. */

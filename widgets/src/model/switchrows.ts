@@ -3,7 +3,7 @@
 import { formatRepeated } from "../base/format";
 import { sortedBy } from "../base/sorted";
 import type { TriedTrade } from "../wire/explorer.generated";
-import { sumOf } from "./groups";
+import { grouped, sumOf } from "./groups";
 import type { Setting, Settings } from "./settings";
 
 /** A row: a value, or the values of one expression in repeated layers, calls and iterations. */
@@ -31,12 +31,10 @@ export type Difference = TriedTrade | null;
 /** The groups that the setting's checkpoints can save. */
 export function rowsOf(settings: Settings, setting: Setting): Row[] {
   const { groups, values } = settings.table;
-  const members = new Map<number, number[]>();
-  for (const value of settings.held(setting.regions)) {
-    const group = values.group[value]!;
-    members.set(group, [...(members.get(group) ?? []), value]);
-  }
-  return [...members].map(([group, of]) => rowOf(settings, setting, group, of, groups[group]!, false));
+  return grouped([...settings.held(setting.regions)], (value) => values.group[value]!).map((of) => {
+    const group = values.group[of[0]!]!;
+    return rowOf(settings, setting, group, of, groups[group]!, false);
+  });
 }
 
 /** A row for each value of a group. */

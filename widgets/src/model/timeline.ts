@@ -1,7 +1,8 @@
 /** Memory over time: the values alive at a step, totals by kind, and their reduction to columns of pixels. */
 
+import { remembered } from "../base/maps";
 import { type MemoryKind, STACKED } from "../wire/schema";
-import { push, sumOf, typeOfSome } from "./groups";
+import { counted, push, sumOf, typeOfSome } from "./groups";
 
 export type { MemoryKind };
 
@@ -54,16 +55,8 @@ export function peakOf({ total, peak }: Totals): number {
   return peak < 0 ? 0 : total[peak]!;
 }
 
-const summed = new WeakMap<Timeline, Totals>();
-
-/** The totals of a timeline; cached. */
-export function totalsOf(timeline: Timeline): Totals {
-  const totals = summed.get(timeline) ?? sumUp(timeline);
-  summed.set(timeline, totals);
-  return totals;
-}
-
-function sumUp({ steps, buffers }: Timeline): Totals {
+/** The totals of a timeline. */
+export const totalsOf = remembered(({ steps, buffers }: Timeline): Totals => {
   const n = steps.length;
   const kinds = STACKED.map(() => new Float64Array(n));
   const number = new Map<MemoryKind, Float64Array>(STACKED.map((kind, i) => [kind, kinds[i]!]));
@@ -83,7 +76,7 @@ function sumUp({ steps, buffers }: Timeline): Totals {
   }
   const turn = steps.findIndex((step) => step.isBackward);
   return { kinds, total, peak: most(total, 0, n), turn: turn < 0 ? n : turn };
-}
+});
 
 /** Values of a group that are alive at a step. */
 export interface Alive {
@@ -95,17 +88,8 @@ export interface Alive {
   nbytes: number;
 }
 
-const counted = new WeakMap<Timeline, Int32Array>();
-
 /** How many values each group has. */
-function sizesOf(timeline: Timeline): Int32Array {
-  const known = counted.get(timeline);
-  if (known !== undefined) return known;
-  const sizes = new Int32Array(timeline.labels.length);
-  for (const { group } of timeline.buffers) sizes[group]! += 1;
-  counted.set(timeline, sizes);
-  return sizes;
-}
+const sizesOf = remembered(({ buffers }: Timeline) => counted(buffers.map(({ group }) => group)));
 
 /** What is alive at a step, largest first. */
 export function aliveAt(timeline: Timeline, step: number): Alive[] {
@@ -117,7 +101,7 @@ export function aliveAt(timeline: Timeline, step: number): Alive[] {
       const { name, type, kind } = members[0]!;
       return {
         name: members.length > 1 ? timeline.labels[group]! : name,
-        type: typeOfSome(members.length, sizesOf(timeline)[group]!, type),
+        type: typeOfSome(members.length, sizesOf(timeline).get(group)!, type),
         kind,
         members,
         nbytes: sumOf(members, (b) => b.nbytes),

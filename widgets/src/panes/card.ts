@@ -49,25 +49,19 @@ class Card {
     const source = sources.at(-1)!;
     return [
       h(
-        "div",
-        { class: "jv-rule-part jv-rule-source", "data-testid": "step-source" },
-        h(
-          "div",
-          { class: "jv-rule-head jv-wraps jv-baseline" },
-          h("h5", {}, this.where(sources)),
-          this.within(source),
-        ),
+        "div.jv-rule-part.jv-rule-source",
+        { "data-testid": "step-source" },
+        h("div.jv-rule-head.jv-wraps.jv-baseline", h("h5", this.where(sources)), this.within(source)),
         ...sources.map((row) => this.equation(row)),
         this.line(source),
       ),
       h(
-        "div",
-        { class: "jv-rule-name jv-baseline" },
+        "div.jv-rule-name.jv-baseline",
         h("span", { "aria-hidden": "true" }, "↓"),
         h("strong", { "data-testid": "rule-title" }, rule.title || "adds no equation"),
       ),
       ...rule.parts.map((part) => this.part(part)),
-      h("p", { class: "jv-rule-says", "data-testid": "step-sentence" }, ...marked(rule.sentence)),
+      h("p.jv-rule-says", { "data-testid": "step-sentence" }, ...marked(rule.sentence)),
     ];
   }
 
@@ -84,7 +78,7 @@ class Card {
     for (let r = row; model.owner(r) >= 0; r = model.owner(r))
       crumbs.unshift(model.primitive(model.owner(r)), model.programLabel(model.program(r)));
     if (crumbs.length === 0) return false;
-    return h("span", { class: "jv-dim", "data-testid": "step-within" }, `in ${crumbs.join(" › ")}`);
+    return h("span.jv-dim", { "data-testid": "step-within" }, `in ${crumbs.join(" › ")}`);
   }
 
   /** The user's source line. */
@@ -96,10 +90,10 @@ class Card {
       .map(({ first, lines }) => lines[place.line - first])
       .find((line) => line !== undefined);
     return h(
-      "div",
-      { class: "jv-rule-line", title: model.placeTitle(place) },
-      h("span", { class: "jv-dim" }, model.placeText(place)),
-      text !== undefined && h("code", {}, ...coloured(text.trim())),
+      "div.jv-rule-line.jv-flex",
+      { title: model.placeTitle(place) },
+      h("span.jv-dim", model.placeText(place)),
+      text !== undefined && h("code", ...coloured(text.trim())),
     );
   }
 
@@ -108,13 +102,12 @@ class Card {
     const { model, play } = this;
     const { label } = model.view.stages[stage]!;
     return h(
-      "div",
-      { class: "jv-rule-part jv-rule-added", "data-testid": "rule-part", "data-stage": label },
-      play.transform.targets.length > 1 && h("h5", { class: "jv-rule-stage" }, `in ${label}`),
+      "div.jv-rule-part.jv-rule-added",
+      { "data-testid": "rule-part", "data-stage": label },
+      play.transform.targets.length > 1 && h("h5.jv-rule-stage", `in ${label}`),
       this.list("takes", takes),
       h(
-        "div",
-        { class: "jv-rule-rows" },
+        "div.jv-rule-rows",
         ...rows.map((row) =>
           h(
             "div",
@@ -124,7 +117,7 @@ class Card {
               "data-row": row,
             },
             this.equation(row),
-            h("span", { class: "jv-rule-role" }, this.role(row)),
+            h("span.jv-rule-role", this.role(row)),
           ),
         ),
       ),
@@ -145,25 +138,24 @@ class Card {
     const { model } = this;
     const outputs = model
       .outputs(row)
-      .flatMap((v) => [this.name(v), h("span", { class: "jv-type" }, `:${model.atomType(v)}`), " "]);
+      .flatMap((v) => [this.name(v), h("span.jv-type", `:${model.atomType(v)}`), " "]);
     const params = model.params(row).join(" ");
     const title = model.params(row).join("\n");
     const short = params.length > LONG ? "…" : params;
     return h(
-      "code",
-      { class: "jv-equation" },
+      "code.jv-equation",
       ...outputs,
       "= ",
-      h("span", { class: "jv-primitive" }, model.primitive(row)),
-      params !== "" && h("span", { class: "jv-param", title }, `[${short}]`),
+      h("span.jv-primitive", model.primitive(row)),
+      params !== "" && h("span.jv-param", { title }, `[${short}]`),
       ...model.inputs(row).flatMap((a) => [" ", this.name(a)]),
-      model.nested(row).length > 0 && h("span", { class: "jv-dim" }, " { … }"),
+      model.nested(row).length > 0 && h("span.jv-dim", " { … }"),
     );
   }
 
   private name(atom: number): HTMLElement {
     const { model } = this;
-    if (atom < 0) return h("span", { class: "jv-literal" }, model.atomText(atom));
+    if (atom < 0) return h("span.jv-literal", model.atomText(atom));
     const name = this.player.rule.names.get(atom);
     const of = name && name.of >= 0 && name.of !== atom ? ` of ${model.atomText(name.of)}` : "";
     return h("span", { class: nameClass(name), title: name && KINDS[name.kind] + of }, model.atomText(atom));
@@ -175,16 +167,15 @@ class Card {
       const saved = this.player.rules.isSaved(name.variable) && title === "gives";
       return h(
         "li",
-        {},
         h("code", { class: nameClass(name) }, this.model.atomText(name.variable)),
-        h("span", { class: "jv-type" }, this.model.atomType(name.variable)),
-        h("span", { class: "jv-dim" }, ...(saved && name.of < 0 ? [] : this.words(name))),
-        saved && h("span", { class: "jv-saved" }, "saved → linear"),
+        h("span.jv-type", this.model.atomType(name.variable)),
+        h("span.jv-dim", ...(saved && name.of < 0 ? [] : this.words(name))),
+        saved && h("span.jv-saved", "saved → linear"),
       );
     });
     const more = names.length - items.length;
-    if (more > 0) items.push(h("li", { class: "jv-dim" }, `and ${more} more`));
-    return h("div", { class: "jv-io" }, h("h5", {}, title), h("ul", {}, ...items));
+    if (more > 0) items.push(h("li.jv-dim", `and ${more} more`));
+    return h("div.jv-io", h("h5", title), h("ul", ...items));
   }
 
   /** `tangent of c`, with the variable in its colour. */

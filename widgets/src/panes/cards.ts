@@ -11,11 +11,7 @@ import type { Effects } from "../ui/pane";
 const CARDS = 3;
 
 export class CardsPane {
-  readonly element = h("div", {
-    class: "jv-cards jv-fixed",
-    role: "list",
-    "aria-label": "largest values saved",
-  });
+  readonly element = h("div.jv-cards.jv-fixed", { role: "list", "aria-label": "largest values saved" });
 
   constructor(private readonly state: State) {}
 
@@ -38,29 +34,26 @@ export class CardsPane {
     const times = kept.times > 1 ? `${formatCount(kept.times)} × ${values}` : values;
     const { advised } = this.state;
     const advice = advised?.cards[kept.index] ?? "";
-    const name = button(h("code", {}, kept.label), () => this.state.openResiduals(kept.residuals), {
+    const name = button(h("code", kept.label), () => this.state.openResiduals(kept.residuals), {
       class: "jv-card-name jv-bare jv-cut",
       title: `${kept.label}\nShow it in the equations, forward beside backward`,
       "data-testid": "card-open",
     });
     return h(
-      "div",
+      "div.jv-card",
       {
-        class: "jv-card",
         role: "listitem",
         "data-testid": "card",
-        onpointerenter: () => this.state.pointTo(kept.place),
-        onpointerleave: () => this.state.pointTo(null),
+        ...this.state.pointing(kept.place),
       },
       name,
       h(
-        "div",
-        { class: "jv-card-size jv-dim" },
-        h("strong", {}, `${formatBytes(kept.nbytes)}, ${share}`),
+        "div.jv-card-size.jv-dim",
+        h("strong", `${formatBytes(kept.nbytes)}, ${share}`),
         ` of what is saved: ${times}, at ${model.placeText(kept.place)}`,
       ),
-      h("p", {}, ...marked(kept.reason)),
-      this.hasRoom && h("p", { class: "jv-card-advice" }, ...marked(advice)),
+      h("p", ...marked(kept.reason)),
+      this.hasRoom && h("p.jv-card-advice", ...marked(advice)),
     );
   }
 }

@@ -2,7 +2,7 @@
 
 import { formatCount, plural } from "../base/format";
 import type { State } from "../state/state";
-import { button, h, section } from "../ui/dom";
+import { button, h, section, table } from "../ui/dom";
 import { marked } from "../ui/marked";
 import type { Effects } from "../ui/pane";
 import type { Changes } from "../wire/explorer.generated";
@@ -23,26 +23,20 @@ export class ChangesPane {
     this.element = section(
       { class: "jv-pane jv-column jv-changes", "aria-label": "changes", "data-testid": "changes" },
       [
-        h("strong", {}, "changes"),
+        h("strong", "changes"),
         h(
-          "label",
-          { class: "jv-check jv-inline", title: "the previous version on the left (C)" },
+          "label.jv-check.jv-inline",
+          { title: "the previous version on the left (C)" },
           this.toggle,
           "side by side",
         ),
-        h(
-          "span",
-          { class: "jv-dim jv-cut", title: changes.summary.replaceAll("`", "") },
-          ...marked(changes.summary),
-        ),
+        h("span.jv-dim.jv-cut", { title: changes.summary.replaceAll("`", "") }, ...marked(changes.summary)),
       ],
       h(
-        "div",
-        { class: "jv-scroll jv-changes-body" },
+        "div.jv-scroll.jv-changes-body",
         figures(changes),
         h(
-          "div",
-          { class: "jv-changes-tables jv-wraps" },
+          "div.jv-changes-tables.jv-flex.jv-wraps",
           equations(changes, {
             show: (key) => this.show(key),
             next: (key, isAfter) => this.next(key, isAfter),
@@ -66,16 +60,13 @@ export class ChangesPane {
     const state = isAfter ? this.state : other.state;
     this.state.compare(true);
     this.show(key);
-    const [first, stop] = state.model.view.stages.find((stage) => stage.key === key)!.equations;
-    const rows = Array.from({ length: stop - first }, (_, i) => first + i).filter(
-      (row) => state.markOf(row) !== "",
-    );
+    const rows = state.model.rowsOfStage(key).filter((row) => state.markOf(row) !== "");
     const next = rows.find((row) => row > state.row) ?? rows[0];
     if (next !== undefined) state.selectRow(next);
   }
 
   private show(key: string): void {
-    const stage = this.state.model.view.stages.findIndex((s) => s.key === key);
+    const stage = this.state.model.stageNamed(key);
     if (stage >= 0) this.state.show({ left: [stage] });
   }
 }
@@ -83,21 +74,15 @@ export class ChangesPane {
 /** The figures: the current ones large, with the change. */
 function figures({ figures }: Changes): HTMLElement {
   return h(
-    "div",
-    { class: "jv-figures jv-wraps" },
+    "div.jv-figures.jv-flex.jv-wraps",
     ...figures
       .filter((figure) => figure.at(-1) !== "equations")
       .map(([name, before, after, change, share]) =>
         h(
-          "div",
-          { class: "jv-figure jv-column", "data-testid": "figure", title: `${name}: ${change}` },
-          h("span", { class: "jv-dim" }, `${name}, ${change === "same" ? "in both" : `was ${before}`}`),
-          h(
-            "strong",
-            {},
-            after,
-            change !== "same" && h("span", { class: "jv-tag jv-change" }, share || change),
-          ),
+          "div.jv-figure.jv-column",
+          { "data-testid": "figure", title: `${name}: ${change}` },
+          h("span.jv-dim", `${name}, ${change === "same" ? "in both" : `was ${before}`}`),
+          h("strong", after, change !== "same" && h("span.jv-tag.jv-change", share || change)),
         ),
       ),
   );
@@ -126,7 +111,7 @@ function equations({ functions, figures, stages }: Changes, { show, next }: Step
       "td",
       { class: `jv-only-in ${isAfter ? "jv-added" : "jv-removed"}` },
       n === 0
-        ? h("span", { class: "jv-dim" }, "–")
+        ? h("span.jv-dim", "–")
         : button(text, () => next(key, isAfter), {
             class: "jv-step-through jv-digits",
             title,
@@ -135,66 +120,36 @@ function equations({ functions, figures, stages }: Changes, { show, next }: Step
           }),
     );
   };
-  return h(
-    "table",
-    { class: "jv-table" },
-    h("caption", { class: "jv-dim" }, "equations, and those only in one version"),
-    tableHead(["stage", names, "only in one"], (text) => (text === "only in one" ? 2 : 1)),
-    h(
-      "tbody",
-      {},
-      ...figures
-        .filter((figure) => figure.at(-1) === "equations" && stages[keyOf(figure[0])])
-        .map(([name, before, after]) => {
-          const key = keyOf(name);
-          const open = {
-            type: "button",
-            class: "jv-open jv-bare",
-            title: "show this stage",
-            onclick: () => show(key),
-          };
-          return h(
-            "tr",
-            { "data-testid": "equations-changed" },
-            h("th", { scope: "row", class: "jv-plain" }, h("button", open, name)),
-            h("td", { class: "jv-col-nbytes" }, `${before} → ${after}`),
-            only(key, false),
-            only(key, true),
-          );
-        }),
-    ),
-  );
-}
-
-function tableHead(texts: readonly string[], span: (text: string) => number = () => 1): HTMLElement {
-  const cells = texts.map((text) => h("th", { scope: "col", class: "jv-plain", colspan: span(text) }, text));
-  return h("thead", {}, h("tr", {}, ...cells));
+  const shown = figures.filter((figure) => figure.at(-1) === "equations" && stages[keyOf(figure[0])]);
+  const rows = shown.map(([name, before, after]) => {
+    const key = keyOf(name);
+    const open = button(name, () => show(key), { class: "jv-open jv-bare", title: "show this stage" });
+    return h(
+      "tr",
+      { "data-testid": "equations-changed" },
+      h("th.jv-plain", { scope: "row" }, open),
+      h("td.jv-col-nbytes", `${before} → ${after}`),
+      only(key, false),
+      only(key, true),
+    );
+  });
+  const ofBoth = h("th.jv-plain", { scope: "col", colspan: 2 }, "only in one");
+  const about = "equations, and those only in one version";
+  return table(["stage", names, ofBoth], [h("tbody", ...rows)], about);
 }
 
 function residuals({ residuals }: Changes): HTMLElement {
-  if (residuals.length === 0) return h("p", { class: "jv-message jv-dim" }, "Both save the same values.");
-  return h(
-    "table",
-    { class: "jv-table" },
+  if (residuals.length === 0) return h("p.jv-message.jv-dim", "Both save the same values.");
+  const rows = residuals.map(([isMore, change, , type, line, what]) =>
     h(
-      "caption",
-      { class: "jv-dim" },
-      plural(residuals.length, "kind of residual differs", "kinds of residual differ"),
-    ),
-    tableHead(["change", "type", "line", "what, and why"]),
-    h(
-      "tbody",
-      {},
-      ...residuals.map(([isMore, change, , type, line, what]) =>
-        h(
-          "tr",
-          { "data-testid": "residual-change" },
-          h("td", { class: `jv-col-nbytes ${isMore ? "jv-added" : "jv-removed"}` }, change),
-          h("td", {}, h("code", {}, type)),
-          h("td", {}, line),
-          h("td", {}, ...marked(what)),
-        ),
-      ),
+      "tr",
+      { "data-testid": "residual-change" },
+      h("td", { class: `jv-col-nbytes ${isMore ? "jv-added" : "jv-removed"}` }, change),
+      h("td", h("code", type)),
+      h("td", line),
+      h("td", ...marked(what)),
     ),
   );
+  const about = plural(residuals.length, "kind of residual differs", "kinds of residual differ");
+  return table(["change", "type", "line", "what, and why"], [h("tbody", ...rows)], about);
 }

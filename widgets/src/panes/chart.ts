@@ -5,6 +5,7 @@ import { ALL, isWhole, placeAt, type Span } from "../model/span";
 import { columnOf, columnsOf, peakOf, type Totals, ticks } from "../model/timeline";
 import { svg } from "../ui/dom";
 import { STACKED } from "../wire/schema";
+import { round, stacked } from "./stack";
 
 /** Padding in pixels: for the label of the peak, for sizes on the left, and for highlights and the names of the passes below. */
 const TOP = 18;
@@ -145,27 +146,9 @@ export class Chart {
       : always;
   }
 
-  /** One area per kind, topmost first, so that lower ones paint over it. */
   private stack(steps: Int32Array, className: string): SVGElement[] {
-    const levels = new Float64Array(steps.length);
-    const areas = this.kinds.flatMap((kind, k) => {
-      const bytes = this.totals.kinds[k]!;
-      let any = false;
-      for (let c = 0; c < levels.length; c++) {
-        levels[c]! += bytes[steps[c]!]!;
-        any ||= bytes[steps[c]!]! > 0;
-      }
-      if (!any) return [];
-      let d = `M${this.left} ${this.bottom}`;
-      let before = this.bottom;
-      for (let c = 0; c < levels.length; c++) {
-        const y = round(this.y(levels[c]!));
-        if (y !== before) d += `H${round(this.edge(c))}V${y}`;
-        before = y;
-      }
-      return [svg("path", { class: `${className} jv-of-${kind}`, d: `${d}H${this.right}V${this.bottom}Z` })];
-    });
-    return areas.reverse();
+    const plot = { edge: (column: number) => this.edge(column), y: (bytes: number) => this.y(bytes) };
+    return stacked(this.kinds, this.totals, steps, plot, className);
   }
 
   /** Another timeline as a line, with its passes aligned to those of this one. */
@@ -275,8 +258,6 @@ export class Chart {
 
 /** Fractions of steps are rounded: no step is seen by less than this share of it. */
 const SLACK = 1e-6;
-
-const round = (value: number) => Math.round(value * 100) / 100;
 
 /** Shifts by half a device pixel, so that a line of that width is sharp. */
 function crisp(value: number, pixels: number): number {

@@ -5,8 +5,9 @@ import type { Look, Text, TextView } from "../code/editor";
 import type { Compilation } from "../host/sync";
 import { exchangingRows } from "../model/exchanges";
 import type { Work } from "../model/work";
-import { type Lit, litAs, type Side, type State } from "../state/state";
-import { button, h, section } from "../ui/dom";
+import { closestOf, type Lit, litAs } from "../state/lit";
+import type { Side, State } from "../state/state";
+import { button, h, type Segment, section, segments } from "../ui/dom";
 import { focused } from "../ui/focus";
 import { closeButton, markSide, message } from "../ui/head";
 import { marked } from "../ui/marked";
@@ -51,15 +52,11 @@ const LETTERS: Record<string, string> = { forward: "F", backward: "B", both: "FB
 
 export class CompiledPane {
   readonly element: HTMLElement;
-  private readonly body = h("div", { class: "jv-code-body jv-scroll" });
-  private readonly switches = h("span", {
-    class: "jv-tabs jv-which",
-    role: "group",
-    "aria-label": "which text",
-  });
-  private readonly about = h("span", { class: "jv-dim jv-cut" });
-  private readonly missing = h("span", {
-    class: "jv-missing",
+  private readonly body = h("div.jv-code-body.jv-scroll");
+  /** The buttons of the texts that there are. */
+  private switches = h("span.jv-which");
+  private readonly about = h("span.jv-dim.jv-cut");
+  private readonly missing = h("span.jv-missing", {
     role: "status",
     hidden: true,
     "data-testid": "no-instruction",
@@ -95,7 +92,7 @@ export class CompiledPane {
         onfocusin: () => state.use(side),
         onpointerdown: () => state.use(side),
       },
-      [h("strong", {}, "compiled"), this.switches, this.about, side === "right" && closeButton(state)],
+      [h("strong", "compiled"), this.switches, this.about, side === "right" && closeButton(state)],
       this.body,
       this.missing,
     );
@@ -161,13 +158,22 @@ export class CompiledPane {
     const answer = JSON.parse(text) as Compiled | { error: string; block?: string };
     if (!("stablehlo" in answer)) {
       this.clear();
+      this.offerTexts();
       const said = message("There is no compiled program", answer.error, "not-compiled");
       this.body.replaceChildren(said, ...this.offer(answer.block ?? ""));
       return;
     }
     this.compiled = answer;
     this.exchanging = exchangingRows(this.state.model, answer);
-    this.fillWith(answer.memory !== null ? "memory" : answer.hlo === null ? "stablehlo" : "hlo");
+    const first = answer.memory !== null ? "memory" : answer.hlo === null ? "stablehlo" : "hlo";
+    const option = (name: Which): Segment<Which> => [
+      name,
+      name === "memory" && answer.exchanges !== null ? "memory and collectives" : NAMES[name],
+      { title: ABOUT[name], "data-testid": `text-${name}` },
+    ];
+    const all = [...(answer.memory === null ? [] : [option("memory")]), option("stablehlo"), option("hlo")];
+    this.offerTexts(segments("which text", all, first, (which) => this.fillWith(which)));
+    this.fillWith(first);
   }
 
   /** Shows progress; below it, once it exists, the program that JAX passes to XLA. */
@@ -195,6 +201,7 @@ export class CompiledPane {
       return;
     }
     this.clear();
+    this.offerTexts();
     const at = focused(this.body) as HTMLElement | null;
     // Elements that stay in place keep the focus, even if hidden for a moment.
     if (this.body.firstElementChild !== waiting.shown.element)
@@ -226,8 +233,7 @@ export class CompiledPane {
     const said = isBlock ? [] : [`There are ${blocks}.`];
     return [
       h(
-        "p",
-        { class: "jv-compiled-block jv-ruled jv-fixed jv-wraps jv-baseline" },
+        "p.jv-compiled-block.jv-ruled.jv-fixed.jv-wraps.jv-baseline",
         ...said.flatMap((each) => marked(each)),
         button(text, act, { "data-testid": isBlock ? "compile-all" : "compile-block" }),
       ),
@@ -241,8 +247,14 @@ export class CompiledPane {
     this.memory?.destroy();
     this.memory = null;
     this.missing.hidden = true;
-    this.switches.replaceChildren();
     this.about.textContent = "";
+  }
+
+  /** Offers the texts that there are; none while there is no answer. */
+  private offerTexts(buttons = h("span")): void {
+    buttons.classList.add("jv-which");
+    this.switches.replaceWith(buttons);
+    this.switches = buttons;
   }
 
   private fillWith(which: Which): void {
@@ -250,24 +262,6 @@ export class CompiledPane {
     if (compiled === null) return;
     this.which = which;
     this.clear();
-    const names: Which[] = compiled.memory === null ? ["stablehlo", "hlo"] : ["memory", "stablehlo", "hlo"];
-    this.switches.replaceChildren(
-      ...names.map((name) =>
-        button(
-          name === "memory" && compiled.exchanges !== null ? "memory and collectives" : NAMES[name],
-          () => {
-            this.fillWith(name);
-            this.switches.querySelector<HTMLElement>(".is-own")?.focus();
-          },
-          {
-            class: `jv-tab${name === which ? " is-own" : ""}`,
-            title: ABOUT[name],
-            "aria-pressed": String(name === which),
-            "data-testid": `text-${name}`,
-          },
-        ),
-      ),
-    );
     if (which === "memory" && compiled.memory !== null) {
       this.about.textContent = compiled.backend;
       this.about.title = ABOUT.memory;
@@ -281,7 +275,7 @@ export class CompiledPane {
 
   private fillWithText(which: "hlo" | "stablehlo", compiled: Compiled): void {
     const text = compiled[which];
-    const notes = compiled.notes.map((note) => h("p", { class: "jv-note jv-ruled" }, ...marked(note)));
+    const notes = compiled.notes.map((note) => h("p.jv-note.jv-ruled", ...marked(note)));
     if (text === null) {
       this.about.textContent = "";
       this.missing.hidden = true;
@@ -348,14 +342,8 @@ export class CompiledPane {
   }
 
   private lit(rows: readonly number[]): Lit {
-    const found = new Set(
-      rows.map((row) => (this.selected.has(row) ? "is-selected" : litAs(this.state.selection, row))),
-    );
-    return (
-      (["is-selected", "is-ancestor", "is-descendant", "is-related"] as const).find((lit) =>
-        found.has(lit),
-      ) ?? ""
-    );
+    const { selection } = this.state;
+    return closestOf(rows.map((row) => (this.selected.has(row) ? "is-selected" : litAs(selection, row))));
   }
 
   private selectedLines(): number[] {
@@ -392,7 +380,7 @@ export class CompiledPane {
   /** The pass of a line, or `both`; empty if neither. */
   private passOf(rows: readonly number[]): string {
     const { model } = this.state;
-    const [one = "", ...more] = new Set(rows.map((row) => model.view.stages[model.stage(row)]!.key));
+    const [one = "", ...more] = new Set(rows.map((row) => model.stageKey(row)));
     return more.length > 0 ? "both" : one;
   }
 

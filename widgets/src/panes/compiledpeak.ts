@@ -3,7 +3,7 @@
 import { formatBytes, plural } from "../base/format";
 import { peakOf, type Totals, totalsOf } from "../model/timeline";
 import type { State } from "../state/state";
-import { h, onResize, svg } from "../ui/dom";
+import { h, onResize, svg, table } from "../ui/dom";
 import { marked } from "../ui/marked";
 import type { CompiledExchanges, CompiledPeak } from "../wire/explorer.generated";
 import { PLURALS } from "../wire/schema";
@@ -28,18 +28,18 @@ export class CompiledPeakView {
     const { model } = state;
     const modelled = model.view.has_memory && !model.view.no_memory ? totalsOf(model.timeline) : null;
     const areas = svg("svg", { "aria-hidden": "true" });
-    const plot = h("div", { class: "jv-plot" }, areas);
+    const plot = h("div.jv-plot", areas);
     this.element = h(
-      "div",
-      { class: "jv-compiled-peak", "data-testid": "compiled-memory", tabindex: 0 },
-      h("p", { class: "jv-note jv-ruled" }, ...marked(peak.summary)),
+      "div.jv-compiled-peak",
+      { "data-testid": "compiled-memory", tabindex: 0 },
+      h("p.jv-note.jv-ruled", ...marked(peak.summary)),
       plot,
       this.legend(totals, modelled),
       this.table(),
       ...(exchanges === null
         ? []
-        : [h("p", { class: "jv-note jv-ruled" }, ...marked(exchanges.summary)), this.exchanged(exchanges)]),
-      ...peak.notes.map((note) => h("p", { class: "jv-note jv-ruled" }, ...marked(note))),
+        : [h("p.jv-note.jv-ruled", ...marked(exchanges.summary)), this.exchanged(exchanges)]),
+      ...peak.notes.map((note) => h("p.jv-note.jv-ruled", ...marked(note))),
     );
     this.stop = onResize(plot, (width, height, pixels) => {
       const chart = new Chart(totals, width, height, pixels, {
@@ -77,8 +77,8 @@ export class CompiledPeakView {
     const line =
       modelled === null
         ? []
-        : [h("span", { class: "jv-swatch jv-of-model" }, `model: peak ${formatBytes(peakOf(modelled))}`)];
-    return h("div", { class: "jv-peak-legend" }, ...kinds.reverse(), ...line);
+        : [h("span.jv-swatch.jv-of-model", `model: peak ${formatBytes(peakOf(modelled))}`)];
+    return h("div.jv-peak-legend.jv-flex.jv-wraps", ...kinds.reverse(), ...line);
   }
 
   private table(): HTMLElement {
@@ -87,32 +87,34 @@ export class CompiledPeakView {
       this.row(
         this.rowsOf(line),
         h("td", { class: `jv-swatch jv-of-${drawn}` }, kind),
-        h("td", { class: "jv-col-nbytes" }, formatBytes(nbytes)),
-        h("td", { class: "jv-col-name" }, h("code", {}, what)),
-        h("td", {}, type),
-        h("td", {}, line),
-        h("td", { class: "jv-col-reason" }, ...marked(why)),
+        h("td.jv-col-nbytes", formatBytes(nbytes)),
+        h("td.jv-col-name", h("code", what)),
+        h("td", type),
+        h("td", line),
+        h("td.jv-col-reason", ...marked(why)),
       ),
     );
     const [n, nbytes] = more;
     const rest = n > 0 ? `and ${formatBytes(nbytes)} in ${plural(n, "more row")}` : "";
-    return table(["kind", "bytes", "in memory at the peak", "type", "line", "why"], rows, rest);
+    return table(
+      ["kind", "bytes", "in memory at the peak", "type", "line", "why"],
+      [h("tbody", ...rows)],
+      rest,
+    );
   }
 
   /** A row that goes to its equations, or else to its source line. */
   private exchanged({ rows }: CompiledExchanges): HTMLElement {
-    return table(
-      ["collective", "over", "sent", "times", "pass", "line", "why"],
-      rows.map(([kind, over, sent, times, stage, line, why], i) =>
-        this.row(
-          this.exchanging[i]?.length ? this.exchanging[i] : this.rowsOf(line),
-          ...[kind, over].map((text) => h("td", {}, text)),
-          h("td", { class: "jv-col-nbytes" }, formatBytes(sent)),
-          ...[times, stage, line].map((text) => h("td", {}, text)),
-          h("td", { class: "jv-col-reason" }, ...marked(why)),
-        ),
+    const lines = rows.map(([kind, over, sent, times, stage, line, why], i) =>
+      this.row(
+        this.exchanging[i]?.length ? this.exchanging[i] : this.rowsOf(line),
+        ...[kind, over].map((text) => h("td", text)),
+        h("td.jv-col-nbytes", formatBytes(sent)),
+        ...[times, stage, line].map((text) => h("td", text)),
+        h("td.jv-col-reason", ...marked(why)),
       ),
     );
+    return table(["collective", "over", "sent", "times", "pass", "line", "why"], [h("tbody", ...lines)]);
   }
 
   /** A row that goes to equations. */
@@ -141,16 +143,6 @@ export class CompiledPeakView {
     const file = model.view.files.findIndex(({ label }) => label === name || label.endsWith(`/${name}`));
     return file < 0 ? [] : model.rowsOfLine(file, Number(number));
   }
-}
-
-function table(heads: readonly string[], rows: HTMLElement[], rest = ""): HTMLElement {
-  return h(
-    "table",
-    { class: "jv-table" },
-    rest !== "" && h("caption", {}, rest),
-    h("thead", {}, h("tr", {}, ...heads.map((head) => h("th", { scope: "col" }, head)))),
-    h("tbody", {}, ...rows),
-  );
 }
 
 function totalsOfCompiled({ bytes, turn }: CompiledPeak): Totals {

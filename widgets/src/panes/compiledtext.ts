@@ -28,49 +28,26 @@ export class Linked {
   }
 
   isCompiled(row: number): boolean {
-    return this.stages.some(([key]) => key === this.model.view.stages[this.model.stage(row)]!.key);
+    return this.stages.some(([key]) => key === this.model.stageKey(row));
   }
 
   /** Whether a row or a row nested in it has a line. */
   isLeft(row: number): boolean {
-    return this.linesOf.has(row) || this.inside(row).some((inner) => this.linesOf.has(inner));
+    return this.linesOf.has(row) || this.model.inside(row).some((inner) => this.linesOf.has(inner));
   }
 
   /** The rows that represent a row in the text: itself, or if it has no line, as for an inlined call, the rows nested in it. */
   standingFor(row: number): number[] {
-    return this.linesOf.has(row) ? [row] : this.inside(row);
+    return this.linesOf.has(row) ? [row] : this.model.inside(row);
   }
 
   /** The number of innermost equations, and of those without a line. */
   gone(): { total: number; without: number } {
-    let total = 0;
-    let without = 0;
-    for (const [key] of this.stages) {
-      const [first, stop] = this.model.view.stages.find((stage) => stage.key === key)!.equations;
-      for (let row = first; row < stop; row++)
-        if (this.model.nested(row).length === 0) {
-          total += 1;
-          if (!this.linesOf.has(row)) without += 1;
-        }
-    }
-    return { total, without };
+    const rows = this.stages.flatMap(([key]) => this.model.rowsOfStage(key));
+    const innermost = rows.filter((row) => this.model.nested(row).length === 0);
+    const without = innermost.filter((row) => !this.linesOf.has(row)).length;
+    return { total: innermost.length, without };
   }
-
-  private inside(row: number): number[] {
-    const { model } = this;
-    if (model.nested(row).length === 0) return [];
-    // Nested rows follow their row.
-    const stop = model.view.stages[model.stage(row)]!.equations[1];
-    const found: number[] = [];
-    for (let inner = row + 1; inner < stop && isWithin(model, inner, row); inner++) found.push(inner);
-    return found;
-  }
-}
-
-function isWithin(model: Model, row: number, outer: number): boolean {
-  let owner = model.owner(row);
-  while (owner > outer) owner = model.owner(owner);
-  return owner === outer;
 }
 
 export interface Part {

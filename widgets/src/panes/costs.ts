@@ -22,14 +22,14 @@ import {
   type Figures,
   formatFigure,
 } from "../model/figures";
-import { sumOf } from "../model/groups";
+import { push, sumOf } from "../model/groups";
 import type { Model } from "../model/model";
 import { lineOf, overviewOf, type Scope, shortPlace } from "../model/overview";
 import { bytesOnOne, type Place, type Residual } from "../model/records";
 import { type Least, Roofline } from "../model/roofline";
 import type { Interval } from "../model/span";
 import type { Selection, State } from "../state/state";
-import { button, h, onRowKey, section } from "../ui/dom";
+import { button, choice, h, onRowKey, section, table } from "../ui/dom";
 import type { Effects } from "../ui/pane";
 import { Rows } from "../ui/rows";
 import { Heads } from "../ui/sorting";
@@ -75,20 +75,28 @@ const eachOf = (row: Row): number => (row.figures.moved > 0 ? workOf(row) / row.
 
 export class CostsPane {
   readonly element: HTMLElement;
-  private readonly body = h("tbody", {});
-  private readonly scroller = h("div", { class: "jv-scroll" });
+  private readonly body = h("tbody");
+  private readonly scroller = h("div.jv-scroll");
   /** The rows near the visible ones are in the document. */
   private readonly rows: Rows;
   private readonly shown = new Map<string, HTMLElement>();
   private sorted: readonly Row[] = [];
-  private readonly total = h("span", { class: "jv-dim jv-cut" });
+  private readonly total = h("span.jv-dim.jv-cut");
   private readonly heads = new Heads(HEADS, "work", ["work", "each", "least", ...FIGURES], () => this.fill());
-  private readonly by: HTMLSelectElement;
+  private readonly by = choice(
+    [
+      ["line", "by line"],
+      ["function", "by function, with what it calls"],
+      ["equation", "by equation"],
+    ],
+    () => this.fill(),
+    { class: "jv-field jv-filter-kind", "aria-label": "rank by", "data-testid": "costs-by" },
+  );
   /** The roofline, from its first use. */
   private chart: RooflineChart | null = null;
   private readonly toChart: HTMLButtonElement;
   /** What stands in the table's place until the device's speed is known, or why it is not. */
-  private readonly unknown = h("div", { class: "jv-roofline-unknown" });
+  private readonly unknown = h("div.jv-roofline-unknown");
   private waiting: Waiting | null = null;
   private roofline: Roofline | null = null;
   /** What was known of the model when this was filled, and the interval. */
@@ -102,28 +110,8 @@ export class CostsPane {
   private timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(private readonly state: State) {
-    this.by = h(
-      "select",
-      {
-        class: "jv-field jv-filter-kind",
-        "aria-label": "rank by",
-        "data-testid": "costs-by",
-        "data-lm-suppress-shortcuts": "true",
-        onchange: () => this.fill(),
-        onkeydown: (event: KeyboardEvent) => event.stopPropagation(),
-      },
-      h("option", { value: "line" }, "by line"),
-      h("option", { value: "function" }, "by function, with what it calls"),
-      h("option", { value: "equation" }, "by equation"),
-    );
     this.interval = state.time.interval;
     if (state.time.interval) this.by.value = "equation";
-    const table = h(
-      "table",
-      { class: "jv-table" },
-      h("thead", {}, h("tr", {}, ...this.heads.cells)),
-      this.body,
-    );
     this.toChart = button("Roofline", () => this.turn(), {
       class: "jv-to-chart",
       "aria-pressed": "false",
@@ -131,11 +119,11 @@ export class CostsPane {
     });
     this.element = section(
       { class: "jv-pane jv-column jv-costs", "aria-label": "costs", "data-testid": "costs" },
-      [h("strong", {}, "work and bytes"), this.by, this.total, this.toChart],
+      [h("strong", "work and bytes"), this.by, this.total, this.toChart],
       this.scroller,
       this.unknown,
     );
-    this.scroller.append(table);
+    this.scroller.append(table(this.heads.cells, [this.body]));
     this.rows = new Rows(this.scroller, this.body, (i) => this.shown.delete(this.sorted[i]!.key));
   }
 
@@ -188,7 +176,7 @@ export class CostsPane {
     if (this.unknown.hidden) return;
     if (!this.failure) this.waiting = new Waiting(this.state.speed, "Measuring the speed of the device…");
     this.unknown.replaceChildren(
-      this.waiting?.element ?? h("p", {}, `The speed of the device could not be measured: ${this.failure}`),
+      this.waiting?.element ?? h("p", `The speed of the device could not be measured: ${this.failure}`),
     );
   }
 
@@ -315,30 +303,25 @@ export class CostsPane {
         "data-testid": "cost",
         onclick: choose,
         onkeydown: (event: KeyboardEvent) => onRowKey(event, this.body, "tr", choose),
-        onpointerenter: () => this.state.pointTo(row.place),
-        onpointerleave: () => this.state.pointTo(null),
+        ...this.state.pointing(row.place),
       },
       h(
-        "td",
-        { class: "jv-col-work", title: `${formatFlops(work)}, ${share} of the gradient's` },
-        h("span", { class: "jv-share", style: `--share: ${((100 * work) / most).toFixed(1)}%` }),
-        h("span", {}, work > 0 ? share : ""),
+        "td.jv-col-work",
+        { title: `${formatFlops(work)}, ${share} of the gradient's` },
+        h("span.jv-share", { style: `--share: ${((100 * work) / most).toFixed(1)}%` }),
+        h("span", work > 0 ? share : ""),
       ),
-      h("td", { class: "jv-col-name" }, h("code", { class: "jv-cut", title: row.what }, row.what)),
+      h("td.jv-col-name", h("code.jv-cut", { title: row.what }, row.what)),
       figure("forward"),
       figure("backward"),
       figure("recomputed", "jv-col-again"),
       figure("moved"),
-      h("td", { class: "jv-col-figure", "data-head": "per byte" }, each > 0 ? formatShort(each) : ""),
-      h(
-        "td",
-        { class: "jv-col-figure jv-col-least", "data-head": "at best" },
-        least > 0 ? formatSeconds(least) : "",
-      ),
+      h("td.jv-col-figure", { "data-head": "per byte" }, each > 0 ? formatShort(each) : ""),
+      h("td.jv-col-figure.jv-col-least", { "data-head": "at best" }, least > 0 ? formatSeconds(least) : ""),
       figure("kept"),
       h(
-        "td",
-        { class: "jv-col-line", "data-head": "line", title: model.placeText(row.place) },
+        "td.jv-col-line",
+        { "data-head": "line", title: model.placeText(row.place) },
         shortPlace(model, row.place),
       ),
     );
@@ -391,9 +374,7 @@ function functionsOf({ model }: State): Row[] {
   for (const scope of overview.scopes) {
     // A sequence that repeats without a loop has no name; what it repeats has.
     if (scope.kind === "line" || scope.kind === "rest" || scope.name === "") continue;
-    const same = named.get(scope.name);
-    if (same) same.push(scope);
-    else named.set(scope.name, [scope]);
+    push(named, scope.name, scope);
   }
   return [...named].map(([what, scopes]) => {
     const inside = new Set(scopes);
@@ -423,7 +404,7 @@ function equationsOf({ model, time: { interval } }: State): Row[] {
   const rows = shown.map(({ row }) => row).filter((row) => row >= 0);
   return alikeAmong(model, rows).map((same) => {
     const [first] = same as [number];
-    const isBackward = model.view.stages[model.stage(first)]!.key === "backward";
+    const isBackward = model.stageKey(first) === "backward";
     const work = sumOf(same, (row) => model.flops(row));
     const saved = isBackward ? [] : same.flatMap((row) => madeBy(model, row)).filter(isSaved);
     const figures = {

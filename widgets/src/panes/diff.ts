@@ -6,10 +6,12 @@ import { lineParts } from "../code/equation";
 import { isQuick, type Line, listing, preparing } from "../code/listing";
 import { coloured } from "../code/python";
 import { aligned, type DiffRow, type Stretch, sameLines, stretches } from "../model/diff";
-import { FIGURES, type Figure, formatFigure } from "../model/figures";
+import { FIGURES, formatFigure } from "../model/figures";
 import type { Model } from "../model/model";
-import { litAs, litLines, type Other, type State } from "../state/state";
-import { button, h, onRowKey, section } from "../ui/dom";
+import { litAs, litLines } from "../state/lit";
+import type { Other, State } from "../state/state";
+import { button, h, onRowKey, type Segment, section, segments } from "../ui/dom";
+import { figureChoice } from "../ui/figures";
 import { type Effects, reasonOf } from "../ui/pane";
 import type { Changes } from "../wire/explorer.generated";
 
@@ -38,14 +40,9 @@ interface Compared {
 
 export class DiffPane {
   readonly element: HTMLElement;
-  private readonly body = h("tbody", {});
+  private readonly body = h("tbody");
   private readonly scroller: HTMLElement;
-  private readonly choices = h("div", {
-    class: "jv-choices",
-    role: "group",
-    "aria-label": "what is compared",
-  });
-  private readonly figures: HTMLSelectElement;
+  private readonly figures: ReturnType<typeof figureChoice>;
   /** The source, or the key of a stage; empty before the pane is shown. */
   private shown = "";
   private sides: { element: HTMLElement; side: Side }[] = [];
@@ -66,28 +63,15 @@ export class DiffPane {
     const there = FIGURES.filter((figure) =>
       [other.state, state].some(({ model }) => model.lines.there.includes(figure)),
     );
-    this.figures = h(
-      "select",
-      {
-        "aria-label": "figure beside each line",
-        "data-testid": "diff-figure",
-        "data-lm-suppress-shortcuts": "true",
-        onchange: () => this.fill(),
-        onkeydown: (event: KeyboardEvent) => event.stopPropagation(),
-      },
-      ...there.map((figure) =>
-        h("option", { value: figure }, figure === "kept" ? "bytes saved" : `FLOPs ${figure}`),
-      ),
-    );
+    this.figures = figureChoice(there, () => this.fill(), "diff-figure");
     const head = names.map((name) => h("th", { scope: "col" }, name));
     this.scroller = h(
-      "div",
-      { class: "jv-scroll jv-diff-body" },
-      h("table", { class: "jv-diff-table" }, h("thead", {}, h("tr", {}, ...head)), this.body),
+      "div.jv-scroll.jv-diff-body",
+      h("table.jv-diff-table", h("thead", h("tr", ...head)), this.body),
     );
     this.element = section(
       { class: "jv-pane jv-column jv-diff", "aria-label": "versions", "data-testid": "diff" },
-      [this.choices, this.figures],
+      [segments("what is compared", this.choices(), "source", (key) => this.show(key)), this.figures],
       this.scroller,
     );
   }
@@ -119,9 +103,7 @@ export class DiffPane {
     const isNew = key !== this.shown;
     if (isNew) this.scroller.scrollTop = 0;
     this.shown = key;
-    const hadFocus = this.choices.contains(this.choices.ownerDocument.activeElement);
-    this.fillChoices();
-    if (hadFocus) this.choices.querySelector<HTMLElement>("[aria-pressed=true]")?.focus();
+    this.figures.hidden = key !== "source";
     this.asked += 1;
     const mine = this.asked;
     const work = key === "source" ? this.source() : this.equations(key);
@@ -146,8 +128,8 @@ export class DiffPane {
   /** Shows a message instead of rows. */
   private say(text: string): void {
     this.sides = [];
-    const cell = h("td", { colspan: 2, class: "jv-message jv-dim", role: "status" }, text);
-    this.body.replaceChildren(h("tr", {}, cell));
+    const cell = h("td.jv-message.jv-dim", { colspan: 2, role: "status" }, text);
+    this.body.replaceChildren(h("tr", cell));
   }
 
   /** Whether comparing it takes less than a frame. */
@@ -158,23 +140,22 @@ export class DiffPane {
     return excerpts.reduce((sum, { lines }) => sum + lines.length, 0) <= AT_ONCE;
   }
 
-  private fillChoices(): void {
-    const choice = (key: string, ...label: (Node | string)[]) =>
-      button(label, () => this.show(key), {
-        class: "jv-button jv-choice jv-small",
-        "aria-pressed": String(key === this.shown),
-        "data-testid": `diff-${key}`,
-      });
+  /** The source, and the stages that both versions have. */
+  private choices(): Segment<string>[] {
+    const choice = (key: string, ...label: (Node | string)[]): Segment<string> => [
+      key,
+      label,
+      { "data-testid": `diff-${key}` },
+    ];
     const count = (runs: readonly [number, number][]) => formatCount(runs.reduce((sum, [, n]) => sum + n, 0));
     const stages = this.state.model.view.stages.flatMap(({ key, label }) => {
       const found = this.changes.stages[key];
       if (!found) return [];
-      const removed = h("span", { class: "jv-removed" }, `−${count(found.removed)}`);
-      const added = h("span", { class: "jv-added" }, `+${count(found.added)}`);
+      const removed = h("span.jv-removed", `−${count(found.removed)}`);
+      const added = h("span.jv-added", `+${count(found.added)}`);
       return [choice(key, `${label} `, removed, " ", added)];
     });
-    this.choices.replaceChildren(choice("source", "source"), ...stages);
-    this.figures.hidden = this.shown !== "source";
+    return [choice("source", "source"), ...stages];
   }
 
   private *source(): Sliced<Compared> {
@@ -247,13 +228,9 @@ export class DiffPane {
     return elements;
   }
 
-  private get figure(): Figure {
-    return this.figures.value as Figure;
-  }
-
   /** The gradient's amount on a line. */
   private amount(side: Side | undefined): number {
-    return side && side.line > 0 ? side.state.model.lines.of(side.file, side.line)[this.figure] : 0;
+    return side && side.line > 0 ? side.state.model.lines.of(side.file, side.line)[this.figures.value] : 0;
   }
 
   /** A row with a button that shows the rows it replaces. */
@@ -265,11 +242,7 @@ export class DiffPane {
       this.light();
       rows[0]?.querySelector<HTMLElement>(".jv-diff-line[role], button")?.focus();
     };
-    const row = h(
-      "tr",
-      { class: "jv-diff-fold" },
-      h("td", { colspan: 2 }, button(`⋯ ${plural(n, "line")} ${word}`, open)),
-    );
+    const row = h("tr.jv-diff-fold", h("td", { colspan: 2 }, button(`⋯ ${plural(n, "line")} ${word}`, open)));
     return row;
   }
 
@@ -283,8 +256,8 @@ export class DiffPane {
             { class: isSame || isPlain(side) ? "" : mark },
             this.side(side, isSame ? "" : sign, differs),
           )
-        : h("td", { class: "jv-diff-gap" });
-    return h("tr", {}, cell(before, "is-removed", "−"), cell(after, "is-added", "+"));
+        : h("td.jv-diff-gap");
+    return h("tr", cell(before, "is-removed", "−"), cell(after, "is-added", "+"));
   }
 
   private side(side: Side, sign: string, differs: boolean): HTMLElement {
@@ -302,14 +275,14 @@ export class DiffPane {
     const element = h(
       "div",
       { "data-testid": "diff-line", ...attributes },
-      h("span", { class: "jv-diff-sign jv-fixed" }, isPlain(side) ? "" : sign),
-      line > 0 && h("span", { class: "jv-number jv-dim jv-fixed" }, String(line)),
-      h("code", {}, ...side.content()),
+      h("span.jv-diff-sign.jv-fixed", isPlain(side) ? "" : sign),
+      line > 0 && h("span.jv-number.jv-dim.jv-fixed", String(line)),
+      h("code", ...side.content()),
       amount > 0 &&
         h(
           "span",
-          { class: `jv-amount jv-fixed is-${this.figure}${differs ? " is-other" : ""}` },
-          formatFigure(this.figure, amount),
+          { class: `jv-amount jv-fixed is-${this.figures.value}${differs ? " is-other" : ""}` },
+          formatFigure(this.figures.value, amount),
         ),
     );
     this.sides.push({ element, side });
@@ -339,7 +312,7 @@ export class DiffPane {
     for (const { element, side } of this.sides) {
       const { state, row, file, line } = side;
       const lit = row >= 0 ? litAs(state.selection, row) : (lines.get(state)!.get(`${file}:${line}`) ?? "");
-      element.className = `jv-diff-line jv-baseline ${isPlain(side) ? "is-plain" : lit}`;
+      element.className = `jv-diff-line jv-mono jv-baseline ${isPlain(side) ? "is-plain" : lit}`;
     }
   }
 }

@@ -3,7 +3,8 @@
 import { formatBytes, formatCount, formatFlops, formatParts, plural } from "../base/format";
 import { donationText } from "../code/listing";
 import { usesText } from "../code/variable";
-import type { Lit, State } from "../state/state";
+import type { Lit } from "../state/lit";
+import type { State } from "../state/state";
 import { copyText } from "../ui/copying";
 import { button, h, section } from "../ui/dom";
 import { marked } from "../ui/marked";
@@ -14,21 +15,20 @@ const SHOWN = 8;
 
 export class InspectorPane {
   readonly element: HTMLElement;
-  private readonly body = h("div", {
-    class: "jv-scroll jv-inspect",
+  private readonly body = h("div.jv-scroll.jv-inspect", {
     tabindex: 0,
     "aria-label": "details",
     "aria-live": "polite",
   });
 
-  private readonly whose = h("span", { class: "jv-dim jv-cut", "data-testid": "inspected-version" });
+  private readonly whose = h("span.jv-dim.jv-cut", { "data-testid": "inspected-version" });
   private state: State;
 
   constructor(private readonly own: State) {
     this.state = own;
     this.element = section(
       { class: "jv-pane jv-column jv-inspector", "aria-label": "inspector", "data-testid": "inspector" },
-      [h("strong", {}, "inspector"), this.whose],
+      [h("strong", "inspector"), this.whose],
       this.body,
     );
   }
@@ -48,7 +48,7 @@ export class InspectorPane {
       state === own && row !== undefined && state.selection.line < 0 && own.extras.has("details");
     const found = isAsked ? own.addresses.about(own.model.name(row)) : null;
     const rows = (found?.addresses ?? []).map(([text, phase, code]) =>
-      h("li", {}, ...this.address(text, phase, code)),
+      h("li", ...this.address(text, phase, code)),
     );
     this.addresses.replaceChildren(...rows);
     const [dt, dd] = [this.addresses.parentElement?.previousElementSibling, this.addresses.parentElement];
@@ -56,12 +56,12 @@ export class InspectorPane {
   }
 
   private address(text: string, phase: string, code: string): (Node | string)[] {
-    const said = h("span", { class: "jv-dim", role: "status" });
+    const said = h("span.jv-dim", { role: "status" });
     const copy = () => copyText(code, this.element, (how) => said.replaceChildren(how));
     const title = `Copy ${code}, which step, capture and watch take`;
     return [
-      h("code", {}, text),
-      ...(phase === "forward" ? [] : [h("span", { class: "jv-dim" }, ` ${phase}`)]),
+      h("code", text),
+      ...(phase === "forward" ? [] : [h("span.jv-dim", ` ${phase}`)]),
       " ",
       button("Copy", copy, { title, "data-testid": "copy-address" }),
       " ",
@@ -97,7 +97,7 @@ export class InspectorPane {
     else if (rows.length > 0) parts.push(this.equation(rows[0]!));
     const n = residuals.size > 0 ? residuals.size : rows.length;
     const what = plural(n, residuals.size > 0 ? "residual" : "equation");
-    if (line < 0 && n > 1) parts.unshift(h("p", { class: "jv-dim" }, `${what}, the first is`));
+    if (line < 0 && n > 1) parts.unshift(h("p.jv-dim", `${what}, the first is`));
     parts.push(...why.filter((w) => !w.made).map((w) => w.element));
     this.body.replaceChildren(...(parts.length > 0 ? parts : [this.invitation()]));
     this.showAddresses();
@@ -105,16 +105,14 @@ export class InspectorPane {
 
   private invitation(): HTMLElement {
     return h(
-      "div",
-      { class: "jv-message jv-dim" },
-      h("p", {}, "Select an equation, a residual or a source line. Every pane then highlights:"),
+      "div.jv-message.jv-dim",
+      h("p", "Select an equation, a residual or a source line. Every pane then highlights:"),
       h(
-        "ul",
-        { class: "jv-legend" },
-        h("li", { class: "jv-means-selected" }, "the selection"),
-        h("li", { class: "jv-means-ancestor" }, "what it was derived from"),
-        h("li", { class: "jv-means-descendant" }, "what was derived from it, or reads it"),
-        h("li", { class: "jv-means-related" }, "what else was derived from the same equation of f"),
+        "ul.jv-legend",
+        h("li.jv-means-selected", "the selection"),
+        h("li.jv-means-ancestor", "what it was derived from"),
+        h("li.jv-means-descendant", "what was derived from it, or reads it"),
+        h("li.jv-means-related", "what else was derived from the same equation of f"),
       ),
       ...this.markings(),
     );
@@ -125,14 +123,10 @@ export class InspectorPane {
     const { axes, donations } = this.state.model;
     const found = [];
     if (axes.size > 0)
-      found.push(
-        h("li", {}, h("code", { class: "jv-collective" }, "psum"), " values exchanged along a named axis"),
-      );
+      found.push(h("li", h("code.jv-collective", "psum"), " values exchanged along a named axis"));
     if (donations.length > 0)
-      found.push(
-        h("li", {}, h("code", { class: "jv-donated" }, "donated →"), " the result that reuses its memory"),
-      );
-    return found.length > 0 ? [h("ul", { class: "jv-legend" }, ...found)] : [];
+      found.push(h("li", h("code.jv-donated", "donated →"), " the result that reuses its memory"));
+    return found.length > 0 ? [h("ul.jv-legend", ...found)] : [];
   }
 
   private sourceLine(file: number, line: number): HTMLElement {
@@ -146,22 +140,16 @@ export class InspectorPane {
     });
     return h(
       "div",
-      {},
-      h("h4", {}, `${model.view.files[file]?.label ?? "?"}:${line}`),
+      h("h4", `${model.view.files[file]?.label ?? "?"}:${line}`),
       h(
         "p",
-        {},
         rows.length
           ? `${plural(rows.length, "equation")}: ${perStage.join(", ")}`
           : "No equation comes from this line.",
       ),
-      h(
-        "p",
-        {},
-        kept ? `The gradient saves ${formatBytes(kept)} for it.` : "The gradient saves nothing for it.",
-      ),
+      h("p", kept ? `The gradient saves ${formatBytes(kept)} for it.` : "The gradient saves nothing for it."),
       forward + backward > 0 &&
-        h("p", {}, `It takes ${formatFlops(forward)} forward and ${formatFlops(backward)} backward${again}.`),
+        h("p", `It takes ${formatFlops(forward)} forward and ${formatFlops(backward)} backward${again}.`),
     );
   }
 
@@ -173,17 +161,17 @@ export class InspectorPane {
     for (let r = model.origin(row); r >= 0; r = model.origin(r)) chain.push(r);
     const rule = model.rule(row);
     const typed = (a: number, name: string) => [
-      h("code", {}, `${name}${model.atomType(a)}`),
-      h("span", { class: "jv-dim" }, ` ${model.sizeText(a)}`),
+      h("code", `${name}${model.atomType(a)}`),
+      h("span.jv-dim", ` ${model.sizeText(a)}`),
     ];
     const list = (atoms: number[], notes: (i: number) => HTMLElement[]) =>
-      h("ul", {}, ...atoms.map((a, i) => h("li", {}, ...typed(a, `${model.atomText(a)}:`), ...notes(i))));
-    const note = (...parts: (Node | string)[]) => h("div", { class: "jv-of" }, ...parts);
+      h("ul", ...atoms.map((a, i) => h("li", ...typed(a, `${model.atomText(a)}:`), ...notes(i))));
+    const note = (...parts: (Node | string)[]) => h("div.jv-of", ...parts);
     // The layout of a shard_map's operand or result, and its local type.
     const layout = model.layouts.get(row);
     const inside = layout ? model.nested(row)[0]! : -1;
     const laidOut = (spec: string | undefined, atom: number | undefined) =>
-      spec === undefined || atom === undefined ? [] : [note(h("code", {}, spec), " → ", ...typed(atom, ""))];
+      spec === undefined || atom === undefined ? [] : [note(h("code", spec), " → ", ...typed(atom, ""))];
     const donations = model.donationsOf(row);
     const inputs = list(model.inputs(row), (i) => [
       ...laidOut(layout?.operands[i], inside < 0 ? undefined : model.binders(inside)[i]),
@@ -193,7 +181,7 @@ export class InspectorPane {
       ...laidOut(layout?.results[i], inside < 0 ? undefined : model.results(inside)[i]),
       ...donations
         .filter((d) => d.result === i)
-        .map((d) => note("reuses the memory of ", h("code", {}, model.atomText(d.variable)))),
+        .map((d) => note("reuses the memory of ", h("code", model.atomText(d.variable)))),
     ]);
     const facts: [string, Node | string][] = [
       ["stage", `${stage.label}, equation ${formatCount(model.number(row))}`],
@@ -209,13 +197,12 @@ export class InspectorPane {
     facts.push(["address", this.addresses]);
     if (rule) facts.push(["rule", `${rule} (${model.transform(row)})`]);
     const earlier = model.earlier(row);
-    if (earlier.length) facts.push(["before", h("ul", {}, ...earlier.map((made) => h("li", {}, made)))]);
+    if (earlier.length) facts.push(["before", h("ul", ...earlier.map((made) => h("li", made)))]);
     const decision = model.decision(row);
     if (decision) facts.push(["checkpoint", decision]);
     facts.push(["inputs", inputs], ["outputs", outputs]);
     const params = model.params(row);
-    if (params.length)
-      facts.push(["params", h("ul", {}, ...params.map((p) => h("li", {}, h("code", {}, p))))]);
+    if (params.length) facts.push(["params", h("ul", ...params.map((p) => h("li", h("code", p))))]);
     for (const v of model.outputs(row)) {
       const uses = model.uses(v, model.program(row));
       if (uses.length === 0 && model.returnedBy(v).length === 0) continue;
@@ -235,9 +222,8 @@ export class InspectorPane {
     if (became.length) facts.push(["became", this.links(became, "is-descendant")]);
     return h(
       "div",
-      {},
-      h("h4", {}, h("code", { "data-testid": "inspected" }, model.primitive(row))),
-      h("dl", {}, ...facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+      h("h4", h("code", { "data-testid": "inspected" }, model.primitive(row))),
+      h("dl", ...facts.flatMap(([name, value]) => [h("dt", name), h("dd", value)])),
     );
   }
 
@@ -245,19 +231,17 @@ export class InspectorPane {
     const r = this.state.model.residuals[index]!;
     const isMaker = rows.length === 0 || r.producer === rows[0];
     return h(
-      "div",
-      { class: "jv-why" },
+      "div.jv-why",
       h(
         "h4",
-        {},
         isMaker ? "Saved: " : "Reads the residual ",
-        h("code", {}, `${r.name}:${r.type}`),
-        h("span", { class: "jv-dim" }, ` ${formatParts(r.nbytes, r.perDevice)}`),
+        h("code", `${r.name}:${r.type}`),
+        h("span.jv-dim", ` ${formatParts(r.nbytes, r.perDevice)}`),
       ),
       h("p", { "data-testid": "reason" }, ...marked(r.reason)),
-      ...(r.rule ? [h("p", { class: "jv-dim" }, `saved for the ${r.rule}`)] : []),
+      ...(r.rule ? [h("p.jv-dim", `saved for the ${r.rule}`)] : []),
       ...(isMaker && r.consumers.length
-        ? [h("div", {}, "read by ", this.links(r.consumers, "is-descendant"))]
+        ? [h("div", "read by ", this.links(r.consumers, "is-descendant"))]
         : []),
       isMaker && r.kind === "intermediate" && this.state === this.own && this.whatIf(),
     );
@@ -279,19 +263,14 @@ export class InspectorPane {
       const go = () => (variable < 0 ? this.state.goTo(row) : this.state.goToVariable(variable, row));
       return h(
         "li",
-        {},
         button(
-          [
-            h("span", { class: "jv-link-stage jv-dim" }, model.view.stages[stage]!.label),
-            h("code", {}, model.summary(row)),
-          ],
+          [h("span.jv-link-stage.jv-dim", model.view.stages[stage]!.label), h("code", model.summary(row))],
           go,
           { class: `jv-link ${how}`, title: model.placeTitle(model.place(row)) },
         ),
       );
     });
-    if (rows.length > SHOWN)
-      items.push(h("li", { class: "jv-dim" }, `and ${formatCount(rows.length - SHOWN)} more`));
-    return h("ul", { class: "jv-links" }, ...items);
+    if (rows.length > SHOWN) items.push(h("li.jv-dim", `and ${formatCount(rows.length - SHOWN)} more`));
+    return h("ul.jv-links", ...items);
   }
 }

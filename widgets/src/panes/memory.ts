@@ -15,8 +15,9 @@ import {
   type Totals,
   totalsOf,
 } from "../model/timeline";
-import { litAs, type State } from "../state/state";
-import { h, onResize, section, svg } from "../ui/dom";
+import { litAs } from "../state/lit";
+import type { State } from "../state/state";
+import { h, onResize, placeOver, section, svg } from "../ui/dom";
 import { marked } from "../ui/marked";
 import type { Effects } from "../ui/pane";
 import { Waiting } from "../ui/waiting";
@@ -56,27 +57,23 @@ export class MemoryPane {
   private stop = () => {};
   private waiting: Waiting | null = null;
   private readonly time: TimeControl;
-  private readonly head = h("span", { class: "jv-dim jv-cut", title: ABOUT, "data-testid": "memory-head" });
-  private readonly when = h("caption", {});
+  private readonly head = h("span.jv-dim.jv-cut", { title: ABOUT, "data-testid": "memory-head" });
+  private readonly when = h("caption");
   private readonly amounts = new Map<MemoryKind | "total", HTMLElement>();
-  private readonly legend = h("table", {
-    class: "jv-memory-legend jv-digits",
-    "data-testid": "memory-legend",
-  });
+  private readonly legend = h("table.jv-memory-legend.jv-digits", { "data-testid": "memory-legend" });
   private readonly areas = svg("g");
   private readonly lit = svg("g");
   private readonly cursor = svg("rect", { class: "jv-cursor" });
   private readonly plot: HTMLElement;
-  private readonly tip = h("div", { class: "jv-tip", "data-testid": "memory-tip" });
+  private readonly tip = h("div.jv-tip", { "data-testid": "memory-tip" });
 
   constructor(
     private readonly state: State,
     private readonly root: HTMLElement,
   ) {
     this.plot = h(
-      "div",
+      "div.jv-plot.jv-time",
       {
-        class: "jv-plot jv-time",
         tabindex: 0,
         role: "slider",
         "aria-label": "step",
@@ -102,7 +99,7 @@ export class MemoryPane {
     });
     this.element = section(
       { class: "jv-pane jv-column jv-memory", "aria-label": "memory", "data-testid": "memory" },
-      [h("strong", {}, "memory"), this.head, this.time.bar],
+      [h("strong", "memory"), this.head, this.time.bar],
     );
   }
 
@@ -121,7 +118,7 @@ export class MemoryPane {
     this.waiting = null;
     if (reason) {
       const text = "The memory of its gradient is not modelled. ";
-      this.element.append(h("p", { class: "jv-message jv-dim" }, text, ...marked(reason)));
+      this.element.append(h("p.jv-message.jv-dim", text, ...marked(reason)));
       return;
     }
     if (!has_memory) {
@@ -129,8 +126,8 @@ export class MemoryPane {
       this.element.append(this.waiting.element);
       return;
     }
-    const side = h("div", { class: "jv-memory-side jv-fixed" }, this.legend);
-    this.element.append(h("div", { class: "jv-memory-body" }, this.plot, side));
+    const side = h("div.jv-memory-side.jv-fixed", this.legend);
+    this.element.append(h("div.jv-memory-body.jv-flex.jv-fills", this.plot, side));
     this.stop = onResize(this.plot, (...size) => this.resize(size));
   }
 
@@ -260,18 +257,13 @@ export class MemoryPane {
   private fillLegend({ totals, reference, line }: Shown): void {
     this.amounts.clear();
     const row = (key: MemoryKind | "total", swatch: string, label: string) => {
-      const amount = h("td", {});
+      const amount = h("td");
       this.amounts.set(key, amount);
-      return h("tr", { class: swatch }, h("th", { scope: "row", class: "jv-swatch" }, label), amount);
+      return h("tr", { class: swatch }, h("th.jv-swatch", { scope: "row" }, label), amount);
     };
     const kinds = STACKED.filter((_, k) => totals.kinds[k]!.some((bytes) => bytes > 0)).reverse();
     const of = (name: string, text: string, how = "") =>
-      h(
-        "tr",
-        { class: `jv-before ${how}` },
-        h("th", { scope: "row", class: "jv-swatch" }, name),
-        h("td", {}, text),
-      );
+      h("tr", { class: `jv-before ${how}` }, h("th.jv-swatch", { scope: "row" }, name), h("td", text));
     this.legend.replaceChildren(
       this.when,
       ...kinds.map((kind) => row(kind, `jv-of-${kind}`, IN_MEMORY[kind])),
@@ -349,7 +341,7 @@ export class MemoryPane {
     this.plot.setAttribute("aria-valuenow", String(step + 1));
     this.plot.setAttribute("aria-valuetext", `${title}: ${this.primitiveOf(here)}, ${total}`);
     this.tip.replaceChildren(
-      h("div", { class: "jv-tip-head" }, h("span", { class: "jv-dim" }, title), h("strong", {}, total)),
+      h("div.jv-tip-head.jv-flex", h("span.jv-dim", title), h("strong", total)),
       this.equation(here),
       this.alive(step),
     );
@@ -360,12 +352,7 @@ export class MemoryPane {
 
   private equation(step: Step): HTMLElement {
     const text = step.what ?? this.state.model.summary(step.row);
-    return h(
-      "div",
-      { class: "jv-tip-head" },
-      h("code", { class: "jv-cut" }, text),
-      h("span", { class: "jv-dim" }, this.lineOf(step)),
-    );
+    return h("div.jv-tip-head.jv-flex", h("code.jv-cut", text), h("span.jv-dim", this.lineOf(step)));
   }
 
   /** What the user wrote, and without source the operation. */
@@ -390,13 +377,12 @@ export class MemoryPane {
       h(
         "tr",
         { class: what },
-        h("th", { scope: "row", class: "jv-cut jv-swatch" }, name),
-        h("td", { class: "jv-dim jv-cut" }, type),
-        h("td", {}, formatBytes(nbytes)),
+        h("th.jv-cut.jv-swatch", { scope: "row" }, name),
+        h("td.jv-dim.jv-cut", type),
+        h("td", formatBytes(nbytes)),
       );
     return h(
       "table",
-      {},
       ...alive
         .slice(0, NAMED)
         .map(({ name, type, kind, nbytes }) => row(`jv-of-${kind}`, name, type, nbytes)),
@@ -423,8 +409,7 @@ export class MemoryPane {
     const isAbove = above >= 0;
     const aside = at + 14 + width <= outer.width ? at + 14 : at - 14 - width;
     const left = isAbove ? at - width / 2 : aside;
-    this.tip.style.left = `${Math.max(4, Math.min(outer.width - width - 6, left))}px`;
-    this.tip.style.top = `${Math.max(4, isAbove ? above : plot.top - outer.top + 4)}px`;
+    placeOver(outer, this.tip, left, isAbove ? above : plot.top - outer.top + 4);
   }
 }
 

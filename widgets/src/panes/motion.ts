@@ -15,13 +15,13 @@ import type { Place } from "../model/records";
 import { ALL, type Span } from "../model/span";
 import { peakOf } from "../model/timeline";
 import type { State } from "../state/state";
-import { button, h, onResize, svg } from "../ui/dom";
+import { button, choice, h, onResize, svg } from "../ui/dom";
 import { fitted, wrapped } from "../ui/fit";
 import { marked } from "../ui/marked";
 import type { Effects } from "../ui/pane";
 import { Waiting } from "../ui/waiting";
 import { Chart } from "./chart";
-import { played } from "./playbar";
+import { PlayBar, type Played } from "./playbar";
 import { TimeControl } from "./timecontrol";
 
 /** How long a frame in which something is saved or read is shown at speed 1, at most and at least, and any other; in milliseconds. */
@@ -48,7 +48,7 @@ const [LETTER, LARGE_LETTER, BESIDE] = [7, 9.1, 70];
 /** The lines of a bin's name, and in a low pane. */
 const [LINES, LINES_LOW] = [3, 2];
 
-export class MotionPane {
+export class MotionPane implements Played {
   readonly element: HTMLElement;
   private motion: Motion | null = null;
   private frames: readonly Frame[] = [];
@@ -56,7 +56,6 @@ export class MotionPane {
   private stopCount = 0;
   /** The frame that is shown. */
   private current = 0;
-  private timer: ReturnType<typeof setTimeout> | undefined;
   private chart: Chart | null = null;
   private width = 0;
   private chartHeight = CHART_MOST;
@@ -66,86 +65,47 @@ export class MotionPane {
   private readonly time: TimeControl;
   private shelves: { shelf: Shelf; element: HTMLElement; fill: HTMLElement; size: HTMLElement }[] = [];
   private readonly stops: (() => void)[] = [];
-  private readonly now = h("div", { class: "jv-mo-now jv-fixed jv-column", "data-testid": "motion-now" });
-  private readonly said = h("p", {
-    class: "jv-mo-said jv-fixed",
-    "aria-live": "polite",
-    "data-testid": "motion-said",
-  });
-  private readonly rack = h("div", {
-    class: "jv-mo-rack jv-fills",
-    role: "group",
-    "aria-label": "what is in memory",
-  });
+  private readonly now = h("div.jv-mo-now.jv-fixed.jv-column", { "data-testid": "motion-now" });
+  private readonly said = h("p.jv-mo-said.jv-fixed", { "aria-live": "polite", "data-testid": "motion-said" });
+  private readonly rack = h("div.jv-mo-rack.jv-fills", { role: "group", "aria-label": "what is in memory" });
   private readonly areas = svg("g");
   private readonly marks = svg("g");
   private readonly plot = h(
-    "div",
-    { class: "jv-plot jv-time jv-mo-chart", "data-testid": "motion-chart" },
+    "div.jv-plot.jv-time.jv-mo-chart",
+    { "data-testid": "motion-chart" },
     svg("svg", { "aria-hidden": "true" }, this.areas, this.marks),
   );
-  private readonly air = h("div", { class: "jv-mo-air", "aria-hidden": true });
-  private readonly body = h("div", { class: "jv-mo-body jv-fills jv-column" });
-  private readonly count = h("output", { class: "jv-step-count jv-digits", "data-testid": "motion-count" });
-  private readonly slider = h("input", {
-    type: "range",
-    class: "jv-slider",
-    min: 1,
-    "aria-label": "step",
-    "data-testid": "motion-slider",
-    oninput: () => this.jump(Number(this.slider.value) - 1),
-  });
-  private readonly speed = h(
-    "select",
-    { class: "jv-field jv-speed", "aria-label": "speed", title: "Speed" },
-    ...SPEEDS.map((s) => h("option", { value: s, selected: s === 1 }, `${s}×`)),
-  );
-  private readonly pace = h(
-    "select",
+  private readonly air = h("div.jv-mo-air", { "aria-hidden": true });
+  private readonly body = h("div.jv-mo-body.jv-scroll.jv-column");
+  private readonly bar: PlayBar;
+  private readonly pace = choice(
+    PACES.map((pace) => [pace, `by ${pace}`]),
+    () => this.setPace(),
     {
       class: "jv-field jv-speed",
       "aria-label": "play",
       title: "What is played as one",
       "data-testid": "motion-pace",
-      onchange: () => this.setPace(),
     },
-    ...PACES.map((pace) => h("option", { value: pace }, `by ${pace}`)),
   );
-  private readonly playing: HTMLButtonElement;
 
   constructor(private readonly state: State) {
-    const act = (text: string, title: string, id: string, onclick: () => void) =>
-      button(played(text), onclick, { title, "aria-label": title, "data-testid": id });
-    this.playing = act("▶ play", "Play (Space)", "motion-play", () => this.playOrPause());
-    this.playing.classList.add("jv-play-pause");
-    const stop = (by: 1 | -1) => () => this.jump(this.stopFrom(by));
+    this.bar = new PlayBar("motion", this, SPEEDS);
+    const { first, back, play, on, last } = this.bar.buttons;
+    const stop = (by: 1 | -1, text: string, which: string, id: string) =>
+      this.bar.button(text, `To the ${which} change: a value saved or read (${by < 0 ? "↑" : "↓"})`, id, () =>
+        this.go(this.stopFrom(by)),
+      );
+    const stopBack = stop(-1, "⇤ change", "previous", "stop-back");
+    const stopOn = stop(1, "change ⇥", "next", "stop-on");
     this.element = h(
-      "section",
+      "section.jv-motion.jv-fills.jv-column",
       {
-        class: "jv-motion jv-fills jv-column",
         "aria-label": "the gradient in motion",
         "data-testid": "motion",
         tabindex: -1,
       },
-      h(
-        "div",
-        { class: "jv-play-bar jv-ruled jv-head-bar jv-wraps" },
-        h(
-          "span",
-          { class: "jv-play-keys" },
-          act("|← start", "To the start (Home)", "motion-first", () => this.jump(0)),
-          act("⇤ change", "To the previous change: a value saved or read (↑)", "motion-stop-back", stop(-1)),
-          act("← back", "Back (←)", "motion-back", () => this.jump(this.current - 1)),
-          this.playing,
-          act("next →", "On (→)", "motion-on", () => this.jump(this.current + 1)),
-          act("change ⇥", "To the next change: a value saved or read (↓)", "motion-stop-on", stop(1)),
-          act("end →|", "To the end (End)", "motion-last", () => this.jump(Number.MAX_SAFE_INTEGER)),
-        ),
-        this.slider,
-        this.count,
-        this.pace,
-        this.speed,
-      ),
+      this.bar.element([first, stopBack, back, play, on, stopOn, last], [], [this.pace]),
       this.body,
     );
     this.time = new TimeControl(state, this.element, {
@@ -154,12 +114,12 @@ export class MotionPane {
       timeline: () => this.motion?.timeline ?? null,
       stepAt: (x) => this.stepAt(x),
       cursor: () => this.shownStep,
-      moveTo: (step) => this.jump(this.frameOf(step)),
-      dragTo: (step) => this.jump(this.frameOf(step)),
+      moveTo: (step) => this.go(this.frameOf(step)),
+      dragTo: (step) => this.go(this.frameOf(step)),
     });
     this.plot.onpointermove = (event) => this.tellStep(this.stepAt(event.clientX));
     this.plot.onpointerleave = () => this.time.tell();
-    this.plot.onclick = (event) => this.jump(this.frameOf(this.stepAt(event.clientX)));
+    this.plot.onclick = (event) => this.go(this.frameOf(this.stepAt(event.clientX)));
     this.element.addEventListener("keydown", (event) => this.onKey(event));
     this.stops.push(onResize(this.body, (width, height) => this.resize(Math.floor(width), height)));
   }
@@ -168,7 +128,7 @@ export class MotionPane {
     [() => this.state.hasMemory, () => this.fill()],
     [() => this.isSeen && this.state.time.span, () => this.redraw()],
     [() => this.state.time.interval, () => this.markChart()],
-    [() => this.isSeen, () => (this.isSeen ? this.show() : this.pause())],
+    [() => this.isSeen, () => (this.isSeen ? this.show() : this.bar.pause())],
   ];
 
   private redraw(): void {
@@ -184,14 +144,14 @@ export class MotionPane {
   }
 
   destroy(): void {
-    this.pause();
+    this.bar.pause();
     this.time.destroy();
     this.waiting?.destroy();
     for (const stop of this.stops) stop();
   }
 
   private fill(): void {
-    this.pause();
+    this.bar.pause();
     this.waiting?.destroy();
     this.waiting = null;
     const { view } = this.state.model;
@@ -201,8 +161,8 @@ export class MotionPane {
       return;
     }
     this.body.replaceChildren(
-      h("div", { class: "jv-mo-scene jv-column" }, this.now, this.said, this.rack, this.air),
-      h("div", { class: "jv-mo-axis jv-fixed" }, this.time.bar),
+      h("div.jv-mo-scene.jv-column", this.now, this.said, this.rack, this.air),
+      h("div.jv-mo-axis.jv-flex.jv-fixed", this.time.bar),
       this.plot,
     );
     this.motion = motionOf(this.state.model);
@@ -227,13 +187,12 @@ export class MotionPane {
   private setPace(): void {
     const { motion, shownStep } = this;
     if (!motion) return;
-    this.pause();
+    this.bar.pause();
     this.frames = motion.frames(this.pace.value as Pace);
-    this.slider.max = String(Math.max(1, this.frames.length));
     this.stopCount = this.frames.filter((frame) => motion.isStop(frame)).length;
     this.draw();
     this.time.tell();
-    this.go(this.frameOf(shownStep));
+    this.goTo(this.frameOf(shownStep));
   }
 
   /** The last step that the frame shows. */
@@ -259,14 +218,14 @@ export class MotionPane {
   }
 
   private shelfOf(shelf: Shelf, width: number): (typeof this.shelves)[number] {
-    const fill = h("span", { class: "jv-mo-fill" });
-    const size = h("span", { class: "jv-mo-size jv-digits" });
+    const fill = h("span.jv-mo-fill");
+    const size = h("span.jv-mo-size.jv-digits.jv-nowrap");
     const isCode = shelf.kind === "kept" && shelf.place !== null;
     const lines = wrapped(shelf.label, (width - 18) / LETTER, this.isLow ? LINES_LOW : LINES);
     const label = h(isCode ? "code" : "span", { class: "jv-mo-label" }, lines.join("\n"));
     const open = () =>
       shelf.residuals.length > 0 ? this.state.openResiduals(shelf.residuals) : this.state.arrange("cost");
-    const at = h("span", { class: "jv-mo-at-line jv-dim" }, shelf.place ? `line ${shelf.place.line}` : "");
+    const at = h("span.jv-mo-at-line.jv-dim", shelf.place ? `line ${shelf.place.line}` : "");
     const hue = shelf.kind === "temporary" || shelf.kind === "cotangent" ? shelf.kind : "residual";
     const bin = h("span", { class: `jv-mo-bin jv-of-${hue}` }, fill);
     const element = button([bin, size, label, at], open, {
@@ -296,7 +255,7 @@ export class MotionPane {
     this.element.classList.toggle("is-low", isLow);
     if (isOther) this.fillShelves();
     this.draw();
-    if (isOther) this.go(this.current);
+    if (isOther) this.goTo(this.current);
   }
 
   private draw(): void {
@@ -330,25 +289,24 @@ export class MotionPane {
   }
 
   private show(): void {
-    this.go(this.current);
+    this.goTo(this.current);
     this.focus();
   }
 
   /** Goes to a frame and pauses. */
-  private jump(frame: number): void {
-    this.pause();
-    this.go(frame);
+  go(frame: number): void {
+    this.bar.pause();
+    this.goTo(frame);
   }
 
-  private go(to: number): void {
+  private goTo(to: number): void {
     const { motion, frames } = this;
     if (!motion || frames.length === 0) return;
     const before = this.current;
     this.current = Math.min(frames.length - 1, Math.max(0, to));
     const frame = frames[this.current]!;
     const step = frame.last;
-    this.slider.value = String(this.current + 1);
-    this.count.textContent = `${formatCount(this.current + 1)} of ${formatCount(frames.length)}`;
+    this.bar.show(this.current, frames.length);
     const most = Math.max(1, ...this.shelves.map(({ shelf }) => shelf.most));
     for (const { shelf, element, fill, size } of this.shelves) {
       const bytes = shelf.alive[step]!;
@@ -369,7 +327,7 @@ export class MotionPane {
       element.classList.toggle("is-saved", saved.has(i));
       element.classList.toggle("is-read", read.has(i));
     });
-    if (this.current === before + 1 || (this.timer !== undefined && this.current > before)) {
+    if (this.current === before + 1 || (this.bar.isPlaying && this.current > before)) {
       for (const i of saved) this.fly(i, true);
       for (const i of read) this.fly(i, false);
     }
@@ -404,20 +362,19 @@ export class MotionPane {
     const rule = row >= 0 && !isAgain && model.role(row) !== "primal" ? model.rule(row) : "";
     const n = loop < 0 ? last - first + 1 : frame.rows.length;
     const primitive = loop < 0 ? (what ?? (row >= 0 ? model.primitive(row) : "")) : model.primitive(row);
-    const runs = n > 1 ? plural(n, "equation") : [h("code", {}, primitive), rule && ` · ${rule}`];
+    const runs = n > 1 ? plural(n, "equation") : [h("code", primitive), rule && ` · ${rule}`];
     const title = this.title(row, place ? lineOf(model, place) : "");
     const letters = (this.width - BESIDE) / LARGE_LETTER;
     this.now.className = `jv-mo-now jv-fixed jv-column ${isAgain ? "is-again" : isBackward ? "is-backward" : "is-forward"}`;
     this.now.replaceChildren(
-      h("span", { class: "jv-mo-pass jv-dim" }, pass + inside),
-      h("code", { class: "jv-mo-line jv-cut", title }, this.width > 0 ? fitted(title, letters) : title),
+      h("span.jv-mo-pass.jv-dim", pass + inside),
+      h("code.jv-mo-line.jv-cut", { title }, this.width > 0 ? fitted(title, letters) : title),
       h(
-        "span",
-        { class: "jv-dim" },
+        "span.jv-dim",
         ...[runs].flat().filter(Boolean),
         place ? ` · ${model.placeText(place)}` : "",
         ` · ${formatBytes(totals.total[last]!)} in memory`,
-        first <= totals.peak && totals.peak <= last ? h("strong", { class: "jv-mo-peak" }, "the peak") : "",
+        first <= totals.peak && totals.peak <= last ? h("strong.jv-mo-peak", "the peak") : "",
       ),
     );
     this.said.replaceChildren(...marked(this.sentence(frame)));
@@ -462,15 +419,16 @@ export class MotionPane {
       svg("line", { class: "jv-mo-at", x1: to, x2: to, y1: y, y2: y + height }),
     );
     const share = (100 * motion.totals.total[this.shownStep]!) / Math.max(1, peakOf(motion.totals));
-    this.slider.setAttribute(
+    this.bar.slider.setAttribute(
       "aria-valuetext",
-      `${this.count.textContent}, memory at ${share.toFixed(0)} % of its peak`,
+      `${this.bar.count.textContent}, memory at ${share.toFixed(0)} % of its peak`,
     );
   }
 
   /** Animates a value that is saved to or read from its shelf. */
   private fly(number: number, isSaved: boolean): void {
-    if (this.timer !== undefined && this.stays < SEEN) return;
+    const stays = this.staysOfStop / this.bar.speed;
+    if (this.bar.isPlaying && stays < SEEN) return;
     if (!globalThis.matchMedia?.("(prefers-reduced-motion: no-preference)").matches) return;
     const shelf = this.shelves[number]!.element.querySelector(".jv-mo-bin")!.getBoundingClientRect();
     const [now, scene] = [this.now, this.air].map((element) => element.getBoundingClientRect());
@@ -484,7 +442,7 @@ export class MotionPane {
     this.air.append(drop);
     const path = isSaved ? [from, to] : [to, from];
     const way = drop.animate([{ transform: at(path[0]!) }, { transform: at(path[1]!) }], {
-      duration: Math.min(FALLS, this.stays / 1.5),
+      duration: Math.min(FALLS, stays / 1.5),
       easing: "cubic-bezier(.4, 0, .3, 1)",
       fill: "both",
     });
@@ -493,55 +451,31 @@ export class MotionPane {
 
   // --- playing ---
 
-  /** How long a stop is shown, in milliseconds. */
-  private get stays(): number {
-    return (
-      Math.min(STAYS, Math.max(STAYS_LEAST, ALL_STOPS / Math.max(1, this.stopCount))) /
-      Number(this.speed.value)
-    );
+  /** How long a frame in which something is saved or read stays at speed 1, in milliseconds. */
+  private get staysOfStop(): number {
+    return Math.min(STAYS, Math.max(STAYS_LEAST, ALL_STOPS / Math.max(1, this.stopCount)));
   }
 
-  private playOrPause(): void {
-    if (this.timer !== undefined) this.pause();
-    else {
-      if (this.current >= this.frames.length - 1) this.go(0);
-      this.wait();
-    }
-    this.markPlaying();
-  }
-
-  private wait(): void {
+  get stays(): number {
     const frame = this.frames[this.current];
-    if (!this.motion || !frame) return;
-    const passes = PASSES / Number(this.speed.value);
-    this.timer = setTimeout(() => this.advance(), this.motion.isStop(frame) ? this.stays : passes);
+    return frame && this.motion?.isStop(frame) ? this.staysOfStop : PASSES;
+  }
+
+  get isAtEnd(): boolean {
+    return this.current >= this.frames.length - 1;
+  }
+
+  move(by: 1 | -1): void {
+    this.go(this.current + by);
   }
 
   /** Goes on, or skips several frames that save and read nothing. */
-  private advance(): void {
-    const { frames } = this;
-    if (this.current >= frames.length - 1) {
-      this.pause();
-      return;
-    }
-    const stride = Math.max(1, Math.ceil(((frames.length - this.stopCount) * PASSES) / ALL_OTHERS));
-    this.go(Math.min(this.stopFrom(1), this.current + stride));
+  advance(): boolean {
+    if (this.isAtEnd) return false;
+    const stride = Math.max(1, Math.ceil(((this.frames.length - this.stopCount) * PASSES) / ALL_OTHERS));
+    this.goTo(Math.min(this.stopFrom(1), this.current + stride));
     this.time.reveal(this.shownStep);
-    this.wait();
-  }
-
-  private pause(): void {
-    clearTimeout(this.timer);
-    this.timer = undefined;
-    this.markPlaying();
-  }
-
-  private markPlaying(): void {
-    const isPlaying = this.timer !== undefined;
-    this.playing.textContent = isPlaying ? "❚❚ pause" : "▶ play";
-    const title = isPlaying ? "Pause (Space)" : "Play (Space)";
-    this.playing.title = title;
-    this.playing.setAttribute("aria-label", title);
+    return true;
   }
 
   private onKey(event: KeyboardEvent): void {
@@ -557,9 +491,9 @@ export class MotionPane {
       Home: 0,
       End: end,
     }[event.key];
-    if (event.key === " " && !isButton && !isField) this.playOrPause();
+    if (event.key === " " && !isButton && !isField) this.bar.playOrPause();
     else if (to !== undefined && !isField) {
-      this.jump(to);
+      this.go(to);
       this.time.reveal(this.shownStep);
     } else return;
     event.preventDefault();

@@ -19,7 +19,7 @@ import type { Place } from "../model/records";
 import { stepAfter } from "../model/span";
 import { peakOf, type Timeline, type Totals, totalsOf } from "../model/timeline";
 import type { State } from "../state/state";
-import { button, h, onResize, svg } from "../ui/dom";
+import { button, h, onResize, type Segment, segments, svg } from "../ui/dom";
 import { marked } from "../ui/marked";
 import { type Effects, reasonOf } from "../ui/pane";
 import { Waiting } from "../ui/waiting";
@@ -64,18 +64,18 @@ export class OverviewPane {
   private at = -1;
   private isGone = false;
   private readonly stops: (() => void)[] = [];
-  private readonly picture = h("div", { class: "jv-ov-picture jv-column" });
-  private readonly flame = h("div", { class: "jv-ov-flame jv-time", role: "group", "data-testid": "scopes" });
-  private readonly said = h("p", { class: "jv-ov-said jv-cut", "data-testid": "overview-said" });
+  private readonly picture = h("div.jv-ov-picture.jv-column");
+  private readonly flame = h("div.jv-ov-flame.jv-time", { role: "group", "data-testid": "scopes" });
+  private readonly said = h("p.jv-ov-said.jv-cut", { "data-testid": "overview-said" });
   private readonly bands: Band[] = [];
-  private readonly memory = h("div", { class: "jv-ov-plot jv-ov-memory jv-time" });
-  private readonly turn = h("div", { class: "jv-ov-turn" });
-  private readonly interval = h("div", { class: "jv-ov-interval", hidden: true });
-  private readonly cursor = h("div", { class: "jv-ov-cursor", hidden: true });
-  private readonly over = h("div", { class: "jv-ov-lines" }, this.turn, this.interval, this.cursor);
-  private readonly bar = h("div", { class: "jv-ov-bar jv-fixed" });
-  private readonly legend = h("div", { class: "jv-ov-legend jv-small jv-digits jv-column" });
-  private readonly when = h("span", { class: "jv-cut" });
+  private readonly memory = h("div.jv-ov-plot.jv-ov-memory.jv-time");
+  private readonly turn = h("div.jv-ov-turn");
+  private readonly interval = h("div.jv-ov-interval", { hidden: true });
+  private readonly cursor = h("div.jv-ov-cursor", { hidden: true });
+  private readonly over = h("div.jv-ov-lines", this.turn, this.interval, this.cursor);
+  private readonly bar = h("div.jv-ov-bar.jv-fixed");
+  private readonly legend = h("div.jv-ov-legend.jv-small.jv-digits.jv-column");
+  private readonly when = h("span.jv-cut");
   /** The bytes in the legend: of each step, and where they are shown. */
   private figures: { of: Float64Array; element: HTMLElement }[] = [];
 
@@ -86,10 +86,10 @@ export class OverviewPane {
   ) {
     this.overview = overviewOf(state.model);
     this.element = h(
-      "section",
-      { class: "jv-overview jv-fills jv-column", "aria-label": "overview", "data-testid": "overview" },
+      "section.jv-overview.jv-fills.jv-column",
+      { "aria-label": "overview", "data-testid": "overview" },
       this.picture,
-      h("div", { class: "jv-ov-below jv-fixed jv-row" }, this.said, this.bar),
+      h("div.jv-ov-below.jv-fixed.jv-row", this.said, this.bar),
     );
     this.picture.addEventListener("pointermove", (event) => this.follow(event));
     this.picture.addEventListener("pointerleave", () => this.moveTo(-1));
@@ -147,7 +147,7 @@ export class OverviewPane {
     }
     this.picture.replaceChildren(
       this.row("jv-ov-runs", this.whatRuns(), this.flame),
-      this.row("jv-ov-heading", h("span", {}, "saved for the backward pass"), h("div")),
+      this.row("jv-ov-heading jv-dim jv-nowrap", h("span", "saved for the backward pass"), h("div")),
       ...this.keptRows(),
       this.row("jv-ov-over", this.legend, this.memoryPlot()),
       ...(view.has_memory ? [this.over] : []),
@@ -190,37 +190,27 @@ export class OverviewPane {
   }
 
   private whatRuns(): HTMLElement {
-    const choice = (measure: Measure, word: string, title: string) =>
-      button(word, () => this.weigh(measure), {
-        class: "jv-button jv-choice jv-small",
-        title,
-        "aria-pressed": String(measure === this.measure),
-        "data-testid": `by-${measure}`,
-        disabled: this.overview.sum(measure) === 0,
-      });
-    return h(
-      "div",
-      { class: "jv-ov-axis jv-dim jv-wraps" },
-      h("span", {}, "what runs; widths are "),
-      h(
-        "span",
-        { class: "jv-choices", role: "group", "aria-label": "width" },
-        choice(
-          "flops",
-          "FLOPs",
-          "Widths are shares of the floating-point operations; a tenth is shared by all equations, so that each is seen",
-        ),
-        choice("equations", "equations", "Widths are shares of the equations"),
+    const option = (measure: Measure, title: string): Segment<Measure> => [
+      measure,
+      measure === "flops" ? "FLOPs" : measure,
+      { title, "data-testid": `by-${measure}`, disabled: this.overview.sum(measure) === 0 },
+    ];
+    const all = [
+      option(
+        "flops",
+        "Widths are shares of the floating-point operations; a tenth is shared by all equations, so that each is seen",
       ),
+      option("equations", "Widths are shares of the equations"),
+    ];
+    return h(
+      "div.jv-ov-axis.jv-flex.jv-dim.jv-wraps",
+      h("span", "what runs; widths are "),
+      segments("width", all, this.measure, (measure) => this.weigh(measure)),
     );
   }
 
   private weigh(measure: Measure): void {
     this.measure = measure;
-    for (const each of ["flops", "equations"] as const)
-      this.picture
-        .querySelector(`[data-testid="by-${each}"]`)
-        ?.setAttribute("aria-pressed", String(each === measure));
     this.place();
     this.draw();
   }
@@ -241,7 +231,7 @@ export class OverviewPane {
       rows.push(this.keptRow(null, `${plural(rest.length, "other expression")}`, "", nbytes, alive(all)));
     }
     if (rows.length === 0)
-      rows.push(h("p", { class: "jv-message jv-dim" }, "No value that the function computes is saved."));
+      rows.push(h("p.jv-message.jv-dim", "No value that the function computes is saved."));
     return rows;
   }
 
@@ -254,10 +244,9 @@ export class OverviewPane {
   ): HTMLElement {
     const name = h(kept ? "code" : "span", { class: "jv-ov-name jv-cut" }, label);
     const size = h(
-      "span",
-      { class: "jv-dim jv-cut" },
-      h("strong", {}, formatBytes(nbytes)),
-      about && h("span", { class: "jv-ov-about" }, ` · ${about}`),
+      "span.jv-dim.jv-cut",
+      h("strong", formatBytes(nbytes)),
+      about && h("span.jv-ov-about", ` · ${about}`),
     );
     const parts = [name, size];
     const open = () => (kept ? this.state.openKept(kept) : this.state.arrange("kept"));
@@ -266,7 +255,7 @@ export class OverviewPane {
       title: kept ? `${label}\n${kept.reason}` : "The table of residuals has all of them",
       "data-testid": "kept-row",
     });
-    const plot = h("div", { class: "jv-ov-plot jv-ov-band jv-row jv-time", onclick: open });
+    const plot = h("div.jv-ov-plot.jv-ov-band.jv-row.jv-time", { onclick: open });
     const row = this.row("", left, plot);
     this.onPointed(row, left, kept?.place ?? null, () => (kept ? lifeOf(kept, alive) : null));
     this.bands.push({ kept, name, size, plot, row, alive });
@@ -366,9 +355,8 @@ export class OverviewPane {
       const cost = this.amount(this.overview.sum(this.measure, isBackward));
       const text = [`${name}, ${cost}`, name].find((t) => t.length * 7 * axis.letter < to - from) ?? "";
       return h(
-        "div",
+        "div.jv-ov-pass.jv-dim.jv-small.jv-nowrap",
         {
-          class: "jv-ov-pass jv-dim jv-small",
           style: `left:${from.toFixed(1)}px;width:${(to - from).toFixed(1)}px`,
         },
         text,
@@ -413,8 +401,8 @@ export class OverviewPane {
     const at =
       x > this.width / 2 ? `right:${(this.width - x + 6).toFixed(1)}px` : `left:${(x + 6).toFixed(1)}px`;
     const peak = [
-      h("div", { class: "jv-ov-peak-dot", style: `left:${x.toFixed(1)}px` }),
-      h("div", { class: "jv-ov-peak", style: at }, `peak ${formatBytes(most)}`),
+      h("div.jv-ov-peak-dot", { style: `left:${x.toFixed(1)}px` }),
+      h("div.jv-ov-peak.jv-nowrap", { style: at }, `peak ${formatBytes(most)}`),
     ];
     this.memory.replaceChildren(
       this.drawing(this.height, ...areas(totals, axis.columns, this.height, most)),

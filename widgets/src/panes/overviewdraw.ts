@@ -1,11 +1,13 @@
 /** The curves of the overview: the memory by kind, and of one saved expression. */
 
+import { entry } from "../base/maps";
 import { type Box, type Kept, mostIn, type Overview, partOfSteps, stepsOfColumns } from "../model/overview";
 import { type Span, seenAt } from "../model/span";
 import type { Totals } from "../model/timeline";
 import { h, svg } from "../ui/dom";
 import { fitted } from "../ui/fit";
 import { STACKED } from "../wire/schema";
+import { round, stacked } from "./stack";
 
 export type Columns = ReturnType<typeof stepsOfColumns>;
 
@@ -97,8 +99,7 @@ export function namesOf(
   const across: HTMLElement[] = [];
   const rows = new Map<number, Box[]>();
   boxes.forEach((box, i) => {
-    const row = rows.get(box.depth) ?? [];
-    rows.set(box.depth, row);
+    const row = entry(rows, box.depth, () => []);
     const before = row.at(-1);
     const isBeside = before !== undefined && (box.from - before.to) * width < 1;
     const isNext = isBeside && before.scope.name === box.scope.name;
@@ -108,7 +109,7 @@ export function namesOf(
     const all = { ...row[0]!, to: box.to };
     // It is said once, over as few boxes as have room.
     if (row.length === 1 || name(all) !== overview.titleOf(box.scope)) return;
-    across.push(h("div", { class: "jv-scope-name", style: styleOf(all, width) }, name(all)));
+    across.push(h("div.jv-scope-name", { style: styleOf(all, width) }, name(all)));
     row.length = 0;
   });
   return { inside, across };
@@ -154,27 +155,8 @@ export function band(alive: Float64Array, columns: Columns, height: number, most
 
 /** Memory by kind, the longest-lived at the bottom. */
 export function areas(totals: Totals, columns: Columns, height: number, most: number): SVGElement[] {
-  const n = columns.first.length;
   // In a column with several steps, take the one with the most bytes.
   const steps = Int32Array.from(columns.first, (from, c) => fullest(totals, from, columns.last[c]!));
-  const levels = new Float64Array(n);
-  return STACKED.flatMap((kind, k) => {
-    const bytes = totals.kinds[k]!;
-    let any = false;
-    for (let c = 0; c < n; c++) {
-      levels[c]! += bytes[steps[c]!]!;
-      any ||= bytes[steps[c]!]! > 0;
-    }
-    if (!any) return [];
-    let d = `M0 ${height}`;
-    let before = -1;
-    for (let c = 0; c < n; c++) {
-      const y = round(height - (height * levels[c]!) / most);
-      if (y !== before) d += `H${c}V${y}`;
-      before = y;
-    }
-    return [svg("path", { class: `jv-area jv-of-${kind}`, d: `${d}H${n}V${height}Z` })];
-  }).reverse();
+  const plot = { edge: (column: number) => column, y: (bytes: number) => height - (height * bytes) / most };
+  return stacked(STACKED, totals, steps, plot);
 }
-
-const round = (value: number) => Math.round(value * 10) / 10;

@@ -1,6 +1,5 @@
 /** The rewrite player: the source program on the left, the rule of a step in the middle, the resulting programs on the right. */
 
-import { formatCount } from "../base/format";
 import { inSlices } from "../base/slices";
 import { Player, type Transform, transformsOf } from "../model/player";
 import { type Rules, rulesOf, ruling } from "../model/rule";
@@ -8,58 +7,33 @@ import type { Side, State } from "../state/state";
 import { button, h } from "../ui/dom";
 import { type Effects, guarded, type Pane } from "../ui/pane";
 import { stepCard } from "./card";
-import { played } from "./playbar";
+import { PlayBar, type Played } from "./playbar";
 
 /** Up to this many equations, over all stages, the steps are computed synchronously. */
 const AT_ONCE = 3000;
 
-/** How long a step is shown at speed 1, in milliseconds. */
-const STEP_MS = 1600;
 const SPEEDS = [0.5, 1, 2, 4, 16];
 
-export class PlayerPane {
+export class PlayerPane implements Played {
   readonly element: HTMLElement;
+  readonly stays = 1600;
   private readonly transforms: Transform[];
   private readonly rules = new Map<Transform, Rules>();
   private readonly tabs: HTMLButtonElement[];
-  private readonly before = h("div", { class: "jv-play-side jv-fills jv-column" });
-  private readonly after = h("div", { class: "jv-play-side jv-fills jv-column" });
-  private readonly card = h("section", {
-    class: "jv-pane jv-column jv-rule jv-scroll",
+  private readonly before = h("div.jv-play-side.jv-fills.jv-column");
+  private readonly after = h("div.jv-play-side.jv-fills.jv-column");
+  private readonly card = h("section.jv-pane.jv-column.jv-rule.jv-scroll", {
     "aria-label": "rule",
     "data-testid": "rule",
     tabindex: 0,
   });
-  private readonly said = h("p", {
-    class: "jv-step-said",
-    "aria-live": "polite",
-    "data-testid": "step-said",
-  });
-  private readonly slider = h("input", {
-    type: "range",
-    class: "jv-slider",
-    min: 1,
-    "aria-label": "step",
-    "data-testid": "step-slider",
-    oninput: () => this.go(Number(this.slider.value) - 1),
-  });
-  private readonly count = h("output", { class: "jv-step-count jv-digits", "data-testid": "step-count" });
-  private readonly speed = h(
-    "select",
-    {
-      class: "jv-field jv-speed",
-      "aria-label": "speed",
-      title: "Speed",
-      onchange: () => this.isPlaying && this.play(),
-    },
-    ...SPEEDS.map((s) => h("option", { value: s, selected: s === 1 }, `${s}×`)),
-  );
+  private readonly said = h("p.jv-step-said", { "aria-live": "polite", "data-testid": "step-said" });
   private readonly only = h("input", {
     type: "checkbox",
     "data-testid": "only-adding",
     onchange: () => this.setOnly(this.only.checked),
   });
-  private readonly buttons: Record<"first" | "back" | "play" | "on" | "last", HTMLButtonElement>;
+  private readonly bar: PlayBar;
   private codes: Pane[] = [];
   /** Counts openings, so that only the last one takes effect. */
   private opening = 0;
@@ -69,7 +43,6 @@ export class PlayerPane {
   private fullParams: boolean;
   /** The stages that were shown when this was opened. */
   private over: Pick<State, "shown" | "form" | "compared">;
-  private timer: ReturnType<typeof setInterval> | undefined;
 
   constructor(
     private readonly state: State,
@@ -87,40 +60,24 @@ export class PlayerPane {
         "data-testid": `play-${transform.key}`,
       }),
     );
-    const act = (text: string, title: string, id: string, onclick: () => void) =>
-      button(played(text), onclick, { title, "aria-label": title, "data-testid": id });
-    this.buttons = {
-      first: act("|← start", "To the start (Home)", "step-first", () => this.go(0)),
-      back: act("← back", "One step back (←)", "step-back", () => this.move(-1)),
-      play: act("▶ play", "Play (Space)", "step-play", () => this.playOrPause()),
-      on: act("next →", "To the next step (→)", "step-on", () => this.move(1)),
-      last: act("end →|", "To the end (End)", "step-last", () => this.go(Number.MAX_SAFE_INTEGER)),
-    };
-    this.buttons.play.classList.add("jv-play-pause");
-    const close = act("×", "Close the player (R or Esc)", "player-close", () => this.close());
+    this.bar = new PlayBar("step", this, SPEEDS);
+    const close = this.bar.button("×", "Close the player (R or Esc)", "close", () => this.close());
     close.className = "jv-close";
-    const { first, back, play, on, last } = this.buttons;
+    close.dataset["testid"] = "player-close";
     this.element = h(
-      "section",
+      "section.jv-player.jv-fills.jv-column",
       {
-        class: "jv-player jv-fills jv-column",
         "aria-label": "rewrite player",
         "data-testid": "player",
         tabindex: -1,
         hidden: true,
       },
-      h(
-        "div",
-        { class: "jv-play-bar jv-ruled jv-head-bar jv-wraps" },
-        h("span", { class: "jv-play-tabs", role: "group", "aria-label": "transform" }, ...this.tabs),
-        h("span", { class: "jv-play-keys" }, first, back, play, on, last),
-        this.slider,
-        this.count,
-        this.speed,
-        h("label", { class: "jv-only jv-inline" }, this.only, "only steps that add equations"),
-        close,
+      this.bar.element(
+        Object.values(this.bar.buttons),
+        [h("span.jv-play-tabs", { role: "group", "aria-label": "transform" }, ...this.tabs)],
+        [h("label.jv-only.jv-inline.jv-nowrap", this.only, "only steps that add equations"), close],
       ),
-      h("div", { class: "jv-play-row jv-fills" }, this.before, this.card, this.after),
+      h("div.jv-play-row.jv-flex.jv-fills", this.before, this.card, this.after),
       this.said,
     );
     // In the capture phase: these keys have other meanings in the panes and the explorer.
@@ -152,7 +109,7 @@ export class PlayerPane {
 
   destroy(): void {
     this.opening += 1;
-    this.pause();
+    this.bar.pause();
     this.root.removeEventListener("keydown", this.onKey, true);
     this.clear();
   }
@@ -177,7 +134,7 @@ export class PlayerPane {
     if (transform === undefined) return;
     const { shown, form, compared } = this.state;
     this.over = { shown, form, compared };
-    this.pause();
+    this.bar.pause();
     this.opening += 1;
     this.wanted = transform;
     const mine = this.opening;
@@ -222,7 +179,7 @@ export class PlayerPane {
   }
 
   private leave(): void {
-    this.pause();
+    this.bar.pause();
     this.state.setPlayer(null);
   }
 
@@ -234,18 +191,29 @@ export class PlayerPane {
     this.root.focus({ preventScroll: true });
   }
 
-  private go(step: number): void {
+  go(step: number): void {
     const { player } = this.state;
     if (player) this.state.setPlayer(player.at(Math.min(player.play.length - 1, Math.max(0, step))));
   }
 
-  /** Goes to the next or previous step; returns whether there is one. */
-  private move(by: 1 | -1): boolean {
+  /** The next or the previous step, or -1. */
+  private beside(by: 1 | -1): number {
     const { player } = this.state;
-    if (!player) return false;
-    const next = player.play.next(player.step, by, player.onlyAdding);
+    return player === null ? -1 : player.play.next(player.step, by, player.onlyAdding);
+  }
+
+  move(by: 1 | -1): boolean {
+    const next = this.beside(by);
     if (next >= 0) this.go(next);
     return next >= 0;
+  }
+
+  advance(): boolean {
+    return this.move(1);
+  }
+
+  get isAtEnd(): boolean {
+    return this.beside(1) < 0;
   }
 
   private setOnly(onlyAdding: boolean): void {
@@ -254,36 +222,6 @@ export class PlayerPane {
     const { play, step } = player;
     const near = play.adds[step] ? step : play.next(step, 1, true);
     this.state.setPlayer(player.at(onlyAdding && near >= 0 ? near : step, onlyAdding));
-  }
-
-  private get isPlaying(): boolean {
-    return this.timer !== undefined;
-  }
-
-  private playOrPause(): void {
-    const { player } = this.state;
-    if (this.isPlaying) this.pause();
-    else {
-      if (player && player.play.next(player.step, 1, player.onlyAdding) < 0) this.go(0);
-      this.play();
-    }
-  }
-
-  private play(): void {
-    clearInterval(this.timer);
-    this.timer = setInterval(() => this.move(1) || this.pause(), STEP_MS / Number(this.speed.value));
-    this.markPlaying();
-  }
-
-  private pause(): void {
-    clearInterval(this.timer);
-    this.timer = undefined;
-    this.markPlaying();
-  }
-
-  private markPlaying(): void {
-    this.buttons.play.textContent = this.isPlaying ? "⏸ pause" : "▶ play";
-    this.buttons.play.setAttribute("aria-pressed", String(this.isPlaying));
   }
 
   private readonly onKey = (event: KeyboardEvent): void => {
@@ -302,7 +240,7 @@ export class PlayerPane {
       ",": () => this.move(-1),
       Home: !isValue && (() => this.go(0)),
       End: !isValue && (() => this.go(this.state.player!.play.length - 1)),
-      " ": !isControl && (() => this.playOrPause()),
+      " ": !isControl && (() => this.bar.playOrPause()),
       Escape: () => this.close(),
     };
     const does = act[event.key];
@@ -324,15 +262,13 @@ export class PlayerPane {
     }
     this.showStages(player.play.transform);
     const { play, step, onlyAdding } = player;
-    this.slider.max = String(play.length);
-    this.slider.value = String(step + 1);
-    this.count.textContent = `${formatCount(step + 1)} of ${formatCount(play.length)}`;
+    this.bar.show(step, play.length);
     this.only.checked = onlyAdding;
-    const { first, back, on, last } = this.buttons;
+    const { first, back, on, last } = this.bar.buttons;
     first.disabled = step === 0;
     last.disabled = step === play.length - 1;
-    back.disabled = play.next(step, -1, onlyAdding) < 0;
-    on.disabled = play.next(step, 1, onlyAdding) < 0;
+    back.disabled = this.beside(-1) < 0;
+    on.disabled = this.beside(1) < 0;
     this.card.replaceChildren(...stepCard(player));
     this.card.scrollTop = 0;
     this.said.textContent = `Step ${step + 1}: ${player.rule.sentence}`;

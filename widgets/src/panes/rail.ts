@@ -58,14 +58,13 @@ export class Rail {
   readonly element: HTMLElement;
   private readonly views: HTMLButtonElement[] = [];
   /** In place of the buttons, on a phone. */
-  private readonly pick = h("select", {
-    class: "jv-pick",
+  private readonly pick = h("select.jv-pick", {
     "aria-label": "question",
     "data-testid": "question",
     "data-lm-suppress-shortcuts": "true",
   });
-  private readonly headline = h("span", { class: "jv-headline", "data-testid": "headline" });
-  private readonly advice = h("span", { class: "jv-head-advice jv-cut" });
+  private readonly headline = h("span.jv-headline", { "data-testid": "headline" });
+  private readonly advice = h("span.jv-head-advice.jv-cut");
   private readonly stagebar: HTMLElement;
   private readonly buttons: HTMLButtonElement[] = [];
   private readonly beside: HTMLButtonElement[] = [];
@@ -88,7 +87,7 @@ export class Rail {
     const shown = [...view.stages, COMPILED];
     const stages = shown.map((stage, i) => {
       const n = stage.equations[1] - stage.equations[0];
-      const count = h("span", { class: "jv-count jv-dim" }, stage.error ? "!" : formatCount(n));
+      const count = h("span.jv-count.jv-dim", stage.error ? "!" : formatCount(n));
       const own = button(
         [stage.label, stage !== COMPILED && count],
         (event: MouseEvent) => state.showStages([i], event.shiftKey),
@@ -106,7 +105,7 @@ export class Rail {
       });
       this.buttons.push(own);
       this.beside.push(split);
-      return h("span", { class: "jv-stage-group jv-inline" }, own, split);
+      return h("span.jv-stage-group.jv-inline", own, split);
     });
     this.pair = button("compare jvp with linearize", () => state.compareWithJvp(), {
       title: "JVP beside forward and linear, the two programs of linearize (L)",
@@ -158,9 +157,8 @@ export class Rail {
       );
     const plain = view.title.replaceAll("`", "").replace(/^./, (letter) => letter.toUpperCase());
     this.stagebar = h(
-      "div",
-      { class: "jv-head-bar jv-wraps jv-stagebar" },
-      h("nav", { class: "jv-stages jv-row", "aria-label": "stages" }, ...stages),
+      "div.jv-head-bar.jv-wraps.jv-stagebar",
+      h("nav.jv-stages.jv-row", { "aria-label": "stages" }, ...stages),
       this.pair,
       this.play,
       this.link,
@@ -175,40 +173,31 @@ export class Rail {
       extra("stages", "Stages", "The programs: f, jvp, forward, linear, backward, compiled"),
     ];
     this.element = h(
-      "div",
-      { class: "jv-rail" },
+      "div.jv-rail",
       h(
-        "div",
-        { class: "jv-titles" },
-        h("strong", { class: "jv-title jv-cut", title: plain }, plain),
+        "div.jv-titles",
+        h("strong.jv-title.jv-cut", { title: plain }, plain),
         this.headline,
         this.advice,
-        h(
-          "span",
-          { class: "jv-rail-end jv-row" },
-          devices(state),
-          this.badge,
-          this.search.element,
-          help,
-          full,
-        ),
+        h("span.jv-rail-end.jv-row", devices(state), this.badge, this.search.element, help, full),
       ),
       h(
-        "div",
-        { class: "jv-head-bar jv-wraps jv-views" },
+        "div.jv-head-bar.jv-wraps.jv-views",
         h(
           "nav",
-          { class: `jv-questions jv-wraps${state.other ? " has-versions" : ""}`, "aria-label": "views" },
+          {
+            class: `jv-questions jv-flex jv-wraps${state.other ? " has-versions" : ""}`,
+            "aria-label": "views",
+          },
           ...this.views,
         ),
         h(
-          "span",
-          { class: "jv-picking" },
+          "span.jv-picking",
           step(-1, "‹", "The previous question"),
           this.pick,
           step(1, "›", "The next question"),
         ),
-        h("span", { class: "jv-rail-end jv-row" }, ...this.extras.map(([, each]) => each)),
+        h("span.jv-rail-end.jv-row", ...this.extras.map(([, each]) => each)),
       ),
       this.stagebar,
     );
@@ -280,13 +269,9 @@ export class Rail {
     this.advice.hidden = !this.state.hasOverview;
     this.advice.replaceChildren(
       !advised?.sentence
-        ? h(
-            "span",
-            { class: "jv-dim" },
-            isLookedFor(this.state.advice) ? "looking for a plan with a lower peak…" : "",
-          )
+        ? h("span.jv-dim", isLookedFor(this.state.advice) ? "looking for a plan with a lower peak…" : "")
         : advised.setting === ""
-          ? h("span", { class: "jv-dim" }, ...marked(advised.sentence))
+          ? h("span.jv-dim", ...marked(advised.sentence))
           : button(marked(advised.sentence), () => this.state.arrange("what-if"), {
               class: "jv-advice jv-bare",
               title: "What if: switch these checkpoints",
@@ -303,9 +288,9 @@ export class Rail {
       shown.left.reduce((n, i) => n + (matches.counts.get(model.view.stages[i]?.key ?? "") ?? 0), 0);
     const [gone, added] = [count(other.state.other!.matches), count(other.matches)];
     this.versions.replaceChildren(
-      h("span", { class: "jv-removed" }, `−${formatCount(gone)}`),
+      h("span.jv-removed", `−${formatCount(gone)}`),
       " ",
-      h("span", { class: "jv-added" }, `+${formatCount(added)}`),
+      h("span.jv-added", `+${formatCount(added)}`),
       compared ? " before ∥ after" : " since before",
     );
     this.versions.title = `${plural(gone, "equation")} only in the previous version, ${formatCount(added)} only in this one; show both side by side (C)`;
@@ -325,18 +310,18 @@ function loud(text: string): (Node | string)[] {
   if (found === null) return marked(text);
   const [amount] = found;
   const [before, after] = [text.slice(0, found.index), text.slice(found.index + amount.length)];
-  return [before, h("strong", {}, amount), ...marked(after)];
+  return [before, h("strong", amount), ...marked(after)];
 }
 
 /** `cpu:0`, or `8 × cpu`; the tooltip says which and why. */
 function devices(state: State): HTMLElement {
   const { devices, placement } = state.model.view;
   const [first] = devices;
-  if (first === undefined) return h("span", {});
+  if (first === undefined) return h("span");
   const text = devices.length === 1 ? first : `${devices.length} × ${first.split(":")[0]}`;
   return h(
-    "span",
-    { class: "jv-devices jv-dim", title: `runs on ${placement}`, "data-testid": "devices" },
+    "span.jv-devices.jv-dim.jv-nowrap",
+    { title: `runs on ${placement}`, "data-testid": "devices" },
     text,
   );
 }
@@ -359,11 +344,7 @@ function badge(state: State): HTMLElement {
     const { progress } = waited;
     // A page saved before the answer arrived has no kernel to ask.
     const isAsked = waited === state.rest || progress.state !== "none";
-    return h(
-      "span",
-      { class: "jv-badge jv-small jv-badge-waits jv-dim" },
-      isAsked ? WAITING[progress.state] : "",
-    );
+    return h("span.jv-badge.jv-small.jv-badge-waits.jv-dim", isAsked ? WAITING[progress.state] : "");
   }
   const mark = { agrees: "✓", differs: "≠", unknown: "?" }[check.status];
   const compared = { agrees: "as in JAX", differs: "not as in JAX", unknown: "not compared" }[check.status];
@@ -372,15 +353,15 @@ function badge(state: State): HTMLElement {
     "span",
     { title: check.summary },
     `${mark} `,
-    h("span", { class: "jv-long" }, check.summary),
-    h("span", { class: "jv-short", "aria-hidden": "true" }, short),
+    h("span.jv-long", check.summary),
+    h("span.jv-short", { "aria-hidden": "true" }, short),
   );
   if (check.differences.length === 0)
     return h("span", { class: `jv-badge jv-small jv-badge-${check.status}`, "data-testid": "badge" }, label);
   return h(
     "details",
     { class: `jv-badge jv-small jv-badge-${check.status}`, "data-testid": "badge" },
-    h("summary", {}, label),
-    h("ul", { class: "jv-popup" }, ...check.differences.map((d) => h("li", {}, d))),
+    h("summary", label),
+    h("ul.jv-popup", ...check.differences.map((d) => h("li", d))),
   );
 }

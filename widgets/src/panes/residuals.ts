@@ -4,8 +4,9 @@ import { formatBytes, formatCount, plural } from "../base/format";
 import { turn } from "../base/slices";
 import { overviewOf, shortPlace } from "../model/overview";
 import type { Residual } from "../model/records";
-import { type Lit, residualLitAs, type State } from "../state/state";
-import { breakable, button, foldButton, h, onRowKey, reveal, section } from "../ui/dom";
+import { closestOf, LIT, type Lit, residualLitAs } from "../state/lit";
+import type { State } from "../state/state";
+import { breakable, button, choice, foldButton, h, onRowKey, reveal, section, table } from "../ui/dom";
 import { filterOf } from "../ui/filter";
 import { marked } from "../ui/marked";
 import type { Effects } from "../ui/pane";
@@ -26,13 +27,11 @@ const HEADS: [Key, string, string][] = [
 /** Above this many steps, the bands of rows are drawn one by one. */
 const MANY = 5_000;
 
-const LIT: Lit[] = ["is-selected", "is-ancestor", "is-descendant", "is-related"];
-
 export class ResidualsPane {
   readonly element: HTMLElement;
-  private readonly scroller = h("div", { class: "jv-scroll" });
-  private readonly notes = h("div", {});
-  private readonly body = h("tbody", {});
+  private readonly scroller = h("div.jv-scroll");
+  private readonly notes = h("div");
+  private readonly body = h("tbody");
   private readonly heads = new Heads(HEADS, "nbytes", ["nbytes"], () => {
     this.sort();
     this.search();
@@ -54,23 +53,18 @@ export class ResidualsPane {
   private filter: ReturnType<typeof filterOf>;
   private readonly box: HTMLInputElement;
   private readonly kind: HTMLSelectElement;
-  private readonly total = h("span", {
-    class: "jv-dim jv-cut",
+  private readonly total = h("span.jv-dim.jv-cut", {
     "aria-live": "polite",
     "data-testid": "residual-total",
   });
   /** What else the last click changed. */
-  private readonly said = h("p", { class: "jv-said", role: "status", "data-testid": "residual-said" });
+  private readonly said = h("p.jv-said", { role: "status", "data-testid": "residual-said" });
   private readonly reset: HTMLElement;
   /** Whether the user has clicked a switch; then the reason why there are no switches is shown. */
   private hasAsked = false;
   /** The other rows whose switches the last click changed. */
   private moved: { key: string; rows: string[] } = { key: "", rows: [] };
-  private readonly paired = h("span", {
-    class: "jv-dim jv-cut",
-    "aria-live": "polite",
-    "data-testid": "pair",
-  });
+  private readonly paired = h("span.jv-dim.jv-cut", { "aria-live": "polite", "data-testid": "pair" });
   private readonly steps: readonly HTMLButtonElement[];
   /** The switch cells, by key. */
   private readonly cells = new Map<string, HTMLElement>();
@@ -95,46 +89,31 @@ export class ResidualsPane {
     });
     const count = (kind: string) => residuals.filter((r) => r.kind === kind).length;
     const kinds = KINDS.filter((kind) => count(kind) > 0);
-    this.kind = h(
-      "select",
-      {
-        class: "jv-field jv-filter-kind",
-        title: "Kind to show",
-        "aria-label": "kind of residual",
-        "data-testid": "filter-kind",
-        "data-lm-suppress-shortcuts": "true",
-        onchange: () => this.search(),
-        onkeydown: (event: KeyboardEvent) => event.stopPropagation(),
-      },
-      h("option", { value: "" }, "all kinds"),
-      ...kinds.map((kind) => h("option", { value: kind }, `${kind} (${formatCount(count(kind))})`)),
-    );
+    const ofKind = kinds.map((kind) => [kind as string, `${kind} (${formatCount(count(kind))})`] as const);
+    this.kind = choice([["", "all kinds"], ...ofKind], () => this.search(), {
+      class: "jv-field jv-filter-kind",
+      title: "Kind to show",
+      "aria-label": "kind of residual",
+      "data-testid": "filter-kind",
+    });
     const ofSwitches = h(
-      "th",
-      { scope: "col", class: "jv-col-keep", title: "What if it were recomputed? Flip its switch." },
+      "th.jv-col-keep",
+      { scope: "col", title: "What if it were recomputed? Flip its switch." },
       "saved",
     );
     const ofLives = h(
-      "th",
-      { scope: "col", class: "jv-col-life", title: "When it is in memory" },
-      h("span", {}, "forward"),
-      h("span", {}, "backward"),
+      "th.jv-col-life",
+      { scope: "col", title: "When it is in memory" },
+      h("span", "forward"),
+      h("span", "backward"),
     );
     this.reset = button("As written", () => state.switches.choose(null), {
       class: "jv-button jv-reset jv-fixed",
       title: "set all switches as the function is written",
       "data-testid": "residual-reset",
     });
-    const table = h(
-      "table",
-      { class: "jv-table" },
-      h(
-        "thead",
-        {},
-        h("tr", {}, ofSwitches, ...this.heads.cells.slice(0, 2), ofLives, ...this.heads.cells.slice(2)),
-      ),
-      this.body,
-    );
+    const [nbytes, label, ...rest] = this.heads.cells;
+    const all = table([ofSwitches, nbytes!, label!, ofLives, ...rest], [this.body]);
     const step = (by: 1 | -1, text: string, title: string, id: string) =>
       button(text, () => state.stepPair(by), { title, "aria-label": title, "data-testid": id });
     const back = step(-1, "‹", "The previous one", "pair-back");
@@ -143,13 +122,13 @@ export class ResidualsPane {
     const empty = residuals.length === 0 && view.notes.length === 0;
     const nothing = "No residuals: the function is linear in the differentiated arguments.";
     this.scroller.append(
-      empty ? h("p", { class: "jv-message jv-dim" }, nothing) : residuals.length > 0 ? table : "",
+      empty ? h("p.jv-message.jv-dim", nothing) : residuals.length > 0 ? all : "",
       this.notes,
     );
     this.element = section(
       { class: "jv-pane jv-column jv-residuals", "aria-label": "residuals", "data-testid": "residuals" },
       [
-        h("strong", {}, "saved for the backward pass"),
+        h("strong", "saved for the backward pass"),
         residuals.length > 0 && this.box,
         kinds.length > 1 && this.kind,
         this.total,
@@ -157,7 +136,7 @@ export class ResidualsPane {
       ],
       this.scroller,
       this.said, // below, so that no row moves when it comes
-      h("div", { class: "jv-pair jv-head-bar" }, h("strong", {}, "The equations"), back, on, this.paired),
+      h("div.jv-pair.jv-head-bar", h("strong", "The equations"), back, on, this.paired),
     );
     this.table = new Rows(this.scroller, this.body, (i) => {
       const { key } = this.shown[i]!;
@@ -194,7 +173,7 @@ export class ResidualsPane {
   private fillNotes(): void {
     const { notes } = this.state.model.view;
     this.notes.replaceChildren(
-      ...notes.map((note) => h("p", { class: "jv-message jv-dim jv-note jv-ruled" }, ...marked(note))),
+      ...notes.map((note) => h("p.jv-message.jv-dim.jv-note.jv-ruled", ...marked(note))),
     );
   }
 
@@ -219,8 +198,10 @@ export class ResidualsPane {
   private showSelection(): void {
     this.showPair();
     if (this.uncover()) this.fill();
-    this.bringToLight();
-    const shown = this.light();
+    const nearest = this.nearest();
+    if (nearest >= 0) this.table.bring(nearest);
+    this.light();
+    const shown = this.rows.get(this.shown[nearest]?.key ?? "");
     if (shown) reveal(this.scroller, shown);
   }
 
@@ -236,43 +217,34 @@ export class ResidualsPane {
     on!.disabled = at + 1 >= of;
   }
 
-  /** Scrolls to the first row of the selection. */
-  private bringToLight(): void {
+  /** The first of the rows that are closest to the selection, or -1. */
+  private nearest(): number {
     const { residual, rows } = this.state.selection;
-    if (residual < 0 && rows.size === 0) return;
-    const meant = new Map<Lit, number>();
-    this.shown.forEach((row, i) => {
-      const lit = this.litAs(row);
-      if (!meant.has(lit)) meant.set(lit, i);
-    });
-    const i = meant.get("is-selected") ?? meant.get("is-ancestor") ?? meant.get("is-descendant");
-    if (i !== undefined) this.table.bring(i);
+    if (residual < 0 && rows.size === 0) return -1;
+    const lit = this.shown.map((row) => this.litAs(row));
+    const best = closestOf(lit);
+    return best ? lit.indexOf(best) : -1;
   }
 
-  /** Highlights the rows related to the selection; returns the row to scroll to. */
-  private light(): HTMLElement | undefined {
-    const first = new Map<Lit, HTMLElement>();
+  /** Highlights the rows related to the selection. */
+  private light(): void {
     for (const row of this.shown) {
       const tr = this.rows.get(row.key);
-      if (!tr) continue;
-      const lit = this.lightRow(row, tr);
-      if (!first.has(lit)) first.set(lit, tr);
+      if (tr) this.lightRow(row, tr);
     }
-    return first.get("is-selected") ?? first.get("is-ancestor") ?? first.get("is-descendant");
   }
 
   /** How a row relates to the selection: the closest relation of its members; of all of them, if they have rows of their own. */
   private litAs(row: Row): Lit {
     const found = new Set(row.members.map((r) => residualLitAs(this.state, r.index)));
     if (this.opened.has(row.key) && found.size > 1) return "";
-    return LIT.find((lit) => found.has(lit)) ?? "";
+    return closestOf(found);
   }
 
-  private lightRow(row: Row, tr: HTMLElement): Lit {
+  private lightRow(row: Row, tr: HTMLElement): void {
     const lit = this.litAs(row);
     for (const how of LIT) tr.classList.toggle(how, how === lit);
     tr.setAttribute("aria-selected", String(lit === "is-selected"));
-    return lit;
   }
 
   private sort(): void {
@@ -383,14 +355,10 @@ export class ResidualsPane {
     this.table.show(shown.length, (i) => this.row(shown[i]!));
     this.light();
     const wide = (...parts: (Node | string)[]) =>
-      this.body.append(h("tr", { class: "jv-wide" }, h("td", { colspan: HEADS.length + 2 }, ...parts)));
+      this.body.append(h("tr.jv-wide", h("td", { colspan: HEADS.length + 2 }, ...parts)));
     if (found.length === 0 && this.order.length > 0)
       wide(
-        h(
-          "span",
-          { class: "jv-dim", role: "status" },
-          `None of the ${plural(this.order.length, "value")} match. `,
-        ),
+        h("span.jv-dim", { role: "status" }, `None of the ${plural(this.order.length, "value")} match. `),
         button("Show all", () => this.showAll()),
       );
   }
@@ -398,7 +366,7 @@ export class ResidualsPane {
   /** When the values of a row are in memory: of many steps, after the rows are shown. */
   private lifetime(row: Row): HTMLElement {
     const { model } = this.state;
-    const cell = h("td", { class: "jv-col-life" });
+    const cell = h("td.jv-col-life");
     const { length } = model.timeline.steps;
     const { most } = this;
     if (!model.view.has_memory || length === 0 || most.row === null) return cell;
@@ -418,7 +386,7 @@ export class ResidualsPane {
     const isGroup = inside !== null;
     const isOpen = this.opened.has(row.key);
     const select = () => this.state.selectResiduals(indicesOf(row));
-    const cell = h("td", { class: "jv-col-keep" });
+    const cell = h("td.jv-col-keep");
     this.cells.set(row.key, cell);
     const fold = (event: Event) => {
       event.stopPropagation();
@@ -443,24 +411,23 @@ export class ResidualsPane {
       },
       cell,
       h(
-        "td",
-        { class: "jv-col-nbytes" },
-        h("span", { class: "jv-share", style: `--share: ${Math.min(100, share).toFixed(1)}%` }),
-        h("span", {}, formatBytes(r.nbytes)),
+        "td.jv-col-nbytes",
+        h("span.jv-share", { style: `--share: ${Math.min(100, share).toFixed(1)}%` }),
+        h("span", formatBytes(r.nbytes)),
         perDevice(r),
       ),
       h(
-        "td",
-        { class: "jv-col-name", title: isGroup ? r.label : `${r.label}: ${r.name} in the forward program` },
+        "td.jv-col-name",
+        { title: isGroup ? r.label : `${r.label}: ${r.name} in the forward program` },
         isGroup && foldButton(isOpen, `the ${members.length} of ${r.label}`, "residual-fold", fold),
-        h("code", {}, ...breakable(label)),
-        !isGroup && r.label !== r.name && h("code", { class: "jv-dim" }, ` ${r.name}`),
+        h("code", ...breakable(label)),
+        !isGroup && r.label !== r.name && h("code.jv-dim", ` ${r.name}`),
         ...tags(r),
-        h("div", { class: "jv-dim jv-needed", title: r.reason }, ...marked(r.reason)),
+        h("div.jv-dim.jv-needed", { title: r.reason }, ...marked(r.reason)),
       ),
       this.lifetime(row),
-      h("td", { class: "jv-col-type" }, h("code", {}, r.type)),
-      h("td", { class: "jv-col-line", title: model.placeTitle(r.place) }, shortPlace(model, r.place)),
+      h("td.jv-col-type", h("code", r.type)),
+      h("td.jv-col-line", { title: model.placeTitle(r.place) }, shortPlace(model, r.place)),
     );
     this.rows.set(row.key, tr);
     this.fillSwitch(row, cell, tr);
@@ -503,7 +470,7 @@ export class ResidualsPane {
       button([], flip, {
         role: "switch",
         tabindex: -1,
-        class: "jv-switch jv-inline",
+        class: "jv-switch jv-inline jv-nowrap",
         "aria-checked": checked,
         "aria-label":
           row.members.length > 1 ? `save all ${row.members.length} of ${r.label}` : `save ${r.name}`,
@@ -577,12 +544,12 @@ function whatIfSummary(switches: State["switches"]): [string, string] {
 
 /** On a separate line, as the table is narrow. */
 function perDevice(r: Residual): HTMLElement | false {
-  return r.perDevice >= 0 && h("div", { class: "jv-dim" }, `${formatBytes(r.perDevice)} a device`);
+  return r.perDevice >= 0 && h("div.jv-dim", `${formatBytes(r.perDevice)} a device`);
 }
 
 /** Unusual properties of a residual. */
 function tags(r: Residual): HTMLElement[] {
-  const tag = (text: string, title: string) => h("span", { class: "jv-tag jv-dim", title }, text);
+  const tag = (text: string, title: string) => h("span.jv-tag.jv-dim", { title }, text);
   const made = [];
   if (r.kind !== "intermediate") made.push(tag(r.kind, "kind of residual"));
   if (r.dummy)

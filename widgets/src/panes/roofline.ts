@@ -24,9 +24,9 @@ const LETTER = 7;
 const LONGEST = 34;
 
 export class RooflineChart {
-  readonly element = h("div", { class: "jv-plot jv-roofline jv-column", "data-testid": "roofline" });
-  private readonly said = h("div", { class: "jv-roofline-said", "data-testid": "roofline-said" });
-  private readonly plot = h("div", { class: "jv-roofline-plot" });
+  readonly element = h("div.jv-plot.jv-roofline.jv-column", { "data-testid": "roofline" });
+  private readonly said = h("div.jv-roofline-said", { "data-testid": "roofline-said" });
+  private readonly plot = h("div.jv-roofline-plot.jv-fills");
   private readonly stop: () => void;
   private size: [number, number] = [0, 0];
   private dots: readonly Dot[] = [];

@@ -23,9 +23,9 @@ export class SearchBox {
   readonly element: HTMLElement;
   private readonly box: HTMLInputElement;
   private readonly list: HTMLElement;
-  private readonly note = h("p", { class: "jv-message jv-dim" });
+  private readonly note = h("p.jv-message.jv-dim");
   private readonly popup: HTMLElement;
-  private readonly said = h("span", { class: "jv-told is-quiet", role: "status" });
+  private readonly said = h("span.jv-told.is-quiet", { role: "status" });
   private found: AllFound | null = null;
   private readonly opened = new Set<KindFound>();
   /** The options that the arrow keys go through, with their actions. */
@@ -45,9 +45,8 @@ export class SearchBox {
   ) {
     const id = `jv-found-${++made}`;
     this.list = h("div", { id, role: "listbox", "aria-label": "found" });
-    this.popup = h("div", { class: "jv-found", hidden: true }, this.list, this.note);
-    this.box = h("input", {
-      class: "jv-field jv-filter jv-search",
+    this.popup = h("div.jv-found", { hidden: true }, this.list, this.note);
+    this.box = h("input.jv-field.jv-filter.jv-search", {
       type: "search",
       placeholder: "search",
       spellcheck: false,
@@ -65,8 +64,8 @@ export class SearchBox {
       onkeydown: (event: KeyboardEvent) => this.onKey(event),
     });
     this.element = h(
-      "div",
-      { class: "jv-search-box", onfocusout: () => this.close() },
+      "div.jv-search-box",
+      { onfocusout: () => this.close() },
       this.box,
       this.popup,
       this.said,
@@ -151,7 +150,7 @@ export class SearchBox {
       groups.push(h("div", { role: "group", "aria-label": kind, "data-head": head }, ...options));
     }
     const searches = (this.finder?.suggested(this.state.model, this.box.value) ?? []).map((words) =>
-      this.choice([h("code", { class: "jv-cut" }, words)], () => {
+      this.choice([h("code.jv-cut", words)], () => {
         this.box.value = words;
         this.search();
       }),
@@ -174,17 +173,14 @@ export class SearchBox {
   }
 
   private option({ title, about, ...what }: Found): HTMLElement {
-    return this.choice(
-      [h("code", { class: "jv-cut" }, title), h("span", { class: "jv-dim jv-cut" }, about)],
-      () => {
-        this.close();
-        this.go({ title, about, ...what });
-      },
-    );
+    return this.choice([h("code.jv-cut", title), h("span.jv-dim.jv-cut", about)], () => {
+      this.close();
+      this.go({ title, about, ...what });
+    });
   }
 
   private more(kind: KindFound, rest: number): HTMLElement {
-    return this.choice([h("span", { class: "jv-dim" }, `${formatCount(rest)} more`)], () => {
+    return this.choice([h("span.jv-dim", `${formatCount(rest)} more`)], () => {
       const at = this.at;
       this.opened.add(kind);
       this.fill();
@@ -194,9 +190,8 @@ export class SearchBox {
 
   private choice(parts: HTMLElement[], choose: () => void): HTMLElement {
     const element = h(
-      "div",
+      "div.jv-found-row.jv-baseline",
       {
-        class: "jv-found-row jv-baseline",
         role: "option",
         id: `${this.list.id}-${this.options.length}`,
         "aria-selected": "false",

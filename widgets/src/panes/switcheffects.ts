@@ -58,17 +58,16 @@ export function effectCells(
     const [before, after] = isKnown ? fromTo(now[i], next[i]) : ["", ""];
     const isSame = isKnown && now[i] === next[i];
     const figure = h(
-      "span",
-      { class: "jv-effect" },
-      isKnown && !isSame && h("span", { class: "jv-dim" }, `${before} → `),
+      "span.jv-effect",
+      isKnown && !isSame && h("span.jv-dim", `${before} → `),
       isKnown
         ? h("strong", { class: sign(next[i] - now[i]) }, isSame ? "as now" : after)
-        : h("span", { class: "jv-dim" }, said),
+        : h("span.jv-dim", said),
     );
     if (name !== "peak") return cell(name, head, figure);
     const share = isKnown && most > 0 ? Math.min(100, (100 * next[0]) / most) : 0;
-    const bar = h("span", { class: "jv-effect-bar", style: `--share: ${share.toFixed(1)}%` });
-    return cell(name, head, h("span", { class: "jv-lead jv-dim" }, `${lead}: `), bar, figure);
+    const bar = h("span.jv-effect-bar", { style: `--share: ${share.toFixed(1)}%` });
+    return cell(name, head, h("span.jv-lead.jv-dim", `${lead}: `), bar, figure);
   });
   const flops = isKnown ? next[2] - now[2] : 0;
   const more = h("span", { class: sign(flops) }, isKnown ? moreWork(flops, work) : said);

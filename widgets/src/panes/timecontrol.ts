@@ -23,10 +23,7 @@ const SLACK = 1e-6;
 
 export class TimeControl extends Zoom<TimeAxis> {
   readonly bar: HTMLElement;
-  private readonly said = h("output", {
-    class: "jv-time-said jv-dim jv-digits jv-cut",
-    "data-testid": "time-said",
-  });
+  private readonly said = h("output.jv-time-said.jv-dim.jv-digits.jv-cut", { "data-testid": "time-said" });
   private readonly out: readonly HTMLButtonElement[];
   private readonly select: HTMLButtonElement;
   /** What is pointed at, if anything. */
@@ -52,8 +49,8 @@ export class TimeControl extends Zoom<TimeAxis> {
       act("whole run", "Show the whole run (0, double click)", "all", () => state.time.lookAt(ALL)),
     ];
     this.bar = h(
-      "div",
-      { class: "jv-time-bar jv-row", role: "group", "aria-label": "time" },
+      "div.jv-time-bar.jv-row",
+      { role: "group", "aria-label": "time" },
       this.said,
       this.select,
       this.out[0]!,

@@ -1,6 +1,7 @@
 /** The switches: checkpoints, what they save, and the effect of each switch, as computed by Python. */
 
 import { formatBytes, plural } from "../base/format";
+import { entry } from "../base/maps";
 import { coloured } from "../code/python";
 import { NOTHING, type Setting, type Settings } from "../model/settings";
 import { AS_WRITTEN, type Switches } from "../model/switches";
@@ -16,7 +17,7 @@ import {
 import { NO_ANSWER } from "../model/work";
 import type { State } from "../state/state";
 import { showSheet } from "../ui/copying";
-import { button, foldButton, h, onRowKey, reveal, section } from "../ui/dom";
+import { button, foldButton, h, onRowKey, reveal, section, table } from "../ui/dom";
 import { focused } from "../ui/focus";
 import type { Effects } from "../ui/pane";
 import { Heads } from "../ui/sorting";
@@ -41,15 +42,17 @@ const HEADS: [SortKey, string, string][] = [
 
 export class WhatIfPane {
   readonly element: HTMLElement;
-  private readonly content = h("div", { class: "jv-whatif-content" });
-  private readonly about = h("span", { class: "jv-dim jv-cut" });
+  private readonly content = h("div.jv-whatif-content");
+  private readonly about = h("span.jv-dim.jv-cut");
+  /** The buttons of the board. */
+  private readonly controls = h("div.jv-controls.jv-wraps.jv-row");
   private board: Board | null = null;
   private waiting: Waiting | null = null;
 
   constructor(private readonly state: State) {
     this.element = section(
       { class: "jv-pane jv-column jv-whatif", "aria-label": "what if", "data-testid": "what-if" },
-      [h("strong", {}, "what if"), this.about],
+      [h("strong", "what if"), this.about, this.controls],
       this.content,
     );
   }
@@ -84,6 +87,7 @@ export class WhatIfPane {
   private fill(): void {
     const { settings, error, isUnderWay, source } = this.state.switches;
     if (this.board?.settings !== settings) this.board?.closeCode();
+    if (settings === null) this.controls.replaceChildren();
     if (settings === null && isUnderWay) {
       this.board = null;
       if (this.waiting !== null) return;
@@ -97,7 +101,7 @@ export class WhatIfPane {
     this.stopWaiting();
     if (settings === null) {
       this.board = null;
-      this.content.replaceChildren(h("p", { class: "jv-message jv-dim", role: "status" }, error));
+      this.content.replaceChildren(h("p.jv-message.jv-dim", { role: "status" }, error));
       return;
     }
     if (this.board?.settings !== settings) {
@@ -106,6 +110,7 @@ export class WhatIfPane {
         this.about.title = text;
       });
       this.content.replaceChildren(this.board.element);
+      this.controls.replaceChildren(...Object.values(this.board.tools));
       this.state.switches.want(() => this.board?.wanted() ?? []);
     } else this.board.show();
   }
@@ -121,23 +126,20 @@ class Board {
   /** The rows shown, with their equations. */
   private shown: { tr: HTMLElement; rows: readonly number[] }[] = [];
   private keys: string[] = [];
-  private readonly head = h("div", {
-    class: "jv-figures jv-wraps",
+  private readonly head = h("div.jv-figures.jv-flex.jv-wraps", {
     "aria-live": "polite",
     "data-testid": "what-if-figures",
   });
-  private readonly said = h("p", { class: "jv-said", role: "status", "data-testid": "what-if-said" });
-  private readonly around = h("tbody", { class: "jv-around" });
-  private readonly body = h("tbody", {});
+  private readonly said = h("p.jv-said", { role: "status", "data-testid": "what-if-said" });
+  private readonly around = h("tbody.jv-around");
+  private readonly body = h("tbody");
   private readonly heads = new Heads(HEADS, "nbytes", ["nbytes"], () => {
     this.show();
     this.scroller.scrollTop = 0;
   });
   private readonly scroller: HTMLElement;
-  private readonly tools: Record<
-    "undo" | "redo" | "reset" | "nothing" | "copy" | "compile",
-    HTMLButtonElement
-  >;
+  /** Its buttons, which are in the head of the pane. */
+  readonly tools: Record<"nothing" | "copy" | "compile" | "undo" | "redo" | "reset", HTMLButtonElement>;
   private about = "";
   private isCopying = false;
   /** The code that is shown, and the switches that it is for. */
@@ -150,61 +152,26 @@ class Board {
   ) {
     const switches = state.switches;
     this.switches = switches;
-    const tool = (text: string, title: string, id: string, act: () => void) =>
-      button(text, act, { title, "data-testid": id });
+    const tool = (id: string, text: string, title: string, act: () => void) =>
+      button(text, act, { title, "data-testid": `what-if-${id}` });
     this.tools = {
-      undo: tool("Undo", "undo the last click (Ctrl + Z)", "what-if-undo", () => switches.undo()),
-      redo: tool("Redo", "redo what Undo took back (Ctrl + Shift + Z)", "what-if-redo", () =>
-        switches.redo(),
+      nothing: tool("nothing", "Save nothing", "recompute everything in the checkpoints that are on", () =>
+        this.saveNothing(),
       ),
-      reset: tool("As written", "the function's own checkpoints, or none", "what-if-reset", () =>
-        switches.choose(null, "All switches as the function is written."),
+      copy: tool("code", "Copy the code", "the changes to make in the source for the switches as set", () =>
+        this.showCode(),
       ),
-      copy: tool(
-        "Copy the code",
-        "the changes to make in the source for the switches as set",
-        "what-if-code",
-        () => this.showCode(),
+      compile: tool("compile", "Compile", "the memory over time as XLA compiles it, over the model", () =>
+        switches.compile(),
       ),
-      compile: tool(
-        "Compile",
-        "the memory over time as XLA compiles it, as a line over the model",
-        "what-if-compile",
-        () => switches.compile(),
-      ),
-      nothing: tool(
-        "Save nothing",
-        "recompute everything in the checkpoints that are on",
-        "what-if-nothing",
-        () =>
-          switches.choose(
-            { ...NOTHING, regions: switches.setting.regions },
-            "Everything in the checkpoints is recomputed.",
-          ),
-      ),
+      undo: tool("undo", "Undo", "undo the last click (Ctrl + Z)", () => switches.undo()),
+      redo: tool("redo", "Redo", "redo what Undo took back (Ctrl + Shift + Z)", () => switches.redo()),
+      reset: tool("reset", "As written", "the function's own checkpoints, or none", () => this.reset()),
     };
-    this.scroller = h(
-      "div",
-      { class: "jv-scroll" },
-      h(
-        "table",
-        { class: "jv-table" },
-        h("thead", {}, h("tr", {}, ...this.heads.cells)),
-        this.around,
-        this.body,
-      ),
-    );
-    const { nothing, copy, compile, undo, redo, reset } = this.tools;
+    this.scroller = h("div.jv-scroll", table(this.heads.cells, [this.around, this.body]));
     this.element = h(
-      "div",
-      { class: "jv-board jv-column" },
-      h(
-        "div",
-        { class: "jv-board-head jv-ruled jv-wraps jv-row" },
-        this.head,
-        h("div", { class: "jv-controls jv-wraps jv-row" }, nothing, copy, compile, undo, redo, reset),
-        this.said,
-      ),
+      "div.jv-board.jv-fills.jv-column",
+      h("div.jv-board-head.jv-ruled.jv-wraps.jv-row", this.head, this.said),
       this.scroller,
     );
     this.show();
@@ -245,10 +212,8 @@ class Board {
     this.about = this.aboutOf(setting);
     const now = switches.trade();
     const known = new Map<Row, Difference>();
-    const difference = (row: Row) => {
-      if (!known.has(row)) known.set(row, differenceOf(now, switches.trade(settings.key(row.next))));
-      return known.get(row)!;
-    };
+    const difference = (row: Row) =>
+      entry(known, row, () => differenceOf(now, switches.trade(settings.key(row.next))));
     const groups = sortedRows(rowsOf(settings, setting), this.heads.key, this.heads.descending, difference);
     const rows = groups.flatMap((row) =>
       this.opened.has(row.group) && row.values.length > 1
@@ -289,6 +254,15 @@ class Board {
     this.light();
   }
 
+  private reset(): void {
+    this.switches.choose(null, "All switches as the function is written.");
+  }
+
+  private saveNothing(): void {
+    const { regions } = this.switches.setting;
+    this.switches.choose({ ...NOTHING, regions }, "Everything in the checkpoints is recomputed.");
+  }
+
   private aboutOf({ regions, saved }: Setting): string {
     if (this.switches.chosen === null) return "as written: switch a checkpoint on or off";
     if (regions.size === 0) return "no checkpoint";
@@ -327,9 +301,8 @@ class Board {
   private figures(): HTMLElement[] {
     const figure = (name: string, [value, before]: [string, string], id: string) =>
       h(
-        "div",
-        { class: "jv-figure jv-column" },
-        h("span", { class: "jv-dim" }, name, before && `, was ${before}`),
+        "div.jv-figure.jv-column",
+        h("span.jv-dim", name, before && `, was ${before}`),
         h("strong", { "data-testid": id }, value),
       );
     const { kept, again, peak, moved } = figuresOf(this.switches);
@@ -360,7 +333,7 @@ class Board {
       this.isCopying = false;
       const panes = this.element.closest<HTMLElement>(".jv-main");
       if (this.state.view !== "what-if" || panes === null) return; // the user has gone on
-      const told = h("span", { class: "jv-dim", role: "status" });
+      const told = h("span.jv-dim", { role: "status" });
       const tell = (text: string) => {
         told.textContent = text;
       };
@@ -396,7 +369,7 @@ class Board {
       },
       {
         role: "switch",
-        class: "jv-switch jv-inline",
+        class: "jv-switch jv-inline jv-nowrap",
         "aria-checked": isOn,
         "aria-label": label,
         "aria-disabled": isDead ? "true" : undefined,
@@ -421,8 +394,7 @@ class Board {
     const { switches } = this;
     const { planned } = switches;
     const isOn = Boolean(planned) && planned === switches.key;
-    const flip = () =>
-      isOn ? switches.choose(null, "All switches as the function is written.") : switches.plan();
+    const flip = () => (isOn ? this.reset() : switches.plan());
     const what =
       "jaxviz.plan_remat, as it can be written in your source: it lowers the peak most for the work that it adds; sets all switches";
     const toggle = this.switch(
@@ -438,12 +410,12 @@ class Board {
     return h(
       "tr",
       { class: isOn ? "" : "jv-faded", "data-key": "plan" },
-      h("td", { class: "jv-col-switch" }, toggle),
-      h("td", { class: "jv-col-name", title: what }, h("strong", {}, "the plan"), " of plan_remat"),
+      h("td.jv-col-switch", toggle),
+      h("td.jv-col-name", { title: what }, h("strong", "the plan"), " of plan_remat"),
       ...(planned === null
         ? this.cells(UNKNOWN, "if switched on")
         : this.cells(isOn ? AS_WRITTEN : planned, isOn ? "if switched off" : "if switched on")),
-      h("td", { class: "jv-col-nbytes" }),
+      h("td.jv-col-nbytes"),
     );
   }
 
@@ -462,8 +434,7 @@ class Board {
         onclick: () => rows.length > 0 && this.state.selectRows(rows),
       },
       h(
-        "td",
-        { class: "jv-col-switch" },
+        "td.jv-col-switch",
         this.switch(
           isOn ? "on" : "off",
           isOn ? "true" : "false",
@@ -475,13 +446,18 @@ class Board {
         ),
       ),
       h(
-        "td",
-        { class: "jv-col-name", title: `${plural(n, "value")} that it recomputes, or saves` },
-        name,
-        line && !name.endsWith(line) && h("span", { class: "jv-dim" }, ` ${line}`),
+        "td.jv-col-name",
+        {
+          title: `${name} ${line}: ${plural(n, "value")} that it recomputes, or saves`,
+        },
+        h(
+          "div.jv-value.jv-baseline",
+          h("span", name),
+          line && !name.endsWith(line) && h("span.jv-dim.jv-cut", line),
+        ),
       ),
       ...this.cells(key, isOn ? "if switched off" : "if switched on"),
-      h("td", { class: "jv-col-nbytes" }),
+      h("td.jv-col-nbytes"),
     );
     return { tr, rows };
   }
@@ -494,7 +470,7 @@ class Board {
         : n > 0
           ? "What the checkpoints save and recompute:"
           : "It has no values to choose from.";
-    return h("tr", { class: "jv-wide" }, h("td", { colspan: HEADS.length, class: "jv-dim" }, text));
+    return h("tr.jv-wide", h("td.jv-dim", { colspan: HEADS.length }, text));
   }
 
   private line(row: Row): { tr: HTMLElement; rows: number[] } {
@@ -522,8 +498,7 @@ class Board {
         onclick: () => made.length > 0 && this.state.selectRows(made),
       },
       h(
-        "td",
-        { class: "jv-col-switch" },
+        "td.jv-col-switch",
         this.switch(
           isAll ? (offloaded === saved ? "on host" : "saved") : saved > 0 ? `${saved} saved` : "recomputed",
           isAll ? "true" : saved > 0 ? "mixed" : "false",
@@ -539,22 +514,18 @@ class Board {
         this.hostSwitch(row),
       ),
       h(
-        "td",
-        { class: "jv-col-name" },
+        "td.jv-col-name",
         many && foldButton(isOpen, `the ${values.length} of ${what}`, "what-if-fold", fold),
-        h("code", {}, what),
-        isInside &&
-          made.length > 0 &&
-          h("code", { class: "jv-dim" }, ` ${model.atomText(model.outputs(made[0]!)[0]!)}`),
         h(
-          "div",
-          { class: "jv-dim", title: model.placeTitle(place) },
-          h("code", {}, type),
-          ` ${model.placeText(place)}`,
+          "div.jv-value.jv-baseline",
+          { title: `${what} ${type} ${model.placeTitle(place)}` },
+          h("code", what),
+          isInside && made.length > 0 && h("code.jv-dim", model.atomText(model.outputs(made[0]!)[0]!)),
+          h("span.jv-dim.jv-cut", h("code", type), ` ${model.placeText(place)}`),
         ),
       ),
       ...this.cells(key, isAll ? "if recomputed" : saved > 0 ? "if all saved" : "if saved"),
-      h("td", { class: "jv-col-nbytes", "data-head": "bytes" }, formatBytes(nbytes)),
+      h("td.jv-col-nbytes", { "data-head": "bytes" }, formatBytes(nbytes)),
     );
     return { tr, rows: made };
   }
@@ -589,7 +560,7 @@ class Board {
       this.limit = n;
       this.show();
     };
-    return h("tr", {}, h("td", { colspan: HEADS.length }, button(`Show all ${plural(n, "value")}`, all)));
+    return h("tr", h("td", { colspan: HEADS.length }, button(`Show all ${plural(n, "value")}`, all)));
   }
 }
 

@@ -3,7 +3,7 @@
 import { h } from "../ui/dom";
 
 export function alertLine(id: string): HTMLElement {
-  return h("p", { class: "jv-told-note is-bad jv-typed", role: "alert", "data-testid": id, hidden: true });
+  return h("p.jv-told-note.is-bad.jv-typed.jv-fixed", { role: "alert", "data-testid": id, hidden: true });
 }
 
 /** Shows a message, or clears it. */

@@ -14,7 +14,7 @@ const KINDS: readonly [kind: string, label: string, placeholder: string][] = [
 
 export class Breaks {
   readonly element: HTMLElement;
-  private readonly list = h("ul", { class: "jv-breaks-list", "data-testid": "breakpoints" });
+  private readonly list = h("ul.jv-breaks-list", { "data-testid": "breakpoints" });
   private readonly kind: HTMLSelectElement;
   private readonly text: HTMLInputElement;
   private readonly add: HTMLButtonElement;
@@ -28,18 +28,16 @@ export class Breaks {
     private readonly remove: (number: number) => void,
   ) {
     this.kind = h(
-      "select",
+      "select.jv-field.jv-input",
       {
-        class: "jv-field jv-input",
         "aria-label": "kind of breakpoint",
         "data-testid": "break-kind",
         onchange: () => this.fit(),
       },
       ...KINDS.map(([value, label]) => h("option", { value }, label)),
     );
-    this.text = h("input", {
+    this.text = h("input.jv-field.jv-input", {
       type: "text",
-      class: "jv-field jv-input",
       "aria-label": "where to stop",
       "data-testid": "break-text",
       spellcheck: "false",
@@ -50,15 +48,15 @@ export class Breaks {
     });
     this.add = button("Add", () => this.submit(), { "data-testid": "break-add" });
     this.form = h(
-      "div",
-      { class: "jv-breaks-form jv-fixed", role: "group", "aria-label": "new breakpoint" },
+      "div.jv-breaks-form.jv-flex.jv-fixed",
+      { role: "group", "aria-label": "new breakpoint" },
       this.kind,
       this.text,
       this.add,
     );
     this.element = section(
       { class: "jv-pane jv-column jv-breaks jv-fixed", "aria-label": "breakpoints" },
-      [h("strong", {}, "breakpoints")],
+      [h("strong", "breakpoints")],
       this.list,
       this.form,
       this.told,
@@ -83,9 +81,9 @@ export class Breaks {
         h(
           "li",
           { class: b.isHit ? "is-hit" : "", "data-testid": "breakpoint" },
-          h("span", { class: "jv-break-place jv-fixed is-set", "aria-hidden": "true" }),
-          h("code", { class: "jv-cut", title: b.text }, b.text),
-          b.isHit && h("span", { class: "jv-tag jv-dim" }, "hit"),
+          h("span.jv-break-place.jv-fixed.is-set", { "aria-hidden": "true" }),
+          h("code.jv-cut", { title: b.text }, b.text),
+          b.isHit && h("span.jv-tag.jv-dim", "hit"),
           button("×", () => this.remove(i), {
             class: "jv-close",
             title: "Remove",

@@ -134,16 +134,15 @@ export class Rail {
     }
     this.total = before - 1;
     this.stages = stages.map(({ name }, i) =>
-      button([name, h("span", { class: "jv-count jv-dim" })], () => state.show({ stage: name, way: [] }), {
+      button([name, h("span.jv-count.jv-dim")], () => state.show({ stage: name, way: [] }), {
         class: "jv-stage",
         style: `flex-grow:${Math.max(sizes[i]!, this.total / 6)}`,
         title: `Show the ${name} program`,
         "data-testid": `step-stage-${name}`,
       }),
     );
-    this.slider = h("input", {
+    this.slider = h("input.jv-slider", {
       type: "range",
-      class: "jv-slider",
       min: 0,
       max: this.total,
       "aria-label": "progress of the run",
@@ -156,18 +155,16 @@ export class Rail {
       },
     });
     this.element = h(
-      "div",
-      { class: "jv-step-rail jv-column" },
-      h("div", { class: "jv-step-stages", role: "group", "aria-label": "stages" }, ...this.stages),
-      h("div", { class: "jv-step-time" }, this.slider, mark && this.markElement(mark)),
+      "div.jv-step-rail.jv-fills.jv-column",
+      h("div.jv-step-stages.jv-flex", { role: "group", "aria-label": "stages" }, ...this.stages),
+      h("div.jv-step-time", this.slider, mark && this.markElement(mark)),
     );
   }
 
   private markElement({ stage, index, text }: Mark): HTMLElement {
     const i = this.state.programs.stages.findIndex(({ name }) => name === stage);
     const at = (this.starts[i] ?? 0) + index + 1;
-    return h("span", {
-      class: "jv-birth",
+    return h("span.jv-birth", {
       style: `--at:${this.total > 0 ? at / this.total : 0}`,
       title: text,
       "data-testid": "mark",
@@ -197,8 +194,8 @@ export class Rail {
 export class Bar {
   readonly element: HTMLElement;
   private readonly buttons: HTMLButtonElement[];
-  private readonly status = h("span", { class: "jv-status jv-cut", "data-testid": "step-status" });
-  private readonly busy = h("span", { class: "jv-busy jv-dim jv-digits", "data-testid": "busy" });
+  private readonly status = h("span.jv-status.jv-cut", { "data-testid": "step-status" });
+  private readonly busy = h("span.jv-busy.jv-dim.jv-digits", { "data-testid": "busy" });
   private readonly stop: HTMLButtonElement;
   /** Runs while a request is pending. */
   private clock: ReturnType<typeof setInterval> | undefined;
@@ -210,8 +207,8 @@ export class Bar {
     toggleKeys: () => void,
   ) {
     this.buttons = MOVES.map((m) =>
-      button([icon(m.icon), h("span", { class: "jv-move-label" }, m.label)], () => move(m.do), {
-        class: `jv-button jv-move${m.do === "next" ? " is-main" : ""}`,
+      button([icon(m.icon), h("span.jv-move-label", m.label)], () => move(m.do), {
+        class: `jv-button jv-inline jv-move${m.do === "next" ? " is-main" : ""}`,
         title: `${m.title} (${m.key === "B" ? "Shift + B" : m.key.toUpperCase()})`,
         "aria-keyshortcuts": m.key === "B" ? "Shift+B" : m.key,
         "data-testid": `move-${m.do.replace(" ", "-")}`,
@@ -219,8 +216,8 @@ export class Bar {
     );
     this.stop = button("Stop", () => session.interrupt(), { hidden: true });
     this.element = h(
-      "div",
-      { class: "jv-step-bar jv-ruled jv-head-bar jv-wraps", role: "toolbar", "aria-label": "moves" },
+      "div.jv-step-bar.jv-ruled.jv-head-bar.jv-wraps",
+      { role: "toolbar", "aria-label": "moves" },
       ...this.buttons,
       this.status,
       this.busy,
@@ -265,8 +262,7 @@ export class Bar {
 
 /** The enclosing programs, as links, and the iteration of each loop, as a field. */
 export class Crumbs {
-  readonly element = h("nav", {
-    class: "jv-crumbs jv-wraps jv-row",
+  readonly element = h("nav.jv-crumbs.jv-wraps.jv-row", {
     "aria-label": "enclosing programs",
     "data-testid": "crumbs",
   });
@@ -301,7 +297,7 @@ export class Crumbs {
       const branch = /^branches\[(\d+)\]$/.exec(body)?.[1];
       const text = `${row.p}${name ? ` ${name}` : ""}${branch === undefined ? "" : ` branch ${branch}`}`;
       const way = shown.way.slice(0, depth + 1);
-      parts.push(h("span", { class: "jv-crumb-sep jv-dim", "aria-hidden": "true" }, "›"));
+      parts.push(h("span.jv-crumb-sep.jv-dim", { "aria-hidden": "true" }, "›"));
       parts.push(
         this.crumb(text, { stage: shown.stage, way }, depth === levels.length - 1, `equation ${index}`),
       );
@@ -323,7 +319,7 @@ export class Crumbs {
 
   private crumb(text: string, shown: Shown, isLast: boolean, title = ""): HTMLElement {
     return button(text, () => this.state.show(shown), {
-      class: "jv-crumb",
+      class: "jv-crumb jv-mono",
       title,
       ...(isLast ? { "aria-current": "location" } : {}),
     });
@@ -362,14 +358,11 @@ export class Crumbs {
           })
         : null;
     return h(
-      "span",
-      { class: "jv-iteration jv-digits jv-inline" },
+      "span.jv-iteration.jv-digits.jv-inline.jv-nowrap",
       "iteration ",
       box,
       length === null ? "" : ` of ${formatCount(length)}`,
-      isReverse
-        ? h("span", { class: "jv-dim", title: "This scan begins with the last iteration" }, " ←")
-        : null,
+      isReverse ? h("span.jv-dim", { title: "This scan begins with the last iteration" }, " ←") : null,
       slider,
     );
   }
@@ -379,8 +372,7 @@ export class Crumbs {
     const box = this.field(0, length, isOff, (value) => this.toIteration(-1, value));
     this.box = box;
     return h(
-      "span",
-      { class: "jv-iteration jv-digits jv-inline is-ahead" },
+      "span.jv-iteration.jv-digits.jv-inline.jv-nowrap.is-ahead",
       `next, a ${primitive}${length === null ? "" : ` of ${formatCount(length)}`}: into iteration `,
       box,
       button("go", () => this.toIteration(-1, Number(box.value)), { "data-testid": "go-iteration" }),
@@ -393,9 +385,8 @@ export class Crumbs {
     isOff: boolean,
     go: (value: number) => void,
   ): HTMLInputElement {
-    const box: HTMLInputElement = h("input", {
+    const box: HTMLInputElement = h("input.jv-field.jv-input.jv-iteration-box", {
       type: "number",
-      class: "jv-field jv-input jv-iteration-box",
       min: 0,
       ...(length === null ? {} : { max: length - 1 }),
       value: at,

@@ -31,19 +31,9 @@ export async function fillStepper(root: HTMLElement, model: WidgetModel, textVie
 function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textView: TextView): () => void {
   const session = new Session(model, (stop) => state.arrive(stop));
   const { ask } = session;
-  const said = h("p", {
-    class: "jv-step-said",
-    role: "status",
-    "aria-live": "polite",
-    "data-testid": "step-said",
-  });
-  const notice = h("div", { class: "jv-step-notice", "data-testid": "step-notice", hidden: true });
-  const failure = h("div", {
-    class: "jv-step-failure",
-    role: "alert",
-    "data-testid": "step-failure",
-    hidden: true,
-  });
+  const said = h("p.jv-step-said", { role: "status", "aria-live": "polite", "data-testid": "step-said" });
+  const notice = h("div.jv-step-notice", { "data-testid": "step-notice", hidden: true });
+  const failure = h("div.jv-step-failure", { role: "alert", "data-testid": "step-failure", hidden: true });
   const keys = helpSheet("step-key-sheet", async () => ({ KEYS }));
   const move = (what: string) => {
     if (!session.off && !(BACK.has(what) ? state.isStart : state.stop.isDone)) ask(what);
@@ -74,18 +64,15 @@ function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textV
   const source = new Source(state, (file, line) =>
     toggleBreak(state.breakAtLine(file, line), { file, line }),
   );
-  const values = new Values(state, {
-    look,
-    unlook: (stage, name) => ask("unlook", { stage, name }),
-  });
+  const values = new Values(state, { look, unlook: (stage, name) => ask("unlook", { stage, name }) });
   const breaks = new Breaks(state, (condition) => ask("break", condition), unbreak);
   const mark = parsed<Mark>(model.get("mark"));
   const rail = new Rail(state, (stage, index) => ask("goto", { stage, path: [], index }), mark);
   const there = button("Step there", () => ask("there"), { "data-testid": "step-there" });
   const marked = h(
-    "p",
-    { class: "jv-marked jv-fixed jv-wraps jv-row", "data-testid": "marked", hidden: mark === null },
-    h("span", { class: "jv-birth", "aria-hidden": "true" }),
+    "p.jv-marked.jv-fixed.jv-wraps.jv-row",
+    { "data-testid": "marked", hidden: mark === null },
+    h("span.jv-birth", { "aria-hidden": "true" }),
     mark?.text ?? "",
     there,
   );
@@ -101,22 +88,21 @@ function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textV
     }
   });
 
-  const left = h("div", { class: "jv-step-left jv-column jv-fills" }, source.element, breaks.element);
+  const left = h("div.jv-step-left.jv-column.jv-fills", source.element, breaks.element);
   const middle = h(
-    "section",
-    { class: "jv-pane jv-column jv-code jv-step-jaxpr", "aria-label": "jaxpr", "data-testid": "step-jaxpr" },
-    h("div", { class: "jv-pane-head jv-ruled jv-fixed jv-baseline jv-step-crumbs" }, crumbs.element),
+    "section.jv-pane.jv-column.jv-code.jv-step-jaxpr",
+    { "aria-label": "jaxpr", "data-testid": "step-jaxpr" },
+    h("div.jv-pane-head.jv-ruled.jv-fixed.jv-baseline.jv-step-crumbs", crumbs.element),
     listing.element,
   );
-  const right = h("div", { class: "jv-step-right" });
+  const right = h("div.jv-step-right.jv-flex");
   right.append(middle, splitter(right, "column", "--jv-step-values"), values.element);
-  const columns = h("div", { class: "jv-step-columns jv-fills" });
+  const columns = h("div.jv-step-columns.jv-flex.jv-fills");
   columns.append(left, splitter(columns, "column", "--jv-step-rest"), right);
   root.replaceChildren(
     h(
-      "div",
-      { class: "jv-step-all jv-column jv-fills" },
-      h("div", { class: "jv-step-head jv-head-bar" }, heading(state.programs.title), rail.element),
+      "div.jv-step-all.jv-column.jv-fills",
+      h("div.jv-step-head.jv-head-bar", heading(state.programs.title), rail.element),
       marked,
       bar.element,
       failure,
@@ -139,13 +125,11 @@ function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textV
     const failed = field ? null : told;
     failure.hidden = failed === null;
     failure.replaceChildren(
-      ...(failed
-        ? [failed.kind ? h("strong", {}, `${failed.kind}. `) : "", h("span", {}, failed.message)]
-        : []),
+      ...(failed ? [failed.kind ? h("strong", `${failed.kind}. `) : "", h("span", failed.message)] : []),
     );
     const notes = [session.off, ...stop.notes].filter((note) => note !== "");
     notice.hidden = notes.length === 0;
-    notice.replaceChildren(...notes.map((note) => h("p", {}, note)));
+    notice.replaceChildren(...notes.map((note) => h("p", note)));
     const row = stop.index > 0 && state.isHere ? state.program.rows[stop.index - 1] : undefined;
     const value = stop.results[0]?.value;
     const text = [

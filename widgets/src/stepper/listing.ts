@@ -29,7 +29,7 @@ const branchOf = (body: string): string | undefined => /^branches\[(\d+)\]$/.exe
 const isName = (name: string): boolean => /^[a-z]+$/.test(name);
 
 export class Listing {
-  readonly element = h("div", { class: "jv-code-body jv-scroll" });
+  readonly element = h("div.jv-code-body.jv-scroll");
   private text: Text | null = null;
   /** The inputs, a line for each equation, and the results. */
   private lines: readonly LineText[] = [];
@@ -143,11 +143,10 @@ export class Listing {
       key: `${this.shown} ${index} ${mark} ${isSet}`,
       make: () =>
         h(
-          "span",
-          { class: "jv-eq-gutter jv-fixed jv-inline" },
-          index < 0 ? h("span", { class: "jv-break-place jv-fixed" }) : place(),
-          h("span", { class: "jv-eq-mark jv-dim" }, mark),
-          h("span", { class: "jv-eq-number jv-dim jv-fixed" }, index < 0 ? "" : String(index)),
+          "span.jv-eq-gutter.jv-fixed.jv-inline",
+          index < 0 ? h("span.jv-break-place.jv-fixed") : place(),
+          h("span.jv-eq-mark.jv-dim", mark),
+          h("span.jv-eq-number.jv-dim.jv-fixed", index < 0 ? "" : String(index)),
         ),
     };
   }

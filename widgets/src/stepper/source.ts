@@ -100,15 +100,10 @@ export class Source {
     const cell = (what: string, word = what) =>
       h("span", { class: `jv-amount jv-fixed is-${what}`, "data-word": word });
     const norms = { value: cell("value", "norm"), cotangent: cell("cotangent") };
-    const born = h("span", { class: "jv-tag jv-mark is-bad", hidden: true, "data-testid": "born" });
-    const amounts = h("span", { class: "jv-amounts jv-fixed is-none" }, norms.value, norms.cotangent);
+    const born = h("span.jv-tag.jv-mark.is-bad", { hidden: true, "data-testid": "born" });
+    const amounts = h("span.jv-amounts.jv-flex.jv-fixed.is-none", norms.value, norms.cotangent);
     this.norms.set(`${file}:${line}`, { ...norms, amounts, born });
-    const gutter = h(
-      "span",
-      { class: "jv-step-gutter jv-fixed jv-baseline" },
-      this.gutter(file, line, canStop),
-      amounts,
-    );
+    const gutter = h("span.jv-step-gutter.jv-fixed.jv-baseline", this.gutter(file, line, canStop), amounts);
     return { gutter, behind: [born] };
   }
 
@@ -117,21 +112,21 @@ export class Source {
       class: `jv-break-place jv-fixed${canStop ? "" : " is-none"}`,
       ...(canStop ? { title: `Stop at line ${line} (P)`, "data-testid": "line-gutter" } : {}),
     });
-    const mark = h("span", { class: "jv-eq-mark jv-dim" });
+    const mark = h("span.jv-eq-mark.jv-dim");
     this.gutters.set(`${file}:${line}`, { place, mark });
-    return h("span", { class: "jv-eq-gutter jv-fixed jv-inline" }, place, mark);
+    return h("span.jv-eq-gutter.jv-fixed.jv-inline", place, mark);
   }
 }
 
 /** The column headings. */
 function heads(): HTMLElement {
   const head = (what: string) =>
-    h("span", { class: `jv-amount jv-fixed is-${what}` }, "norm of", h("strong", {}, what));
+    h("span", { class: `jv-amount jv-fixed is-${what}` }, "norm of", h("strong", what));
   return h(
-    "div",
-    { class: "jv-amount-heads jv-ruled", "data-testid": "norm-heads" },
-    h("span", { class: "jv-eq-gutter jv-fixed jv-inline" }),
-    h("span", { class: "jv-amounts jv-fixed" }, head("value"), head("cotangent")),
+    "div.jv-amount-heads.jv-ruled",
+    { "data-testid": "norm-heads" },
+    h("span.jv-eq-gutter.jv-fixed.jv-inline"),
+    h("span.jv-amounts.jv-flex.jv-fixed", head("value"), head("cotangent")),
   );
 }
 

@@ -79,7 +79,7 @@ export function histogram({ histogram: bins, edges, size }: SummaryCard): SVGEle
 
 /** The array's statistics. */
 function figures(told: SummaryCard): HTMLElement {
-  if (told.note) return h("p", { class: "jv-dim jv-told-note" }, told.note);
+  if (told.note) return h("p.jv-dim.jv-told-note", told.note);
   const bad = (n: number) => (n > 0 ? "is-bad" : "");
   const pairs: [string, string, string][] =
     told.size === 1
@@ -104,25 +104,28 @@ function figures(told: SummaryCard): HTMLElement {
   const list = (items: readonly (readonly [string, string, string])[], name: string) =>
     h(
       "dl",
-      { class: `jv-figures jv-wraps ${name}` },
-      ...items.map(([what, text, how]) => h("div", { class: how }, h("dt", {}, what), h("dd", {}, text))),
+      { class: `jv-figures jv-wraps jv-digits ${name}` },
+      ...items.map(([what, text, how]) => h("div", { class: how }, h("dt", what), h("dd", text))),
     );
-  return h("div", {}, pairs.length > 0 && list(pairs, ""), counted.length > 0 && list(counted, "jv-counts"));
+  return h(
+    "div",
+    pairs.length > 0 && list(pairs, ""),
+    counted.length > 0 && list(counted, "jv-counts jv-small"),
+  );
 }
 
 /** The legend of a picture's shades. */
 function scaleOf({ low, high, of }: Shades, hasBad: boolean): HTMLElement {
   return h(
-    "figcaption",
-    { class: "jv-scale jv-dim jv-digits", title: `${of}, from dark to light` },
+    "figcaption.jv-scale.jv-dim.jv-digits",
+    { title: `${of}, from dark to light` },
     h(
       "div",
-      {},
-      h("span", {}, number(low)),
-      high > low && h("span", { class: "jv-shades", "aria-hidden": "true" }),
-      high > low && h("span", {}, number(high)),
+      h("span", number(low)),
+      high > low && h("span.jv-shades", { "aria-hidden": "true" }),
+      high > low && h("span", number(high)),
     ),
-    hasBad && h("div", { class: "jv-not-finite" }, "not finite"),
+    hasBad && h("div.jv-not-finite", "not finite"),
   );
 }
 
@@ -132,18 +135,16 @@ function toldElement(told: SummaryCard): HTMLElement {
   const { picture, text, edges } = told;
   const first = told.first_not_finite;
   return h(
-    "div",
-    { class: "jv-told-value", "data-testid": "told" },
-    text && h("pre", { class: "jv-numbers", tabindex: text.includes("\n") ? 0 : undefined }, text),
+    "div.jv-told-value",
+    { "data-testid": "told" },
+    text && h("pre.jv-numbers", { tabindex: text.includes("\n") ? 0 : undefined }, text),
     h(
-      "div",
-      { class: "jv-told-row jv-wraps" },
+      "div.jv-told-row.jv-flex.jv-wraps",
       bars &&
         h(
-          "figure",
-          { class: "jv-bars" },
+          "figure.jv-bars",
           bars,
-          edges && h("figcaption", {}, h("span", {}, number(edges[0])), h("span", {}, number(edges[1]))),
+          edges && h("figcaption", h("span", number(edges[0])), h("span", number(edges[1]))),
         ),
       picture &&
         h(
@@ -161,19 +162,18 @@ function toldElement(told: SummaryCard): HTMLElement {
     figures(told),
     first !== null &&
       told.size > 1 &&
-      h("p", { class: "jv-told-note is-bad" }, `first not finite at [${first.join(", ")}]`),
+      h("p.jv-told-note.is-bad", `first not finite at [${first.join(", ")}]`),
   );
 }
 
 export class Values {
   readonly element: HTMLElement;
-  private readonly body = h("div", {
-    class: "jv-scroll jv-values-body",
+  private readonly body = h("div.jv-scroll.jv-values-body", {
     tabindex: 0,
     role: "group",
     "aria-label": "values here",
   });
-  private readonly names = h("datalist", {});
+  private readonly names = h("datalist");
   readonly box: HTMLInputElement;
   private readonly told = alertLine("look-failure");
   private asked = "";
@@ -183,9 +183,8 @@ export class Values {
     private readonly actions: ValueActions,
   ) {
     this.names.id = `jv-names-${Math.random().toString(36).slice(2)}`;
-    this.box = h("input", {
+    this.box = h("input.jv-field.jv-input", {
       type: "text",
-      class: "jv-field jv-input",
       placeholder: "a value: h, h[7]",
       "aria-label": "value by name, such as h, or h[7] in iteration 7",
       "data-testid": "look-name",
@@ -201,7 +200,7 @@ export class Values {
     });
     this.element = section(
       { class: "jv-pane jv-column jv-values", "aria-label": "values", "data-testid": "values" },
-      [h("strong", {}, "value"), h("span", { class: "jv-space" }), this.box, this.names],
+      [h("strong", "value"), h("span.jv-space"), this.box, this.names],
       this.told,
       this.body,
     );
@@ -221,14 +220,10 @@ export class Values {
     const scrolled = this.body.scrollTop;
     this.body.replaceChildren(
       ...this.group("looked at", looked, [], "looked"),
-      ...(recomputed
-        ? [h("p", { class: "jv-tag jv-dim is-again", "data-testid": "recomputed" }, recomputed)]
-        : []),
+      ...(recomputed ? [h("p.jv-tag.jv-dim.is-again", { "data-testid": "recomputed" }, recomputed)] : []),
       ...this.group(title, results, more[0], "results"),
       ...this.group(operands.length === 1 ? "operand" : "operands", operands, more[1], "operands"),
-      ...(results.length + looked.length === 0
-        ? [h("p", { class: "jv-message jv-dim" }, "No values here.")]
-        : []),
+      ...(results.length + looked.length === 0 ? [h("p.jv-message.jv-dim", "No values here.")] : []),
     );
     this.body.scrollTop = looked.length > 0 ? scrolled : 0;
     const names = [...program.inputs, ...program.rows.slice(0, 400).flatMap((row) => row.o)].map(
@@ -248,14 +243,13 @@ export class Values {
     if (cards.length === 0) return [];
     return [
       h(
-        "section",
-        { class: "jv-group", "data-testid": id },
-        h("h4", {}, title),
+        "section.jv-group",
+        { "data-testid": id },
+        h("h4", title),
         ...cards.map((card) => this.card(card, id === "looked")),
         more.length > 0 &&
           h(
-            "p",
-            { class: "jv-more" },
+            "p.jv-more",
             `and ${formatCount(more.length)} more: `,
             ...more.flatMap((name) => [
               button(name, () => this.actions.look(name), { class: "jv-link" }),
@@ -273,22 +267,17 @@ export class Values {
     const bytes = value && !value.note ? bytesOf(value) : "";
     const label = this.label(stage, plain) || card.label;
     return h(
-      "article",
-      { class: "jv-value-card", "data-testid": "value-card", "data-name": name, "aria-label": name },
+      "article.jv-value-card",
+      { "data-testid": "value-card", "data-name": name, "aria-label": name },
       h(
-        "header",
-        {},
-        h(
-          "code",
-          { class: "jv-value-name" },
-          h("span", { class: `${hue}${of ? " jv-of-cotangent" : ""}` }, name),
-        ),
-        value && h("code", { class: "jv-type" }, value.type),
-        bytes && h("span", { class: "jv-dim" }, bytes),
-        of && h("span", { class: "jv-tag jv-dim is-cotangent" }, `cotangent of ${of}`),
-        isLooked && h("span", { class: "jv-tag jv-dim" }, stage),
-        label && h("span", { class: "jv-dim jv-cut", title: label }, label),
-        h("span", { class: "jv-space" }),
+        "header.jv-baseline.jv-nowrap",
+        h("code.jv-value-name", h("span", { class: `${hue}${of ? " jv-of-cotangent" : ""}` }, name)),
+        value && h("code.jv-type", value.type),
+        bytes && h("span.jv-dim", bytes),
+        of && h("span.jv-tag.jv-dim.is-cotangent", `cotangent of ${of}`),
+        isLooked && h("span.jv-tag.jv-dim", stage),
+        label && h("span.jv-dim.jv-cut", { title: label }, label),
+        h("span.jv-space"),
         isLooked &&
           button("×", () => this.actions.unlook(stage, name), {
             class: "jv-close",
@@ -296,24 +285,21 @@ export class Values {
             "aria-label": `remove ${name} from the list`,
           }),
       ),
-      error && h("p", { class: "jv-told-note" }, ...marked(error)),
+      error && h("p.jv-told-note", ...marked(error)),
       value && other !== undefined
         ? h(
-            "div",
-            { class: "jv-both" },
+            "div.jv-both",
             h(
               "div",
               { "data-testid": "own-value" },
-              h("h5", {}, of ? `cotangent ${name}` : "value"),
+              h("h5", of ? `cotangent ${name}` : "value"),
               toldElement(value),
             ),
             h(
               "div",
               { class: isCotangent ? "is-cotangent" : "", "data-testid": "other-value" },
-              h("h5", {}, isCotangent ? "cotangent" : `value ${of?.split(", ")[0] ?? ""}`),
-              typeof other === "string"
-                ? h("p", { class: "jv-told-note" }, ...marked(other))
-                : toldElement(other),
+              h("h5", isCotangent ? "cotangent" : `value ${of?.split(", ")[0] ?? ""}`),
+              typeof other === "string" ? h("p.jv-told-note", ...marked(other)) : toldElement(other),
             ),
           )
         : value && toldElement(value),

@@ -1,5 +1,6 @@
 /** The state of the page: the programs, the stop, and the program shown, which may differ from the one that is running. */
 
+import { entry } from "../base/maps";
 import { batch, tracked } from "../base/signals";
 import type { Programs, StepLevel, StepProgram, StepperStop, StepRow } from "../wire/stepper.generated";
 
@@ -17,34 +18,23 @@ const HUES = 8;
 export type Progress = "done" | "ran" | "next" | "ahead";
 
 export class StepperState {
-  private place: Shown;
-  private row = -1;
+  shown: Shown;
+  /** The selected equation of the program shown, or -1. */
+  selected = -1;
   private line = "";
+  private readonly hues = new Map<string, Map<string, number>>();
 
   constructor(
     readonly programs: Programs,
-    private latest: StepperStop,
+    public stop: StepperStop,
   ) {
-    this.place = this.here;
-    tracked(this, "place", "row", "line", "latest");
-  }
-
-  get stop(): StepperStop {
-    return this.latest;
-  }
-
-  get shown(): Shown {
-    return this.place;
-  }
-
-  /** The selected equation of the program shown, or -1. */
-  get selected(): number {
-    return this.row;
+    this.shown = this.here;
+    tracked(this, "shown", "selected", "line", "stop");
   }
 
   /** The selected source line, or that of the selected equation, as `file:line`; or empty. */
   get selectedLine(): string {
-    return lineOf(this.program.rows[this.row]) ?? this.line;
+    return lineOf(this.program.rows[this.selected]) ?? this.line;
   }
 
   /** Whether an equation is on the selected source line. */
@@ -54,7 +44,7 @@ export class StepperState {
 
   /** The equation of interest: the selection, or else the run's position. */
   get current(): number {
-    if (this.row >= 0) return this.row;
+    if (this.selected >= 0) return this.selected;
     const lit = this.program.rows.findIndex((row) => this.isLit(row));
     return lit >= 0 ? lit : this.position;
   }
@@ -77,22 +67,22 @@ export class StepperState {
   /** Takes a new stop, and shows it if the position has changed. */
   arrive(stop: StepperStop): void {
     batch(() => {
-      const moved = placeKey(stop) !== placeKey(this.latest);
-      this.latest = stop;
-      if (moved) [this.place, this.row, this.line] = [this.here, -1, ""];
+      const moved = placeKey(stop) !== placeKey(this.stop);
+      this.stop = stop;
+      if (moved) [this.shown, this.selected, this.line] = [this.here, -1, ""];
     });
   }
 
   show(shown: Shown): void {
     batch(() => {
-      [this.place, this.row] = [shown, -1];
+      [this.shown, this.selected] = [shown, -1];
     });
   }
 
   /** Selects an equation; -1 for none. */
   select(row: number): void {
     batch(() => {
-      [this.row, this.line] = [row, ""];
+      [this.selected, this.line] = [row, ""];
     });
   }
 
@@ -100,7 +90,7 @@ export class StepperState {
   selectLine(file: number, line: number): void {
     batch(() => {
       const key = `${file}:${line}`;
-      [this.row, this.line] = [-1, this.line === key ? "" : key];
+      [this.selected, this.line] = [-1, this.line === key ? "" : key];
     });
   }
 
@@ -194,20 +184,18 @@ export class StepperState {
     return this.stop.breakpoints.findIndex((b) => b.line?.[0] === file && b.line[1] === line);
   }
 
-  private hues = new Map<string, Map<string, number>>();
-
   /** The hue of a variable: that of the value whose cotangent it is, or else the next in turn. */
   hue(stage: string, name: string): number {
-    let of = this.hues.get(stage);
-    if (of === undefined) {
-      of = new Map();
-      for (const { stage: s, inputs, rows } of this.programs.programs)
-        if (s === stage)
-          for (const [variable, , like] of [...inputs, ...rows.flatMap((row) => row.o)])
-            if (like) of.set(variable, inTurn(like.split(",")[0]!));
-      this.hues.set(stage, of);
-    }
-    return of.get(name) ?? inTurn(name);
+    return entry(this.hues, stage, () => this.likeOthers(stage)).get(name) ?? inTurn(name);
+  }
+
+  /** The hues of the variables that are the cotangents of others. */
+  private likeOthers(stage: string): Map<string, number> {
+    const programs = this.programs.programs.filter((program) => program.stage === stage);
+    const variables = programs.flatMap(({ inputs, rows }) => [...inputs, ...rows.flatMap((row) => row.o)]);
+    return new Map(
+      variables.flatMap(([variable, , like]) => (like ? [[variable, inTurn(like.split(",")[0]!)]] : [])),
+    );
   }
 }
 

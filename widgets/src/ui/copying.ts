@@ -14,7 +14,7 @@ export async function copyText(
     await navigator.clipboard.writeText(text);
     tell("copied");
   } catch {
-    const note = h("span", { class: "jv-dim" }, "the clipboard is not available here: press Ctrl+C");
+    const note = h("span.jv-dim", "the clipboard is not available here: press Ctrl+C");
     const { area } = showSheet({ id: "copy-sheet", label: "JAX text to copy", text: [text], note }, within);
     area.focus();
     getSelection()?.selectAllChildren(area);
@@ -55,8 +55,8 @@ export function showSheet(
     sheet.remove();
     before?.focus({ preventScroll: true });
   };
-  const area = h("pre", { class: "jv-scroll", tabindex: 0, "aria-label": label }, ...text);
-  const head = [h("strong", {}, label), note, button("Close", () => close())];
+  const area = h("pre.jv-scroll", { tabindex: 0, "aria-label": label }, ...text);
+  const head = [h("strong", label), note, button("Close", () => close())];
   const sheet = h(
     "dialog",
     {
@@ -66,7 +66,7 @@ export function showSheet(
       onclose: close,
       onkeydown: (event: KeyboardEvent) => event.key !== "Escape" && event.stopPropagation(),
     },
-    h("div", { class: "jv-help-head jv-ruled jv-fixed jv-row" }, ...head),
+    h("div.jv-help-head.jv-ruled.jv-fixed.jv-row", ...head),
     area,
   );
   for (const other of root.querySelectorAll<HTMLDialogElement>(`[data-testid=${id}]`)) other.close();

@@ -3,25 +3,30 @@
 type Child = Node | string | null | undefined | false;
 type Attributes = Record<string, string | number | boolean | ((event: never) => void) | undefined>;
 
-/** An element: `h("button", { class: "x", onclick: f }, "text")`. Attributes that are false or undefined are left out. */
+/**
+ * An element: `h("button.jv-x", { onclick: f }, "text")`, or `h("p", "text")`. The classes that it always has follow the tag. Attributes
+ * and children that are false or undefined are left out.
+ */
 export function h<K extends keyof HTMLElementTagNameMap>(
-  tag: K,
-  attributes: Attributes = {},
-  ...children: Child[]
+  selector: K | `${K}.${string}`,
+  first: Attributes | Child = {},
+  ...rest: Child[]
 ): HTMLElementTagNameMap[K] {
+  const [tag, ...classes] = selector.split(".") as [K, ...string[]];
   const element = document.createElement(tag);
+  if (classes.length > 0) element.className = classes.join(" ");
+  const [attributes, children] = isChild(first) ? [{}, [first, ...rest]] : [first, rest];
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === "function") element.addEventListener(name.slice(2), value as EventListener);
     else if (value !== undefined && value !== false)
       element.setAttribute(name, value === true ? "" : String(value));
   }
-  element.append(
-    ...children.filter(
-      (child): child is Node | string => child !== null && child !== undefined && child !== false,
-    ),
-  );
+  element.append(...children.filter((child) => child !== null && child !== undefined && child !== false));
   return element;
 }
+
+const isChild = (part: Attributes | Child): part is Child =>
+  typeof part !== "object" || part === null || part instanceof Node;
 
 /** Text that may wrap after an opening bracket, a dot or a comma, and so never within a name. */
 export const breakable = (text: string): Child[] =>
@@ -30,7 +35,7 @@ export const breakable = (text: string): Child[] =>
 /** Shows "gradient of `loss` in `params`" as `loss in params`, so that the name is visible if it is cut off. */
 export function heading(title: string): HTMLElement {
   const text = title.replaceAll("`", "");
-  return h("strong", { class: "jv-title jv-cut", title: text }, text.replace(/^(gradient of|function) /, ""));
+  return h("strong.jv-title.jv-cut", { title: text }, text.replace(/^(gradient of|function) /, ""));
 }
 
 /** An SVG element: `svg("path", { d: "M0 0H9" })`. */
@@ -80,6 +85,19 @@ export function onResize(
   return () => observer.disconnect();
 }
 
+/** Calls back when the theme of the page changes; returns a function to stop. */
+export function onTheme(callback: () => void): () => void {
+  const observer = new MutationObserver(callback);
+  for (const element of [document.body, document.documentElement])
+    observer.observe(element, { attributeFilter: ["class", "data-jp-theme-light", "theme", "style"] });
+  const scheme = globalThis.matchMedia?.("(prefers-color-scheme: dark)");
+  scheme?.addEventListener?.("change", callback);
+  return () => {
+    observer.disconnect();
+    scheme?.removeEventListener?.("change", callback);
+  };
+}
+
 /**
  * Scrolls a child into view, without scrolling anything else on the page.
  * @param covered the height at the top that something else covers.
@@ -95,6 +113,14 @@ export function reveal(scroller: HTMLElement, child: HTMLElement, covered = 0): 
     scroller.scrollTop += Math.min(inner.bottom - outer.bottom + margin, inner.top - top);
 }
 
+/**
+ * Places what lies over the panes, such as a tip, so that all of it is inside of `root`; at a position in `root`.
+ */
+export function placeOver(root: DOMRect, tip: HTMLElement, left: number, top: number): void {
+  tip.style.left = `${Math.max(4, Math.min(root.width - tip.offsetWidth - 6, left))}px`;
+  tip.style.top = `${Math.max(4, top)}px`;
+}
+
 /** A button with text or other content. */
 export function button(
   content: Child | readonly Child[],
@@ -102,7 +128,7 @@ export function button(
   attributes: Attributes = {},
 ): HTMLButtonElement {
   const parts = Array.isArray(content) ? content : [content];
-  return h("button", { type: "button", class: "jv-button", ...attributes, onclick }, ...parts);
+  return h("button.jv-button", { type: "button", ...attributes, onclick }, ...parts);
 }
 
 /** The button that expands and collapses a group's row. */
@@ -121,14 +147,68 @@ export function foldButton(
   });
 }
 
+/** What is chosen by a button: the value, what the button says, and its other attributes. */
+export type Segment<T> = readonly [value: T, content: Child | readonly Child[], attributes: Attributes];
+
+/** A choice among a few values as buttons side by side, of which one is pressed. */
+export function segments<T extends string>(
+  label: string,
+  all: readonly Segment<T>[],
+  chosen: T,
+  choose: (value: T) => void,
+): HTMLElement {
+  const buttons = all.map(([value, content, attributes]) => {
+    const own = button(
+      content,
+      () => {
+        for (const each of buttons) each.ariaPressed = String(each === own);
+        choose(value);
+      },
+      { class: "jv-button jv-choice jv-small", "aria-pressed": String(value === chosen), ...attributes },
+    );
+    return own;
+  });
+  return h("span.jv-choices", { role: "group", "aria-label": label }, ...buttons);
+}
+
+/**
+ * A choice among values, each with its text. What is typed in it are no shortcuts, of the explorer or of the notebook.
+ * @param choose is given the value that is chosen.
+ */
+export function choice<T extends string>(
+  options: readonly (readonly [T, string])[],
+  choose: (value: T) => void,
+  attributes: Attributes = {},
+): HTMLSelectElement & { value: T } {
+  const select = h(
+    "select.jv-field",
+    {
+      "data-lm-suppress-shortcuts": "true",
+      ...attributes,
+      onchange: () => choose(select.value as T),
+      onkeydown: (event: KeyboardEvent) => event.stopPropagation(),
+    },
+    ...options.map(([value, text]) => h("option", { value }, text)),
+  );
+  return select as HTMLSelectElement & { value: T };
+}
+
+/** A table of a pane: the cells of its head, or their texts, and its bodies. */
+export function table(
+  heads: readonly (HTMLElement | string)[],
+  bodies: readonly HTMLElement[],
+  caption: Child = "",
+): HTMLElement {
+  const cells = heads.map((head) =>
+    typeof head === "string" ? h("th.jv-plain", { scope: "col" }, head) : head,
+  );
+  const about = caption && h("caption.jv-dim", caption);
+  return h("table.jv-table", about, h("thead", h("tr", ...cells)), ...bodies);
+}
+
 /** A pane: a section with a header. */
 export function section(attributes: Attributes, head: readonly Child[], ...body: Child[]): HTMLElement {
-  return h(
-    "section",
-    attributes,
-    h("div", { class: "jv-pane-head jv-ruled jv-fixed jv-baseline" }, ...head),
-    ...body,
-  );
+  return h("section", attributes, h("div.jv-pane-head.jv-ruled.jv-fixed.jv-baseline", ...head), ...body);
 }
 
 /** Follows the pointer from pointerdown on an element until it is released, anywhere. */

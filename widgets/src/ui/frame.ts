@@ -96,7 +96,7 @@ function notebookOf(element: HTMLElement): Element | null {
 
 /** A message in place of the content. */
 export function note(text: string, id?: string): HTMLElement {
-  return h("p", { class: "jv-message jv-dim", role: "status", "data-testid": id }, text);
+  return h("p.jv-message.jv-dim", { role: "status", "data-testid": id }, text);
 }
 
 /** A section of the help: a title, and the meanings of words or signs, each shown with a class. */
@@ -107,25 +107,23 @@ export type Meanings = readonly [
 
 /** What the help says: the keyboard shortcuts, and meanings. */
 interface Help {
-  KEYS: readonly (readonly [string, string])[];
+  KEYS: Meanings[1];
   MEANINGS?: readonly Meanings[];
 }
 
 /** The help sheet, filled when it is first opened; and a function to open and close it. */
 export function helpSheet(id: string, load: () => Promise<Help>) {
-  const body = h("div", {
-    class: "jv-help-body jv-scroll",
+  const body = h("div.jv-help-body.jv-scroll", {
     tabindex: "0",
     role: "region",
     "aria-label": "what is shown, and keys",
   });
   const sheet = h(
-    "dialog",
-    { class: "jv-help", "aria-label": "help", "data-testid": id },
+    "dialog.jv-help",
+    { "aria-label": "help", "data-testid": id },
     h(
-      "div",
-      { class: "jv-help-head jv-ruled jv-fixed jv-row" },
-      h("strong", {}, "Help"),
+      "div.jv-help-head.jv-ruled.jv-fixed.jv-row",
+      h("strong", "Help"),
       button("Close", () => sheet.close()),
     ),
     body,
@@ -147,15 +145,10 @@ function helpOf({ KEYS, MEANINGS = [] }: Help): HTMLElement[] {
   const part = (title: string, rows: Meanings[1], tag: "kbd" | "span") =>
     h(
       "section",
-      {},
-      h("h3", {}, title),
+      h("h3", title),
       h(
         "dl",
-        {},
-        ...rows.flatMap(([sign, what, name]) => [
-          h("dt", {}, h(tag, { class: name }, sign)),
-          h("dd", {}, what),
-        ]),
+        ...rows.flatMap(([sign, what, name]) => [h("dt", h(tag, { class: name }, sign)), h("dd", what)]),
       ),
     );
   return [...MEANINGS.map(([title, rows]) => part(title, rows, "span")), part("Keys", KEYS, "kbd")];

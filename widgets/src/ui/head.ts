@@ -2,7 +2,7 @@
 
 import { plural } from "../base/format";
 import type { Side, State } from "../state/state";
-import { button, h } from "./dom";
+import { button, h, type Segment, segments } from "./dom";
 import { marked } from "./marked";
 
 /** Describes the stages of a main pane. */
@@ -29,19 +29,14 @@ export function markSide(element: HTMLElement, { side, shown }: State, own: Side
 
 /** The buttons for code and graph, and to close the right pane. */
 export function headButtons(state: State, side: Side): HTMLElement[] {
-  const form = (name: "code" | "graph") =>
-    button(name, () => state.showAs(side, name), {
-      class: "jv-form jv-dim jv-small",
-      title: `Show as ${name} (G)`,
-      "aria-pressed": String(state.form[side] === name),
-      "data-testid": `as-${name}-${side}`,
-    });
-  const forms = h(
-    "span",
-    { class: "jv-forms jv-fixed", role: "group", "aria-label": "show as" },
-    form("code"),
-    form("graph"),
-  );
+  const form = (name: "code" | "graph"): Segment<typeof name> => [
+    name,
+    name,
+    { title: `Show as ${name} (G)`, "data-testid": `as-${name}-${side}` },
+  ];
+  const all = [form("code"), form("graph")];
+  const forms = segments("show as", all, state.form[side], (name) => state.showAs(side, name));
+  forms.classList.add("jv-forms", "jv-fixed");
   // Versions are compared as code only.
   const isCompared = state.compared || state.other?.mark === "is-removed";
   const own = isCompared ? [] : [forms];
@@ -60,9 +55,9 @@ export function closeButton(state: State): HTMLElement {
 /** A message in place of a text, or above it. */
 export function message(title: string, text: string, id?: string): HTMLElement {
   return h(
-    "div",
-    { class: "jv-message jv-dim", role: id && "status", "data-testid": id },
-    title && h("strong", {}, title),
-    h("p", {}, ...marked(text)),
+    "div.jv-message.jv-dim",
+    { role: id && "status", "data-testid": id },
+    title && h("strong", title),
+    h("p", ...marked(text)),
   );
 }

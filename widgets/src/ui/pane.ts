@@ -57,6 +57,25 @@ export interface When {
 
 const guard = (name: string) => h("div", { class: `jv-guard jv-fills jv-column jv-at-${name}` });
 
+/** A pane that stands for one which may not be there yet; `begin` creates it, if it is focused before. */
+const standIn = (
+  element: HTMLElement,
+  paneOf: () => Pane | null,
+  begin: () => void,
+  destroy: () => void,
+): Pane => ({
+  element,
+  step: (by) => paneOf()?.step?.(by) ?? false,
+  focus: () => {
+    begin();
+    paneOf()?.focus?.();
+  },
+  get listing() {
+    return paneOf()?.listing ?? null;
+  },
+  destroy,
+});
+
 /** Creates a pane. If that fails, the error is shown in its place, and the other panes are unaffected. */
 export function guarded(name: string, make: () => Pane, when?: When, element = guard(name)): Pane {
   let pane: Pane | null = null;
@@ -103,23 +122,13 @@ export function guarded(name: string, make: () => Pane, when?: When, element = g
       })
     : () => {};
   if (!when) begin();
-  return {
-    element,
-    step: (by) => pane?.step?.(by) ?? false,
-    focus: () => {
-      begin();
-      pane?.focus?.();
-    },
-    get listing() {
-      return pane?.listing ?? null;
-    },
-    destroy: () => {
-      isGone = true;
-      unwait();
-      stop();
-      leave();
-    },
+  const destroy = () => {
+    isGone = true;
+    unwait();
+    stop();
+    leave();
   };
+  return standIn(element, () => pane, begin, destroy);
 }
 
 /** How long before a pane is shown as loading, in milliseconds; most take less. */
@@ -146,8 +155,8 @@ export function later(
     if (isAsked) return;
     isAsked = true;
     const timer = setTimeout(() => {
-      const said = h("p", { class: "jv-message jv-dim", role: "status" }, "Loading…");
-      element.append(h("section", { class: "jv-pane jv-column" }, said));
+      const said = h("p.jv-message.jv-dim", { role: "status" }, "Loading…");
+      element.append(h("section.jv-pane.jv-column", said));
     }, AT_ONCE);
     load(() => !isGone).then(
       (make) => {
@@ -166,30 +175,23 @@ export function later(
   const unwait = effect(() => {
     if (isSeen()) batch(begin);
   });
-  return {
-    element,
-    step: (by) => pane?.step?.(by) ?? false,
-    focus: () => {
-      wantsFocus = true;
-      begin();
-      pane?.focus?.();
-    },
-    get listing() {
-      return pane?.listing ?? null;
-    },
-    destroy: () => {
-      isGone = true;
-      unwait();
-      pane?.destroy?.();
-    },
+  const beginWithFocus = () => {
+    wantsFocus = true;
+    begin();
   };
+  const destroy = () => {
+    isGone = true;
+    unwait();
+    pane?.destroy?.();
+  };
+  return standIn(element, () => pane, beginWithFocus, destroy);
 }
 
 function failure(name: string, error: unknown): HTMLElement {
   return section(
     { class: "jv-pane jv-column", role: "alert", "data-testid": `failed-${name}` },
-    [h("strong", {}, name)],
-    h("p", { class: "jv-message jv-dim" }, `This pane failed: ${reasonOf(error)}`),
+    [h("strong", name)],
+    h("p.jv-message.jv-dim", `This pane failed: ${reasonOf(error)}`),
   );
 }
 

@@ -25,8 +25,8 @@ export class Rows {
   /** The typical height of a row, from the first ones measured; 0 before. */
   private usual = 0;
   private readonly chunks = new Map<number, HTMLElement[]>();
-  private readonly above = h("tr", { class: "jv-spacer", "aria-hidden": true });
-  private readonly below = h("tr", { class: "jv-spacer", "aria-hidden": true });
+  private readonly above = h("tr.jv-spacer", { "aria-hidden": true });
+  private readonly below = h("tr.jv-spacer", { "aria-hidden": true });
 
   /**
    * @param scroller the scrolling element.

@@ -28,7 +28,7 @@ export class Heads<Key extends string> {
       return h(
         "th",
         { scope: "col", class: `jv-col-${name}` },
-        button(text, sort, { class: "jv-sort", title }),
+        button(text, sort, { class: "jv-sort jv-nowrap", title }),
       );
     });
     this.mark();

@@ -9,7 +9,7 @@ import { drag, h } from "./dom";
  */
 export function splitter(parent: HTMLElement, axis: "column" | "row", property: string): HTMLElement {
   const bar = h("div", {
-    class: `jv-splitter jv-splitter-${axis}`,
+    class: `jv-splitter jv-fixed jv-splitter-${axis}`,
     role: "separator",
     tabindex: 0,
     "aria-orientation": axis === "column" ? "vertical" : "horizontal",

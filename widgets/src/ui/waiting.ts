@@ -13,12 +13,12 @@ const AT_ONCE = 1000;
  * @param what the activity, such as `Computing the memory over time…`.
  */
 export class Waiting {
-  readonly element = h("div", { class: "jv-waiting jv-column" });
+  readonly element = h("div.jv-waiting.jv-column");
   private readonly timer: ReturnType<typeof setInterval>;
   private readonly stop: () => void;
   private readonly said = h("p", { role: "status" });
-  private readonly bar = h("progress", { class: "jv-progress", "aria-label": "progress" });
-  private readonly figures = h("span", { class: "jv-dim", "data-testid": "elapsed" });
+  private readonly bar = h("progress.jv-progress", { "aria-label": "progress" });
+  private readonly figures = h("span.jv-dim", { "data-testid": "elapsed" });
   private readonly button: HTMLButtonElement;
   private readonly foot: HTMLElement;
 
@@ -28,7 +28,7 @@ export class Waiting {
     private readonly id = "waiting",
   ) {
     this.button = button([], () => this.press());
-    this.foot = h("div", { class: "jv-waiting-foot jv-row" }, this.figures, this.button);
+    this.foot = h("div.jv-waiting-foot.jv-row", this.figures, this.button);
     this.element.append(this.said, this.bar, this.foot);
     // The elapsed time updates by itself.
     this.timer = setInterval(() => this.update(), 250);

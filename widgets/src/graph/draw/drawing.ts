@@ -1,5 +1,6 @@
 /** A scene with positions, indexed to find what is visible or under the pointer. */
 
+import { countBefore } from "../../base/sorted";
 import { pointsAlong } from "../layout/curves";
 import { STAGE, type Tree } from "../layout/hierarchy";
 import { type Lists, lists } from "../layout/ranks";
@@ -245,12 +246,5 @@ export class Drawing {
 }
 
 /** The index of the first of `things`, sorted by upper edge, that is at or below `from`. */
-function firstFrom(things: Int32Array, top: Float32Array, from: number): number {
-  let low = 0;
-  for (let high = things.length; low < high; ) {
-    const middle = (low + high) >> 1;
-    if (top[things[middle]!]! < from) low = middle + 1;
-    else high = middle;
-  }
-  return low;
-}
+const firstFrom = (things: Int32Array, top: Float32Array, from: number): number =>
+  countBefore(things.length, (i) => top[things[i]!]! < from);

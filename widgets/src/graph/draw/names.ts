@@ -1,5 +1,6 @@
 /** Names of boxes that are too small for their text, drawn at a readable size where they do not overlap. */
 
+import { push } from "../../model/groups";
 import { SIZES, shortened } from "../layout/stubs";
 import type { Palette } from "./palette";
 
@@ -72,10 +73,7 @@ export function placed(names: readonly Name[], width: number, height: number): W
     const written = { name, text, left, right: left + wide(text), middle };
     if (written.right > width + NAME || !isFree(written, written.right)) continue;
     found.push(written);
-    const line = Math.floor(middle / LINE);
-    const there = lines.get(line);
-    if (there) there.push(written);
-    else lines.set(line, [written]);
+    push(lines, Math.floor(middle / LINE), written);
   }
   // Names that were shortened to fit their boxes are shown in full if the space beside them is free.
   for (const one of found) {

@@ -1,7 +1,7 @@
 /** Draws a scene on a canvas: only what is visible and large enough to see. */
 
 import { ROLE_LETTERS } from "../../model/roles";
-import type { Lit } from "../../state/state";
+import type { Lit } from "../../state/lit";
 import { REPEAT } from "../layout/hierarchy";
 import { labels } from "../layout/scene";
 import { HEADER, IN, OPEN, OUT } from "../layout/shape";

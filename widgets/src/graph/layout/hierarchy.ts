@@ -1,6 +1,8 @@
 /** A stage as nested boxes: nested programs, functions, scopes and modules, with repeated layers folded into one. */
 
+import { entry, keepLast, remembered } from "../../base/maps";
 import { atOnce, type Sliced } from "../../base/slices";
+import { countBefore } from "../../base/sorted";
 import type { Model } from "../../model/model";
 import type { Place } from "../../model/records";
 import { findRepeats, mix, WORTH } from "./repeats";
@@ -29,7 +31,7 @@ const SLICE = 200;
 
 /** Cached trees per model: a stage's graph and listing share one. */
 const KEPT = 4;
-const trees = new WeakMap<Model, Map<string, Tree>>();
+const trees = remembered((_: Model) => new Map<string, Tree>());
 
 /** The tree of some stages. */
 export const treeOf = (model: Model, stages: readonly number[]): Tree => atOnce(growing(model, stages));
@@ -45,14 +47,9 @@ function* growing(model: Model, stages: readonly number[]): Sliced<Tree> {
 
 /** The same in slices, cached. */
 export function* keptTree(model: Model, stages: readonly number[]): Sliced<Tree> {
-  const made = trees.get(model) ?? new Map<string, Tree>();
-  trees.set(model, made);
+  const made = trees(model);
   const key = `${stages.join()} ${model.view.has_groups}`;
-  const tree = made.get(key) ?? (yield* growing(model, stages));
-  made.delete(key);
-  made.set(key, tree);
-  if (made.size > KEPT) made.delete(made.keys().next().value!);
-  return tree;
+  return keepLast(made, key, made.get(key) ?? (yield* growing(model, stages)), KEPT);
 }
 
 /** Nested boxes, by number. Each row has exactly one box of kind EQUATION. */
@@ -178,12 +175,7 @@ class Builder {
 
   private path(row: number): readonly string[] {
     const key = this.model.column("equation_scope")[row]!;
-    let path = this.paths.get(key);
-    if (path === undefined) {
-      path = this.model.scope(row).split("/").filter(Boolean);
-      this.paths.set(key, path);
-    }
-    return path;
+    return entry(this.paths, key, () => this.model.scope(row).split("/").filter(Boolean));
   }
 
   *equation(row: number): Sliced<number> {
@@ -325,13 +317,7 @@ class Level {
     let first = node;
     while (this.tree.row[first]! < 0) first = this.tree.children[first]![0]!;
     const row = this.tree.row[first]!;
-    let low = 0;
-    for (let high = this.rows.length; low < high; ) {
-      const middle = (low + high) >> 1;
-      if (this.rows[middle]! < row) low = middle + 1;
-      else high = middle;
-    }
-    return low;
+    return countBefore(this.rows.length, (i) => this.rows[i]! < row);
   }
 
   /** A name for some items: the names of the boxes among them, or else the expression or lines that they come from. */

@@ -1,5 +1,6 @@
 /** Lays out everything visible: each open box separately, innermost first. Pure, so it also runs in a worker. */
 
+import { push } from "../../model/groups";
 import { type Frames, GAP, type Placed, placePart, RANK_GAP } from "./layered";
 import { order } from "./order";
 import { type Part, type Rows, rowsOf } from "./rows";
@@ -130,9 +131,7 @@ function spreadEnds(
   const entering = new Map<number, number[]>();
   for (let e = 0; e < to.length; e++) {
     if (kind[to[e]!] !== CLOSED || cut[e] === 1) continue;
-    const list = entering.get(to[e]!);
-    if (list) list.push(e);
-    else entering.set(to[e]!, [e]);
+    push(entering, to[e]!, e);
   }
   for (const [box, list] of entering) {
     if (list.length < 2) continue;

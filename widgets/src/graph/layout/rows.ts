@@ -1,5 +1,6 @@
 /** Assigns boxes to rows by rank, for each open box, with a lane in each rank that an edge passes. */
 
+import { entry } from "../../base/maps";
 import { type Lists, lists, ranks } from "./ranks";
 import { IN, OPEN, OUT, type Shape } from "./shape";
 
@@ -105,8 +106,7 @@ export function rowsOf(shape: Shape): Rows {
       for (const e of within) {
         if (cut[e] === 1) continue;
         const [a, b] = [met(from[e]!), met(to[e]!)];
-        const own = behind.get(a) ?? [];
-        behind.set(a, own);
+        const own = entry(behind, a, () => []);
         let last = from[e]!;
         firstLane[e] = rank.length;
         firstLink[e] = linkFrom.length;
@@ -188,13 +188,7 @@ function partsOf(
   for (const port of ports) join(port, ports[0]!);
   const found = new Map<number, Split>();
   const of = (i: number) => {
-    const key = find(i);
-    let split = found.get(key);
-    if (split === undefined) {
-      split = { nodes: [], within: [], isThrough: false };
-      found.set(key, split);
-    }
-    return split;
+    return entry(found, find(i), () => ({ nodes: [], within: [], isThrough: false }));
   };
   for (const i of there) of(i).nodes.push(i);
   for (const e of edges) of(met(from[e]!)).within.push(e);

@@ -1,6 +1,8 @@
 /** The visible part of a tree for a set of open boxes: boxes, ports, edges with their bytes, stubs for inputs and ports for residuals. */
 
+import { entry } from "../../base/maps";
 import { atOnce, type Sliced } from "../../base/slices";
+import { push } from "../../model/groups";
 import type { Model } from "../../model/model";
 import { findingConstants } from "./constants";
 import { EQUATION, PROGRAM, STAGE, type Tree } from "./hierarchy";
@@ -236,11 +238,7 @@ class Scenes {
   /** The port of an open box for a variable, and whether it is new. */
   private port(box: number, kind: number, variable: number): [number, boolean] {
     const key = 2 * box + (kind === IN ? 0 : 1);
-    let ports = this.ports.get(key);
-    if (ports === undefined) {
-      ports = new Map();
-      this.ports.set(key, ports);
-    }
+    const ports = entry(this.ports, key, () => new Map());
     const there = ports.get(variable);
     if (there !== undefined) return [there, false];
     const made = this.add(this.node[box]!, box, kind, variable);
@@ -464,27 +462,13 @@ class Scenes {
     const side = stub.kind !== "residual" ? given : given === this.before ? this.taken : this.kept;
     const isClosed = this.tree.canOpen(this.node[box]!);
     if (stub.kind === "literal" && isClosed) return;
-    const list = side.get(box);
-    if (!isClosed) {
-      const isThere = list?.some(
-        (s) => s.kind === stub.kind && s.variable === stub.variable && s.text === stub.text,
-      );
-      if (isThere) return;
-      if (list) list.push(stub);
-      else side.set(box, [stub]);
-      return;
-    }
-    // A box may have thousands.
-    const key = `${given === this.before ? "<" : ">"}${stub.kind} ${stub.residual >= 0 ? stub.residual : stub.variable} ${stub.text}`;
-    let seen = this.seen.get(box);
-    if (seen === undefined) {
-      seen = new Set();
-      this.seen.set(box, seen);
-    }
+    // Each once: of a closed box, which may have thousands, those of all its equations.
+    const of = isClosed && stub.residual >= 0 ? stub.residual : stub.variable;
+    const key = `${given === this.before ? "<" : ">"}${stub.kind} ${of} ${stub.text}`;
+    const seen = entry(this.seen, box, () => new Set());
     if (seen.has(key)) return;
     seen.add(key);
-    if (list) list.push(stub);
-    else side.set(box, [stub]);
+    push(side, box, stub);
   }
 
   private constant(row: number, variable: number): Stub {

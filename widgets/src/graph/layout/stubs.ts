@@ -1,5 +1,7 @@
 /** Stubs at the sides of a box, and rows of ports for residuals: these replace long edges. */
 
+import { remembered } from "../../base/maps";
+
 export type StubKind = "input" | "constant" | "literal" | "carry" | "residual" | "result";
 
 /** A value that is named beside a box instead of connected by an edge. */
@@ -88,12 +90,8 @@ export interface Row {
   width: number;
 }
 
-const rows = new WeakMap<readonly Stub[], Row>();
-
 /** The residuals at one edge of a box, sorted by number. */
-export function rowOf(stubs: readonly Stub[]): Row {
-  const before = rows.get(stubs);
-  if (before !== undefined) return before;
+export const rowOf = remembered((stubs: readonly Stub[]): Row => {
   const inOrder = [...stubs].sort((a, b) => a.residual - b.residual);
   const shown = inOrder.length <= PORTS ? inOrder.length : PORTS - 1;
   const rest = inOrder.slice(shown);
@@ -105,10 +103,8 @@ export function rowOf(stubs: readonly Stub[]): Row {
     x += port.width + PORT_GAP;
     return port;
   });
-  const row = { ports, width: Math.max(0, x - PORT_GAP) };
-  rows.set(stubs, row);
-  return row;
-}
+  return { ports, width: Math.max(0, x - PORT_GAP) };
+});
 
 /** The height of a row of ports. */
 export function rowHeight(stubs: readonly Stub[] | undefined): number {
