@@ -1469,6 +1469,12 @@ test("what takes longer is not requested while the user waits for the switches",
   expect(model.sent).toContain("check");
 });
 
+test("the head's advice is requested whatever question the explorer opens with", async () => {
+  const { model } = show({ question: "cost" });
+  await new Promise((done) => setTimeout(done, 350));
+  expect(model.sent).toContain("advice");
+});
+
 test("the switches of a very large function are requested when there is advice, so that they are saved", async () => {
   const stages = json.stages.map((stage, i) => (i === 0 ? { ...stage, equations: [0, 3001] } : stage));
   const { model } = show({ payload: withHeader({ stages }) });

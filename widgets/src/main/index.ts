@@ -298,7 +298,7 @@ function askLater(widget: WidgetModel, state: State): void {
   const [first, end] = state.model.view.stages[0]?.equations ?? [0, 0];
   const { advice, check, switches, model } = state;
   if (!model.view.is_whole || widget.comm_live === false || !widget.send) return;
-  const isAdvised = end - first <= ADVISED && state.view === "overview";
+  const isAdvised = end - first <= ADVISED;
   const ask = (work: Work) => work.read() === "" && work.progress.state === "none" && work.ask();
   setTimeout(() => {
     if (isWaiting(state)) return;
