@@ -233,8 +233,7 @@ class _Correction:
         to_type = f'. Write memory="{least_size(least, written)}"' if is_lower(least, written) else ""
         return (
             f"no plan was found for {self.planning.call.name} whose compiled peak fits in {exactly(self.budget)}: the "
-            "lowest of "
-            f"{counted(len(self.candidates), 'compiled program')} is {exactly(least)}; as written it is "
+            f"lowest of {counted(len(self.candidates), 'compiled program')} is {exactly(least)}; as written it is "
             f"{exactly(written)}{to_type}"
         )
 

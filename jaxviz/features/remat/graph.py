@@ -6,9 +6,8 @@ or is saved by its name, or is recomputed from available operands. Each value th
 available. The cheapest choice is an integer program, solved by HiGHS.
 
 Source: Jain et al., "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization" (MLSys 2020,
-  arXiv:1910.02653), who
-formulate it as an integer program. Theirs chooses when each value is computed and freed; with `jax.checkpoint` only the
-saved values can be chosen.
+arXiv:1910.02653), who formulate it as an integer program. Theirs chooses when each value is computed and freed; with
+`jax.checkpoint` only the saved values can be chosen.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from jaxviz.analysis.grouping import pattern
 from jaxviz.analysis.layouts import Layouts
 from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.walk import location_of
-from jaxviz.derivation import Derivation, derive
+from jaxviz.derivation import Derivation
 from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import flops_of, parts
 from jaxviz.features.remat.checkpointing import makes_references
@@ -359,9 +358,8 @@ class Graph:
                 if not self.recompute_collectives and exchanges(self.nodes[i].equation):
                     raise ValueError(
                         f"devices exchange values inside {describe_equation(self.nodes[i].equation)}, where no value "
-                        "can be "
-                        "saved by name, so a checkpoint would exchange them again; recompute_collectives=True allows "
-                        "that."
+                        "can be saved by name, so a checkpoint would exchange them again; recompute_collectives=True "
+                        "allows that."
                     )
                 self.fixed[i] = False
 
@@ -460,8 +458,7 @@ def exchanges(equation: Equation) -> bool:
 
 def derive_like(program: Program, other: Derivation) -> Derivation:
     """A program derived with respect to the same inputs as another derivation."""
-    derivation = derive(program, argnums=tuple(i for i, nonzero in enumerate(other.nonzeros) if nonzero))
-    return replace(derivation, placed=other.placed, n_results=other.n_results, step=other.step)
+    return replace(other, primal=program)
 
 
 def distinct(atoms: Sequence[Atom]) -> list[Atom]:

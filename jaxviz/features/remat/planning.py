@@ -105,8 +105,7 @@ def plan_remat(
     if len(bounds) > 1:
         raise ValueError(
             f"a plan takes only one bound; got {' and '.join(f'{name}=' for name in bounds)}. If the function itself "
-            "has an argument of "
-            "that name, fix it with functools.partial."
+            "has an argument of that name, fix it with functools.partial."
         )
     if of not in _PEAKS or (of == _PEAKS[1] and memory is None):
         raise ValueError(
@@ -250,8 +249,7 @@ class Planning:
         owner = "its gradient" if step is None else f"the training step `{step.traced.name}`"
         return (
             f"no plan was found for {self.call.name} that fits in {exactly(room)}: the lowest modelled peak of {owner} "
-            "is "
-            f"{exactly(least)}, {_peak_parts(search, lowest, room)}; as written it is {exactly(written)}{to_type}"
+            f"is {exactly(least)}, {_peak_parts(search, lowest, room)}; as written it is {exactly(written)}{to_type}"
         )
 
     def _or_as_written(self, best: Trial, unplanned: Sequence[Trial]) -> Trial:

@@ -347,16 +347,14 @@ def _about(derivation: Derivation, checkpoints: Sequence[CheckpointReport]) -> I
         if not any(u.is_opaque for u in derivation.unopened):  # it may contain one
             yield (
                 f"{primal.name} has no checkpoint, so its gradient saves every value that the backward pass reads. Add "
-                "one with jax.checkpoint(f, policy=...); "
-                "jaxviz.compare_policies shows what each policy would save."
+                "one with jax.checkpoint(f, policy=...); jaxviz.compare_policies shows what each policy would save."
             )
     elif not checkpoints:
         yield "No tangent goes through its checkpoints."
     for inner, outer in dict.fromkeys(_nested(primal, None)):
         yield (
             f"The checkpoint of {inner} is inside that of {outer}: the policy of {outer} decides what is saved between "
-            "the two passes, "
-            f"and that of {inner} what is saved while the backward pass recomputes its part of {outer}."
+            f"the two passes, and that of {inner} what is saved while the backward pass recomputes its part of {outer}."
         )
 
 

@@ -196,8 +196,7 @@ def stacks_of(program: Program, opened: Program, is_opened: Callable[[Equation],
     """The frames that led to each equation.
 
     A jitted function is traced once, and its equations have the frames of its first call: the frames of the actual call
-    are put before the
-      function's own.
+    are put before the function's own.
 
     Args:
       program: a function.

@@ -12,10 +12,10 @@ import jax
 
 from jaxviz.analysis.checkpoints import policy_name
 from jaxviz.analysis.walk import primal_equation
-from jaxviz.derivation import Derivation, derive
+from jaxviz.derivation import Derivation
 from jaxviz.features.remat.checkpointing import refused_in_checkpoint, remat_template
 from jaxviz.features.remat.forms import Form, Trial
-from jaxviz.features.remat.graph import exchanges
+from jaxviz.features.remat.graph import derive_like, exchanges
 from jaxviz.features.remat.left_out import with_policies
 from jaxviz.features.remat.regions import Region
 from jaxviz.higher_order import of
@@ -126,10 +126,7 @@ def derive_under(derivation: Derivation, to: Setting) -> Derivation:
         program = with_policies(primal, dict.fromkeys(checkpoints, to.policy))
     else:
         program = _checkpointed(primal, to.policy)
-    again = derive(
-        program, argnums=[i for i, nz in enumerate(derivation.nonzeros) if nz], cond_residuals=derivation.cond_residuals
-    )
-    return replace(again, placed=derivation.placed, n_results=derivation.n_results, step=derivation.step)
+    return derive_like(program, derivation)
 
 
 def has_checkpoints(program: Program) -> bool:
@@ -142,8 +139,7 @@ def _checkpointed(program: Program, policy: Any) -> Program:
         at = next((b.location for b in program.branches if b.location is not None), None)
         raise ValueError(
             f"{program.name} has no checkpoint, and JAX does not allow one around it, because Python reads a "
-            f"value{f' at {at}' if at else ''}. "
-            "Put jax.checkpoint around the other parts."
+            f"value{f' at {at}' if at else ''}. Put jax.checkpoint around the other parts."
         )
     why = refused_in_checkpoint(program.equations)
     if why:
