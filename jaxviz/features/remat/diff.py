@@ -233,7 +233,7 @@ class Writer:
         there = next((w for w in search.context.written if w.covers(region)), None)
         if there is not None and (ways := ways_of(there, [there])):
             return ways
-        stacks = search.context.frames.values()
+        stacks = search.context.stacks.values()
         if search.step is not None:
             return [*((way,) for way in ways_in_step(call.name, stacks)), (BY_HAND,)]
         if call.function is None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from jaxviz.analysis.bytecode import is_in_loop
@@ -18,7 +18,7 @@ from jaxviz.ir.own_code import owner
 from jaxviz.ir.sharing import cleared
 from jaxviz.ir.syntax import Equation, Program, Var
 from jaxviz.report.tables import short_location
-from jaxviz.transforms.inline import called_program
+from jaxviz.transforms.inline import Made
 
 BODIES = (SCAN, SHARD_MAP)
 """Equations whose bodies are planned together with their surroundings."""
@@ -135,8 +135,8 @@ def bound_in(spot: Spot) -> tuple[Var, ...]:
 
 Frame = tuple[Any, int]
 """A code object, and the instruction that it was executing."""
-Stacks = Mapping[int, Sequence[tuple[Frame, ...]]]
-"""For each program, by identity, the frames of its equations, outermost first."""
+Stacks = Mapping[Equation, tuple[Frame, ...]]
+"""The frames of each equation, outermost first."""
 
 
 def find_regions(program: Program, stacks: Stacks) -> list[Region]:
@@ -155,7 +155,7 @@ def find_regions(program: Program, stacks: Stacks) -> list[Region]:
         if n_loops > MOST_NESTED or id(p) in seen:  # a body that two loops share
             return
         seen.add(id(p))
-        here = stacks[id(p)]
+        here = [stacks[e] for e in p.equations]
         _find_calls(p, [stack[depth:] for stack in here], [stack[:depth] for stack in here], calls)
         for i, e in enumerate(p.equations):
             if is_scan(e):
@@ -192,38 +192,22 @@ def _called_at(code: Any, spot: Spot, stack: Sequence[Frame]) -> Location | None
     return location_at(*callers[-1]) if callers else spot.equations[0].location
 
 
-def stacks_of(program: Program, opened: Program, is_opened: Callable[[Equation], bool]) -> Stacks:
-    """The frames that led to each equation.
+def stacks_of(made: Mapping[Equation, Made]) -> Stacks:
+    """The frames that led to each equation of a function whose calls are inlined; in a loop, JAX starts with those of
+    the loop's body.
 
     A jitted function is traced once, and its equations have the frames of its first call: the frames of the actual call
     are put before the function's own.
 
     Args:
-      program: a function.
-      opened: the same function with its calls inlined.
-      is_opened: which calls are.
+      made: see `originals`.
     """
-    stacks: dict[int, list[tuple[Frame, ...]]] = {}
 
-    def walk(p: Program, call: tuple[Frame, ...]) -> Iterator[tuple[Equation, tuple[Frame, ...]]]:
-        for e in p.equations:
-            stack = _called(call, frames_of(e.source))
-            if is_opened(e):
-                yield from walk(called_program(e.operation), stack)
-            else:
-                yield e, stack
+    @cache
+    def stack_of(*nested: Equation) -> tuple[Frame, ...]:
+        return _called(stack_of(*nested[:-1]), frames_of(nested[-1].source)) if nested else ()
 
-    def note(p: Program, now: Program, call: tuple[Frame, ...]) -> None:
-        if id(now) in stacks:
-            return
-        of_program = list(walk(p, call))
-        stacks[id(now)] = [stack for _, stack in of_program]
-        for (e, stack), opened_equation in zip(of_program, now.equations, strict=True):
-            if of(e) in BODIES:
-                note(e.params["jaxpr"], opened_equation.params["jaxpr"], stack)
-
-    note(program, opened, ())
-    return stacks
+    return {e: stack_of(*within, as_written) for e, (as_written, within) in made.items()}
 
 
 def _called(call: tuple[Frame, ...], own: tuple[Frame, ...]) -> tuple[Frame, ...]:
