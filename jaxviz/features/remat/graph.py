@@ -198,8 +198,6 @@ class Graph:
         )
         """Whether JAX can save nothing by name in it, see `is_askable`, or has to run it as a whole, see
         `makes_references`."""
-        residuals = self.sizes_of.residuals(derivation)
-        self.all_nbytes = sum(residuals[a] for a in distinct(derivation.linearized.residuals))
         self.flat = numbers_in_place(derivation.primal)
         self.makers = {v: e for _, e in self.flat.walk() for v in e.outvars}
         self.naming = Naming(self.flat)

@@ -7,7 +7,6 @@ import ast
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any
 
 import jax
@@ -17,7 +16,7 @@ from jaxviz.analysis.grouping import alike
 from jaxviz.features.remat.choices import Part
 from jaxviz.features.remat.forms import Form
 from jaxviz.features.remat.graph import Saved
-from jaxviz.features.remat.regions import frames_of
+from jaxviz.features.remat.regions import frames_of, runs
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import Extent, extent_of, last_name, span_of
 from jaxviz.higher_order import is_scan, of
@@ -86,11 +85,10 @@ def _evaluations(
     stacks: Sequence[tuple[Extent, ...]], start: int, end: int, level: int
 ) -> Iterator[tuple[Extent, int, int]]:
     """Each evaluation of an expression, and the range of its equations; those within it first."""
-    for here, run in groupby(range(start, end), lambda i: stacks[i][level : level + 1]):
-        positions = list(run)
+    for here, first, last in runs(start, end, lambda i: stacks[i][level : level + 1]):
         if here:
-            yield from _evaluations(stacks, positions[0], positions[-1] + 1, level + 1)
-            yield here[0], positions[0], positions[-1] + 1
+            yield from _evaluations(stacks, first, last, level + 1)
+            yield here[0], first, last
 
 
 def _is_one_value(aval: Any, equations: Sequence[Equation]) -> bool:

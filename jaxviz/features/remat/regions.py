@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from typing import Any
+from itertools import groupby
+from typing import Any, TypeVar
 
 from jaxviz.analysis.bytecode import is_in_loop
 from jaxviz.analysis.grouping import grouped
@@ -19,6 +20,8 @@ from jaxviz.ir.sharing import cleared
 from jaxviz.ir.syntax import Equation, Program, Var
 from jaxviz.report.tables import short_location
 from jaxviz.transforms.inline import Made
+
+K = TypeVar("K")
 
 BODIES = (SCAN, SHARD_MAP)
 """Equations whose bodies are planned together with their surroundings."""
@@ -232,41 +235,34 @@ def _find_calls(
     anew = [range(0), *map(_called_anew, stacks, stacks[1:])]
 
     def look(start: int, end: int, level: int, inside: frozenset[Any]) -> None:
-        i = start
-        while i < end:
-            code = stacks[i][level][0] if level < len(stacks[i]) else None
+        for code, begin, stop in runs(start, end, lambda i: stacks[i][level][0] if level < len(stacks[i]) else None):
             if code is None:
-                i += 1
                 continue
-            stop = i
-            while stop < end and level < len(stacks[stop]) and stacks[stop][level][0] is code:
-                stop += 1
-            in_a_row = _calls_in_a_row(stacks, anew, equations, i, stop, level)
+            in_a_row = _calls_in_a_row(stacks, anew, equations, begin, stop, level)
             for first, last in in_a_row:
                 is_whole = first == 0 and last == len(equations)
                 if last - first > 1 and not is_whole and code not in inside:
                     calls.setdefault(code, {})[Spot(program, first, last)] = outer[first] + stacks[first]
-            for first, last in in_a_row or [(i, stop)]:
-                at = first
-                while at < last:  # calls from different lines
-                    same = at
-                    while same < last and stacks[same][level] == stacks[at][level]:
-                        same += 1
+            for first, last in in_a_row or [(begin, stop)]:
+                for _, at, same in runs(first, last, lambda i: stacks[i][level]):  # calls from different lines
                     look(at, same, level + 1, inside | {code})
-                    at = same
-            i = stop
 
     look(0, len(equations), 0, frozenset())
 
 
+def runs(start: int, end: int, key: Callable[[int], K]) -> Iterator[tuple[K, int, int]]:
+    """The ranges of consecutive positions with the same key."""
+    first = start
+    for same, positions in groupby(range(start, end), key):
+        last = first + sum(1 for _ in positions)
+        yield same, first, last
+        first = last
+
+
 def _calls_in_a_row(
-    stacks: Sequence[Sequence[Frame]],
-    anew: Sequence[range],
-    equations: Sequence[Equation],
-    start: int,
-    end: int,
-    level: int,
-) -> list[tuple[int, int]]:
+    stacks: Sequence[Sequence[Frame]], anew: Sequence[range], equations: Sequence[Equation],
+    start: int, end: int, level: int,
+) -> list[tuple[int, int]]:  # fmt: skip
     """Consecutive calls of one function, separated where its Python code goes backwards, or repeats.
 
     None if it could also be a loop within the function.

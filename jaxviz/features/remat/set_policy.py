@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from jaxviz.analysis.checkpoints import policy_name
-from jaxviz.analysis.walk import primal_equation
 from jaxviz.derivation import Derivation
 from jaxviz.features.remat.checkpointing import refused_in_checkpoint, remat_template
 from jaxviz.features.remat.forms import Form, Trial
@@ -22,7 +21,7 @@ from jaxviz.higher_order import of
 from jaxviz.higher_order.checkpoint import CHECKPOINT, apply_remat
 from jaxviz.ir import compat
 from jaxviz.ir.errors import JaxvizError
-from jaxviz.ir.syntax import Program, Var
+from jaxviz.ir.syntax import Program
 from jaxviz.transforms.inline import inlined, numbers_in_place
 from jaxviz.transforms.policy import decide
 
@@ -171,16 +170,8 @@ def trials_under_policies(search: Search) -> Iterator[Trial]:
 
 def _trial(search: Search, policy: str, derivation: Derivation, regions: Sequence[Region]) -> Trial:
     under = derive_under(derivation, setting(policy))
-    saved = {
-        v
-        for checkpoint in under.linearized.checkpoints
-        for decision in checkpoint.decisions
-        if decision.verdict == "saved"
-        for v in primal_equation(decision.equation).outvars
-    }
-    is_saved = lambda v: v in saved or search.context.copies.get(v) in saved
     parts = [part for region in regions for part in search.parts(region) or ()]
-    form = replace(_form(regions, parts, is_saved), policy=policy)
+    form = replace(_form(search, regions, parts, policy), policy=policy)
     return Trial(form, form.names(search.name), under.primal, under, search.measured(under))
 
 
@@ -188,8 +179,7 @@ def as_policies_save(search: Search, regions: Sequence[Region]) -> list[Form]:
     """The plans that save at some regions what JAX's policies would save there."""
     if _would_exchange_again(search):
         return []
-    saved = lambda policy: lambda v: decide(policy, search.makers[v]) == "saved"
-    return [_form(regions, search.outer_parts(regions), saved(setting(name).policy)) for name in _DOTS]
+    return [_form(search, regions, search.outer_parts(regions), policy) for policy in _DOTS]
 
 
 def _would_exchange_again(search: Search) -> bool:
@@ -197,6 +187,8 @@ def _would_exchange_again(search: Search) -> bool:
     return not search.recompute_collectives and any(map(exchanges, search.flat.equations))
 
 
-def _form(regions: Sequence[Region], parts: Sequence[Part], is_saved: Callable[[Var], bool]) -> Form:
+def _form(search: Search, regions: Sequence[Region], parts: Sequence[Part], policy: str) -> Form:
+    decides = setting(policy).policy
+    is_saved = lambda v: decide(decides, search.makers[v]) == "saved"
     names_in = lambda part: [name for name, values in part.graph.candidates.items() if any(map(is_saved, values))]
     return Form(tuple(regions), tuple((part, part.choice(names_in(part))) for part in parts))

@@ -241,7 +241,7 @@ def test_the_plan_is_the_optimum(name):
         assert (choice.nbytes, choice.flops) == (sizes[k], flops[k])
     assert search.least == sizes.min()
     for share in SHARES:
-        budget = int(search.least + share * (search.graph.all_nbytes - search.least))
+        budget = int(search.least + share * (search.opened.nbytes - search.least))
         plan = jaxviz.plan_remat(f, *args, budget=budget)
         assert plan.nbytes <= budget
         assert plan.flops <= 1.02 * flops[sizes <= budget].min()
