@@ -232,7 +232,7 @@ class _Correction:
         least, written = min(c.peak for c in self.candidates), self.written.peak_nbytes
         to_type = f'. Write memory="{least_size(least, written)}"' if is_lower(least, written) else ""
         return (
-            f"no plan was found for {self.planning.call.name} whose compiled peak fits in {exactly(self.budget)}: the "
+            f"no plan was found for {self._search.call.name} whose compiled peak fits in {exactly(self.budget)}: the "
             f"lowest of {counted(len(self.candidates), 'compiled program')} is {exactly(least)}; as written it is "
             f"{exactly(written)}{to_type}"
         )

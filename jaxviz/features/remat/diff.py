@@ -7,7 +7,6 @@ import linecache
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.checkpointing import checkpointed
 from jaxviz.features.remat.edits import Way, needed_imports
 from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial
@@ -69,9 +68,7 @@ class Limits:
 
 
 @counting("trying edits")
-def write_plan(
-    search: Search, trial: Trial | None, call: Call, limits: Limits = Limits(), in_branches: bool = False
-) -> Written:
+def write_plan(search: Search, trial: Trial | None, limits: Limits = Limits(), in_branches: bool = False) -> Written:
     """The code for a plan.
 
     If one of its checkpoints cannot be written, or does something else where it can be written, the code is the closest
@@ -81,7 +78,7 @@ def write_plan(
       trial: the plan; None to remove all checkpoints.
       in_branches: whether each checkpoint at a call is in a branch that is always taken.
     """
-    return Writer(search, call).of_plan(trial, limits, in_branches)
+    return Writer(search).of_plan(trial, limits, in_branches)
 
 
 def write_chosen(
@@ -93,16 +90,15 @@ def write_chosen(
     A name in the source applies to all values of its expression: expressions get one if at least half of their values
     are to be saved.
     """
-    return Writer(search, Call.known(search.derivation)).of_setting(regions, saved, offloaded, trade)
+    return Writer(search).of_setting(regions, saved, offloaded, trade)
 
 
 class Writer:
     """Writes plans for one function, each checkpoint in the first way that does what it should, as far as that was
     measured."""
 
-    def __init__(self, search: Search, call: Call):
+    def __init__(self, search: Search):
         self.search = search
-        self.call = call
         self.tried: list[Written] = []
         self._left: dict[Region, list[tuple[Way, ...]]] = {}
         self._alone: dict[Region, Written] = {}
@@ -117,7 +113,7 @@ class Writer:
         """See `write_plan`."""
         search, written = self.search, self.search.written.peak_nbytes
         if trial is None:
-            return write(search, self.call, search.opened, {}, [], [])
+            return write(search, search.opened, {}, [], [])
         while True:
             code, best = self.closest(trial, limits, in_branches)
             self.tried.append(code)
@@ -147,7 +143,7 @@ class Writer:
         elsewhere = [r for r in trial.form.regions if not ways[r]]
         if trial.form.policy and not elsewhere:
             notes = _in_branches(ways) if in_branches else []
-            return write(search, self.call, trial.trade, ways, [], notes, builtin=trial.form.policy), trial
+            return write(search, trial.trade, ways, [], notes, builtin=trial.form.policy), trial
         notes = [self.why_not(region) for region in elsewhere]
         # One of several checkpoints may be enough, where nothing in them can be named and so all is recomputed.
         sets = list(dict.fromkeys([trial.form.regions, *((r,) for r in trial.form.regions)]))
@@ -181,7 +177,7 @@ class Writer:
             in_chunks = lambda ways: ways_in_chunks(ways, chunk)
             notes += _adapted(ways, [r for r in ways if r.is_body], in_chunks, lambda r: chunks_by_hand(r, chunk))
         notes += _in_branches(ways) if in_branches else []
-        return write(search, self.call, best.trade, ways, names, notes, layers), best
+        return write(search, best.trade, ways, names, notes, layers), best
 
     def of_setting(
         self, regions: Sequence[Region], saved: Collection[Var], offloaded: Collection[Var], trade: Trade
@@ -206,7 +202,7 @@ class Writer:
         while True:
             ways = {r: self.ways(r) for r in regions}
             missing = [f"{self.why_not(r)} It is not in this code." for r in regions if not ways[r]]
-            code = write(search, self.call, comes_to, ways, names, [*missing, *notes], is_plan=False)
+            code = write(search, comes_to, ways, names, [*missing, *notes], is_plan=False)
             if code.is_as_planned or not self.go_on(regions):
                 return code
 
@@ -216,7 +212,7 @@ class Writer:
         return [WrittenName(e, *words.of_extent(e, makers[vs[0]]), e in moved, vs) for e, vs in extents.items()]
 
     def _not_written(self, trial: Trial, *why: str) -> Written:
-        return Written((not_written(self.call.name, trial.trade, self.search), *why), None)
+        return Written((not_written(trial.trade, self.search), *why), None)
 
     # --- ways ---------------------------------------------------------------------------------------------------------
 
@@ -227,7 +223,7 @@ class Writer:
         return next(iter(self._left[region]), ())
 
     def _all_ways(self, region: Region) -> list[tuple[Way, ...]]:
-        search, call = self.search, self.call
+        search, call = self.search, self.search.call
         if region is not search.root:
             return ways_of(region, search.context.written)
         there = next((w for w in search.context.written if w.covers(region)), None)
@@ -265,7 +261,7 @@ class Writer:
         """The code for a checkpoint around a region that saves nothing by name."""
         if region not in self._alone:
             trade = self._expected[region] = self.search.trial(self.search.path((region,))[0]).trade
-            self._alone[region] = write(self.search, self.call, trade, {region: self.ways(region)}, [], [])
+            self._alone[region] = write(self.search, trade, {region: self.ways(region)}, [], [])
             self.tried.append(self._alone[region])
         return self._alone[region]
 
@@ -373,7 +369,7 @@ class Wrapped:
 def wrapped_at(search: Search, region: Region) -> tuple[Wrapped, Written] | None:
     """What to write for a checkpoint around a region, at its first place, and the code for all of them; None if no edit
     of the user's source that puts one there was found."""
-    writer = Writer(search, Call.known(search.derivation))
+    writer = Writer(search)
     writer.go_on([region])
     ways = writer.ways(region)
     return (_wrapped(ways[0]), writer.alone(region)) if ways else None

@@ -23,10 +23,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from jaxviz.analysis.grouping import pattern
 from jaxviz.analysis.layouts import Layouts
-from jaxviz.analysis.naming import Naming
-from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import Derivation
 from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import flops_of, parts
@@ -39,7 +36,7 @@ from jaxviz.higher_order.shard_map import SHARD_MAP
 from jaxviz.ir import compat, primitives
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import with_programs
-from jaxviz.ir.origin import Location, ancestors
+from jaxviz.ir.origin import ancestors
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 from jaxviz.report.tables import nbytes
@@ -88,38 +85,6 @@ class Sizes:
         own: dict[Atom, Atom] = dict(zip(forward.invars, primal.invars, strict=True))
         results = {v: (e, k) for e in forward.equations for k, v in enumerate(e.outvars)}
         return {a: self.layouts.nbytes(*results[a]) if a in results else self.of(own.get(a, a)) for a in residuals}
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """A value that a plan saves.
-
-    Args:
-      name: its name for `jax.ad_checkpoint.checkpoint_name`.
-      expression: the operation that computes it.
-      label: the user's expression for it; the same as `expression` if there is none.
-      type: its type.
-      nbytes: its size in bytes.
-      location: the user's line.
-      offloaded: whether it is offloaded to the host.
-      library: where in a library it is computed; '' if in none.
-    """
-
-    name: str
-    expression: str
-    label: str
-    type: str
-    nbytes: int
-    location: Location | None
-    offloaded: bool = False
-    library: str = ""
-
-    @property
-    def repeats(self) -> tuple[str, str]:
-        """A key, the same for the values of one expression of a library in repeated layers: its module and the
-        expression."""
-        module, _, expression = self.label.rpartition(" · ")
-        return pattern(module), expression
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -200,7 +165,6 @@ class Graph:
         `makes_references`."""
         self.flat = numbers_in_place(derivation.primal)
         self.makers = {v: e for _, e in self.flat.walk() for v in e.outvars}
-        self.naming = Naming(self.flat)
         self.recompute_collectives = recompute_collectives
         inputs = {*self.flat.invars, *self.flat.constvars}
         self._choose_from({f"{_PREFIX}{k}": (v,) for k, v in enumerate(worth_a_name(self.flat, inputs))})
@@ -426,15 +390,6 @@ class Graph:
                     part.cost.transcendentals * node.where.times * node.where.devices
                 )
         return dict((+counts).most_common())
-
-    def described(self, name: str) -> Saved:
-        v = self.candidates[name][0]
-        maker, size = self.makers[v], self.named_sizes[name]
-        often = size // max(self.sizes_of.of(v), 1)
-        kind = v.aval.str_short(short_dtypes=True)
-        what = str(maker.primitive.name)
-        label = self.naming.name(maker, (), maker.outvars.index(v)) or what
-        return Saved(name, what, label, f"{often:,} × {kind}" if often > 1 else kind, size, location_of(maker))
 
 
 def _reads(equation: Equation) -> dict[Atom, tuple[Atom, ...]] | None:

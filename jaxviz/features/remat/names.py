@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxviz.analysis.grouping import alike
+from jaxviz.analysis.grouping import alike, pattern
 from jaxviz.features.remat.choices import Part
 from jaxviz.features.remat.forms import Form
-from jaxviz.features.remat.graph import Saved
 from jaxviz.features.remat.regions import frames_of, runs
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import Extent, extent_of, last_name, span_of
@@ -26,6 +25,7 @@ from jaxviz.ir.origin import Location, location_at
 from jaxviz.ir.own_code import owner
 from jaxviz.ir.primitives import plain
 from jaxviz.ir.syntax import Equation, Program, Var
+from jaxviz.report.tables import repeated, type_text
 
 _AROUND = ("vmap", "jit", "checkpoint", "remat", "partial")
 """Functions that return another one, and whose own name says nothing about the value."""
@@ -137,6 +137,38 @@ class WrittenName:
     values: Sequence[Var]
 
 
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A value that a plan saves.
+
+    Args:
+      name: its name for `jax.ad_checkpoint.checkpoint_name`.
+      expression: the operation that computes it.
+      label: the user's expression for it; the same as `expression` if there is none.
+      type: its type.
+      nbytes: its size in bytes.
+      location: the user's line.
+      offloaded: whether it is offloaded to the host.
+      library: where in a library it is computed; '' if in none.
+    """
+
+    name: str
+    expression: str
+    label: str
+    type: str
+    nbytes: int
+    location: Location | None
+    offloaded: bool = False
+    library: str = ""
+
+    @property
+    def repeats(self) -> tuple[str, str]:
+        """A key, the same for the values of one expression of a library in repeated layers: its module and the
+        expression."""
+        module, _, expression = self.label.rpartition(" · ")
+        return pattern(module), expression
+
+
 class Names:
     """Generates unique names."""
 
@@ -161,10 +193,10 @@ class Names:
         code, instruction = next(matching, (None, 0))
         return self.new(code, word(maker, location_at(code, instruction) if code is not None else None)), code
 
-    def of_value(self, part: Part, value: Var) -> str:
+    def of_value(self, search: Search, value: Var) -> str:
         """A name for a value, whether or not it has an expression."""
-        maker = part.graph.makers[value]
-        is_whole = part.graph.naming.is_whole(maker, (), maker.outvars.index(value))
+        maker = search.makers[value]
+        is_whole = search.context.naming.is_whole(maker, (), maker.outvars.index(value))
         frames = frames_of(maker.source)
         own = next((f for f in reversed(frames) if owner(f[0].co_filename) == "user"), frames[-1] if frames else None)
         at = location_at(*own) if own is not None and is_whole else None
@@ -202,7 +234,8 @@ def names_of(search: Search, form: Form) -> dict[Var, str]:
     for part, choice in form.choices:
         for candidate in part.names_of(choice):
             values = part.graph.candidates[candidate]
-            name = next((by_value[v] for v in values if v in by_value), "") or names.of_value(part, values[0])
+            name = next((by_value[v] for v in values if v in by_value), "")
+            name = name or names.of_value(search, next(part.everywhere(values[0])))
             by_value.update(dict.fromkeys(values, name))
         for k in part.inputs_moved(choice):
             by_value[part.body.invars[k]] = names.new(_function_of(part), "input")
@@ -221,21 +254,28 @@ def saved_by(search: Search, form: Form) -> tuple[Saved, ...]:
     values: list[Saved] = []
     for part, choice in form.choices:
         moved = part.moved_of(choice)
-        for candidate in part.names_of(choice):
-            value = part.graph.candidates[candidate][0]
-            saved = replace(part.described(candidate), name=words[value], offloaded=candidate in moved)
-            values.append(_as_written(saved, search, list(part.everywhere(value))))
-        for k in part.inputs_moved(choice):
-            values.append(replace(part.described_input(k), name=words[part.body.invars[k]]))
+        values += [_saved(search, part, name, words, name in moved) for name in part.names_of(choice)]
+        values += [_moved_input(part, k, words) for k in part.inputs_moved(choice)]
     return tuple(values)
 
 
-def _as_written(saved: Saved, search: Search, everywhere: Sequence[Var]) -> Saved:
-    """A value with its name, line and library in the function as written, given its variables in all spots."""
-    naming, made_by = search.context.naming, search.makers[everywhere[0]]
-    return replace(
-        saved,
-        label=alike([search.called(v) for v in everywhere]),
-        location=naming.location(made_by, ()),
-        library=naming.library(made_by, ()),
-    )
+def _saved(search: Search, part: Part, candidate: str, words: Mapping[Var, str], is_moved: bool) -> Saved:
+    """A candidate, with all of its values together, as the function as written calls it."""
+    value = part.graph.candidates[candidate][0]
+    everywhere = [*part.everywhere(value)]
+    naming, maker = search.context.naming, search.makers[everywhere[0]]
+    size = part.times_here * part.graph.named_sizes[candidate]
+    return Saved(
+        words[value], str(maker.primitive.name), alike([search.called(v) for v in everywhere]),
+        repeated(size // max(part.sizes.of(value), 1), type_text(value.aval)), size, naming.location(maker, ()),
+        is_moved, naming.library(maker, ()),
+    )  # fmt: skip
+
+
+def _moved_input(part: Part, k: int, words: Mapping[Var, str]) -> Saved:
+    """An offloaded input, over all spots and iterations."""
+    v = part.body.invars[k]
+    size = part.prices[part.graph.named.forward.invars[k]]
+    label = (part.body.arg_names[k] if k < len(part.body.arg_names) else "") or "what goes in"
+    kind = repeated(size // max(part.sizes.of(v), 1), type_text(v.aval))
+    return Saved(words[v], "an input", label, kind, size, part.spots[0].equations[0].location, True)

@@ -16,7 +16,6 @@ from jaxviz.analysis.training_step import subject_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation, derive
 from jaxviz.features.memory.model import KINDS
-from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.checkpointing import check_policies_count
 from jaxviz.features.remat.choose import Bound, bound_within, fastest, fastest_at_calls, with_lowest_peak
 from jaxviz.features.remat.compiled_plans import within_compiled
@@ -121,12 +120,11 @@ def plan_remat(
     transfers = read_offload(offload)
     with counting("planning"), collector_paused():
         derivation = _planned(f, args, kwargs, argnums, has_aux)
-        call = Call.planned(derivation)
-        planning = Planning(Search(derivation, recompute_collectives, transfers), call)
+        planning = Planning(Search(derivation, recompute_collectives, transfers))
         if bounds:
             check_references(planning.search)
         if memory is not None:
-            room = free_memory([*call.arrays, *derivation.primal.consts]) if room is None else room
+            room = free_memory([*planning.search.call.arrays, *derivation.primal.consts]) if room is None else room
             if of == _PEAKS[0]:
                 return planning.within_memory(room)
         elif work is not None:
@@ -176,9 +174,8 @@ _UNROLLED = (
 class Planning:
     """Chooses among the plans of a search."""
 
-    def __init__(self, search: Search, call: Call):
+    def __init__(self, search: Search):
         self.search = search
-        self.call = call
 
     def plan(self, bound: str, trial: Trial, *notes: str, budget: int | None = None) -> RematPlan:
         """The report of a plan for a bound, with remarks on it."""
@@ -191,9 +188,9 @@ class Planning:
             unrolled = (_UNROLLED,) if search.is_unrolled(trial.form.regions) else ()
             about += (*_outside(search), *_repeated_effects(search, trial.form.regions), *unrolled)
         return RematPlan(
-            self.call.name, bound, saved_by(search, trial.form) if planned else None, search.written, after,
+            search.call.name, bound, saved_by(search, trial.form) if planned else None, search.written, after,
             search.opened, about,
-            search, self.call, trial, after.nbytes if budget is None else budget,
+            search, trial, after.nbytes if budget is None else budget,
         )  # fmt: skip
 
     @cached_property
@@ -248,8 +245,9 @@ class Planning:
         step = search.step
         owner = "its gradient" if step is None else f"the training step `{step.traced.name}`"
         return (
-            f"no plan was found for {self.call.name} that fits in {exactly(room)}: the lowest modelled peak of {owner} "
-            f"is {exactly(least)}, {_peak_parts(search, lowest, room)}; as written it is {exactly(written)}{to_type}"
+            f"no plan was found for {search.call.name} that fits in {exactly(room)}: the lowest modelled peak of "
+            f"{owner} is {exactly(least)}, {_peak_parts(search, lowest, room)}; as written it is "
+            f"{exactly(written)}{to_type}"
         )
 
     def _or_as_written(self, best: Trial, unplanned: Sequence[Trial]) -> Trial:
@@ -277,7 +275,7 @@ class Planning:
                 search.opened.peak_nbytes if best is None else min(search.opened.peak_nbytes, best.trade.peak_nbytes)
             )
             raise ValueError(
-                f"{bound} would raise the peak of {self.call.name} to {exactly(lowest)}; as written it is "
+                f"{bound} would raise the peak of {search.call.name} to {exactly(lowest)}; as written it is "
                 f"{exactly(search.written.peak_nbytes)}, where its checkpoints recompute "
                 f"{100 * search.written.flops / max(search.plain_flops, 1):.2g} %"
             )
@@ -304,7 +302,7 @@ class Planning:
         if planned:
             peak = min(t.trade.peak_nbytes for t in planned)
             raise ValueError(
-                f"{bound} would raise the peak of {self.call.name} to {exactly(peak)}; as written it is "
+                f"{bound} would raise the peak of {search.call.name} to {exactly(peak)}; as written it is "
                 f"{exactly(highest)}. memory= plans for the peak itself."
             )
         raise ValueError(self._residuals_are_more(limit, argument))
@@ -316,7 +314,7 @@ class Planning:
         least, opened = min([*around_all, *(t.nbytes for t in search.measured_trades)]), search.opened.nbytes
         what = "a budget" if argument == "budget" else argument
         text = (
-            f"{what} of {exactly(limit)} cannot be met for {self.call.name}: the minimum is "
+            f"{what} of {exactly(limit)} cannot be met for {search.call.name}: the minimum is "
             f"{exactly(min(least, opened))}, "
         )
         if least >= opened:

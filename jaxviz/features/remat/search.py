@@ -18,6 +18,7 @@ from jaxviz.analysis.passes import Passes
 from jaxviz.analysis.training_step import TrainingStep
 from jaxviz.derivation import Derivation
 from jaxviz.features.memory.timeline import MemoryTimeline, memory, peak_of
+from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.checkpointing import checkpointed, makes_references, refused_in_checkpoint
 from jaxviz.features.remat.choices import Part
 from jaxviz.features.remat.context import Context
@@ -50,6 +51,7 @@ class Search:
         self.step: TrainingStep | None = derivation.step
         self.context = Context(derivation, self._layouts)
         self.flat = self.context.flat
+        self.call = Call.planned(derivation)
         self.plain = derive_like(self.flat, derivation) if self.context.written else derivation
         self.plain_flops = all_flops(self.plain)
         self.recompute_collectives = recompute_collectives

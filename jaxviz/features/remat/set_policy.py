@@ -188,7 +188,7 @@ def _would_exchange_again(search: Search) -> bool:
 
 
 def _form(search: Search, regions: Sequence[Region], parts: Sequence[Part], policy: str) -> Form:
-    decides = setting(policy).policy
+    decides = getattr(jax.checkpoint_policies, policy)
     is_saved = lambda v: decide(decides, search.makers[v]) == "saved"
     names_in = lambda part: [name for name, values in part.graph.candidates.items() if any(map(is_saved, values))]
     return Form(tuple(regions), tuple((part, part.choice(names_in(part))) for part in parts))
