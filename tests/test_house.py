@@ -172,7 +172,7 @@ BUDGETS = {
     "features/memory": 1_220,
     "features/nans": 2_850,
     "features/probes": 1_240,
-    "features/remat": 9_313,
+    "features/remat": 9_297,
     "features/residuals": 2_016,
     "features/values": 3_875,
     "functions": 2_296,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from jaxviz.features.remat.checkpointing import checkpointed
 from jaxviz.features.remat.edits import Way, needed_imports
-from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial
+from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial, by_peak, by_work
 from jaxviz.features.remat.graph import derive_like
 from jaxviz.features.remat.layers import layered
 from jaxviz.features.remat.libraries import option_of
@@ -18,7 +18,7 @@ from jaxviz.features.remat.pasted import chunks_by_hand, ways_in_branches, ways_
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import Extent
-from jaxviz.features.remat.tuning import ALTERNATIVES, DERIVED, NEAR, WORTH
+from jaxviz.features.remat.tuning import ALTERNATIVES, DERIVED, NEAR, is_lower
 from jaxviz.features.remat.ways import way_at_callee, way_at_definition, ways_in_step, ways_of
 from jaxviz.features.remat.written import BY_HAND, POLICY, Written, not_written, write
 from jaxviz.ir.origin import Location
@@ -102,7 +102,6 @@ class Writer:
         self.tried: list[Written] = []
         self._left: dict[Region, list[tuple[Way, ...]]] = {}
         self._alone: dict[Region, Written] = {}
-        self._expected: dict[Region, Trade] = {}
         self._in_vain: set[Region] = set()
         """The regions with ways that do something else."""
         self._is_cut = False
@@ -120,8 +119,7 @@ class Writer:
             peak = code.trade.peak_nbytes if code.trade is not None else 0
             if (code.is_as_planned and peak <= written) or best is None or not self.go_on(best.form.regions):
                 break
-        lowers = lambda peak: peak <= (1 - WORTH) * written
-        is_in_vain = limits.is_peak_alone and lowers(trial.trade.peak_nbytes) and not lowers(peak)
+        is_in_vain = limits.is_peak_alone and is_lower(trial.trade.peak_nbytes, written) and not is_lower(peak, written)
         is_shown = code.files and not (peak > written or code.fails or is_in_vain)
         highest = int((1 + NEAR) * trial.trade.peak_nbytes) if limits.peak is None else limits.peak
         is_free = limits.is_peak_alone and not in_branches and (code.files or code.trade is None)
@@ -152,7 +150,7 @@ class Writer:
             sets = search.sets_of([r for r in search.regions if ways[r]])
         if not sets:
             return self._not_written(trial, *notes), None
-        extents = extents_of_values(search.flat)
+        extents = extents_of_values(search)
         best = _writable(search, trial, sets, extents.values(), limits)
         is_more = limits.is_peak_alone and best.trade.work > trial.trade.work
         layers = layered(search, best, trial, ways) if is_more else None
@@ -185,7 +183,7 @@ class Writer:
         """See `write_chosen`."""
         search = self.search
         mostly = lambda vs, some: 2 * len(set(vs).intersection(some)) >= len(vs)
-        extents = {e: vs for e, vs in extents_of_values(search.flat).items() if mostly(vs, saved)}
+        extents = {e: vs for e, vs in extents_of_values(search).items() if mostly(vs, saved)}
         moved = {e for e, vs in extents.items() if mostly(vs, offloaded)}
         named = {v: POLICY + ON_HOST * (e in moved) for e, vs in extents.items() for v in vs}
         on_host = [name for name in named.values() if search.is_offloaded(name)]
@@ -208,8 +206,8 @@ class Writer:
 
     def _named(self, extents: Mapping[Extent, Sequence[Var]], moved: Collection[Extent]) -> list[WrittenName]:
         """Names for some expressions, of which some are moved to the host."""
-        words, makers = Names(names_there(self.search.flat)), self.search.makers
-        return [WrittenName(e, *words.of_extent(e, makers[vs[0]]), e in moved, vs) for e, vs in extents.items()]
+        words = Names(names_there(self.search.flat))
+        return [WrittenName(e, *words.of_extent(self.search, e, vs[0]), e in moved, vs) for e, vs in extents.items()]
 
     def _not_written(self, trial: Trial, *why: str) -> Written:
         return Written((not_written(trial.trade, self.search), *why), None)
@@ -254,22 +252,25 @@ class Writer:
             self._is_cut = True
             return True
         code = self.alone(region)
-        highest = max(self.search.written.peak_nbytes, self._expected[region].peak_nbytes)
+        highest = max(self.search.written.peak_nbytes, self._saving_nothing(region).peak_nbytes)
         return code.is_as_planned and (code.trade is None or code.trade.peak_nbytes <= highest)
 
     def alone(self, region: Region) -> Written:
         """The code for a checkpoint around a region that saves nothing by name."""
         if region not in self._alone:
-            trade = self._expected[region] = self.search.trial(self.search.path((region,))[0]).trade
-            self._alone[region] = write(self.search, trade, {region: self.ways(region)}, [], [])
+            ways = {region: self.ways(region)}
+            self._alone[region] = write(self.search, self._saving_nothing(region), ways, [], [])
             self.tried.append(self._alone[region])
         return self._alone[region]
+
+    def _saving_nothing(self, region: Region) -> Trade:
+        return self.search.trial(self.search.path((region,))[0]).trade
 
     def _lower_than(self, peak: int) -> Written | None:
         """The code with the lowest peak of all that was tried, if that is clearly lower than another."""
         peaks = [(code.trade.peak_nbytes, code) for code in self.tried if code.files and code.trade is not None]
         lowest, code = min(peaks, key=lambda one: one[0], default=(peak, None))
-        return code if lowest <= (1 - WORTH) * peak else None
+        return code if is_lower(lowest, peak) else None
 
     def why_not(self, region: Region) -> str:
         """Why a region cannot be written, a sentence or two."""
@@ -332,14 +333,13 @@ def _writable(
         forms.append(search.form_within(trial.trade.nbytes if limits.residuals is None else limits.residuals, part))
     tried = [search.trial(f, everywhere) for f in dict.fromkeys(forms)]
     allowed = [t for t in tried if limits.allow(t.trade)]
-    lowest_peak = lambda t: (t.trade.peak_nbytes, t.trade.work)
     if limits.work is not None and allowed:
-        return min(allowed, key=lowest_peak)
+        return min(allowed, key=by_peak)
     most_peak = int((1 + NEAR) * trial.trade.peak_nbytes) if limits.peak is None else limits.peak
     highest = min(most_peak, search.written.peak_nbytes)
     low = lambda some: [t for t in some if t.trade.peak_nbytes <= highest]
     fitting = low(allowed) or low(tried)
-    return min(fitting, key=lambda t: lowest_peak(t)[::-1]) if fitting else min(tried, key=lowest_peak)
+    return min(fitting, key=by_work) if fitting else min(tried, key=by_peak)
 
 
 def _near(path: Sequence[Form], nbytes: int) -> Sequence[Form]:

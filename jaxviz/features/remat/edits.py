@@ -83,7 +83,6 @@ class Way:
       code: code of the file that was run; None if unknown.
       changes: edits whose texts contain `{policy}` for the policy as an argument, and `{name}` for its name.
       without_policy: the edits if it saves nothing by name and these are different.
-      note: a remark on it.
       imports: the names that the edits use, and how each is imported.
       call: the call that becomes one of a checkpoint, if that is the place.
       written: the checkpoint that is there, as an expression or a decorator; None for a new one.
@@ -95,16 +94,10 @@ class Way:
     code: Any
     changes: tuple[Edit, ...]
     without_policy: tuple[Edit, ...] | None = None
-    note: str = ""
     imports: tuple[tuple[str, str], ...] = ()
     call: ast.Call | None = None
     written: ast.expr | None = None
     result: Any = None
-
-    @property
-    def key(self) -> Any:
-        """A key that is equal for ways with the same changes."""
-        return self.changes
 
     def edits(self, policy: str) -> list[Edit]:
         """The edits for a policy, as an expression; '' for none."""

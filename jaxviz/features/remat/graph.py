@@ -28,7 +28,7 @@ from jaxviz.derivation import Derivation
 from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import flops_of, parts
 from jaxviz.features.remat.checkpointing import makes_references
-from jaxviz.features.remat.regions import BODIES
+from jaxviz.features.remat.regions import BODIES, with_nested
 from jaxviz.features.remat.solver import Problem
 from jaxviz.higher_order import of
 from jaxviz.higher_order.scan import SCAN
@@ -405,8 +405,7 @@ def _reads(equation: Equation) -> dict[Atom, tuple[Atom, ...]] | None:
 
 def exchanges(equation: Equation) -> bool:
     """Whether an equation, or one nested in it, is a collective."""
-    here = bool(compat.axis_names(equation.params)) and primitives.exchanges(equation.primitive)
-    return here or any(exchanges(e) for _, program in equation.programs for e in program.equations)
+    return any(compat.axis_names(e.params) and primitives.exchanges(e.primitive) for e in with_nested([equation]))
 
 
 def derive_like(program: Program, other: Derivation) -> Derivation:

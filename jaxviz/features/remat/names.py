@@ -15,14 +15,13 @@ import numpy as np
 from jaxviz.analysis.grouping import alike, pattern
 from jaxviz.features.remat.choices import Part
 from jaxviz.features.remat.forms import Form
-from jaxviz.features.remat.regions import frames_of, runs
+from jaxviz.features.remat.regions import Stacks, own_frames, runs
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import Extent, extent_of, last_name, span_of
 from jaxviz.higher_order import is_scan, of
 from jaxviz.ir import compat
 from jaxviz.ir.expressions import assigned_at, called_by, expression_at
 from jaxviz.ir.origin import Location, location_at
-from jaxviz.ir.own_code import owner
 from jaxviz.ir.primitives import plain
 from jaxviz.ir.syntax import Equation, Program, Var
 from jaxviz.report.tables import repeated, type_text
@@ -31,7 +30,7 @@ _AROUND = ("vmap", "jit", "checkpoint", "remat", "partial")
 """Functions that return another one, and whose own name says nothing about the value."""
 
 
-def extents_of_values(program: Program) -> dict[Extent, tuple[Var, ...]]:
+def extents_of_values(search: Search) -> dict[Extent, tuple[Var, ...]]:
     """Expressions of the user's source that can be given a name, with the values that get it; also in the bodies of
     scans.
 
@@ -42,7 +41,7 @@ def extents_of_values(program: Program) -> dict[Extent, tuple[Var, ...]]:
     """
     candidates: dict[Extent, list[Var]] = {}
     refused: set[Extent] = set()
-    _find(program, (), candidates, refused)
+    _find(search.flat, search.context.stacks, 0, candidates, refused)
     taken: set[Var] = set()
     extents = {}
     for extent, values in candidates.items():  # inner ones first
@@ -52,7 +51,11 @@ def extents_of_values(program: Program) -> dict[Extent, tuple[Var, ...]]:
     return extents
 
 
-def _find(program: Program, outer: Sequence[Extent], candidates: dict[Extent, list[Var]], refused: set[Extent]) -> None:
+def _find(
+    program: Program, frames: Stacks, depth: int, candidates: dict[Extent, list[Var]], refused: set[Extent]
+) -> None:
+    """Finds the candidates in a program whose equations have so many frames in common, those of its loop."""
+    evaluated = lambda e, depth: tuple(extent_of(*frame) for frame in own_frames(frames[e][depth:]))
     equations = program.equations
     n = len(equations)
     first: dict[Any, int] = {}
@@ -62,14 +65,13 @@ def _find(program: Program, outer: Sequence[Extent], candidates: dict[Extent, li
             first.setdefault(a, i)
             last[a] = i
     last.update((a, n) for a in program.outvars)
-    stacks = [_without(_stack_of(e), outer) for e in equations]
+    stacks = [evaluated(e, depth) for e in equations]
     for e, stack in zip(equations, stacks, strict=True):
         if is_scan(e) or of(e).kind == "devices":
-            _find(e.params["jaxpr"], stack, candidates, refused)
+            _find(e.params["jaxpr"], frames, len(frames[e]), candidates, refused)
         else:
-            refused.update(
-                p for _, body in e.programs for _, inner in body.walk() for p in _without(_stack_of(inner), stack)
-            )
+            nested = (inner for _, body in e.programs for _, inner in body.walk())
+            refused.update(p for inner in nested for p in evaluated(inner, len(frames[e])))
         if compat.is_differentiated(e.source):
             refused.update(stack)
     for extent, start, end in _evaluations(stacks, 0, n, 0):
@@ -102,16 +104,6 @@ def _repeats(primitives: Sequence[Any]) -> bool:
     """Whether a sequence is a shorter one repeated."""
     n = len(primitives)
     return any(n % k == 0 and list(primitives[:k]) * (n // k) == list(primitives) for k in range(1, n // 2 + 1))
-
-
-def _without(stack: tuple[Extent, ...], outer: Sequence[Extent]) -> tuple[Extent, ...]:
-    """The part of a stack that is in the body of an equation; usually JAX records no more."""
-    return stack[len(outer) :] if stack[: len(outer)] == tuple(outer) else stack
-
-
-def _stack_of(equation: Equation) -> tuple[Extent, ...]:
-    """The user's expressions that were being evaluated when an equation was traced, outermost first."""
-    return tuple(extent_of(*frame) for frame in frames_of(equation.source) if owner(frame[0].co_filename) == "user")
 
 
 def _can_be_wrapped(extent: Extent) -> bool:
@@ -187,9 +179,10 @@ class Names:
         self.taken.add(name)
         return name
 
-    def of_extent(self, extent: Extent, maker: Equation) -> tuple[str, Any]:
-        """A name for an expression, and the code that contains it."""
-        matching = ((c, i) for c, i in reversed(frames_of(maker.source)) if extent_of(c, i) == extent)
+    def of_extent(self, search: Search, extent: Extent, value: Var) -> tuple[str, Any]:
+        """A name for an expression with this value, and the code that contains it."""
+        maker = search.makers[value]
+        matching = ((c, i) for c, i in reversed(search.context.stacks[maker]) if extent_of(c, i) == extent)
         code, instruction = next(matching, (None, 0))
         return self.new(code, word(maker, location_at(code, instruction) if code is not None else None)), code
 
@@ -197,10 +190,9 @@ class Names:
         """A name for a value, whether or not it has an expression."""
         maker = search.makers[value]
         is_whole = search.context.naming.is_whole(maker, (), maker.outvars.index(value))
-        frames = frames_of(maker.source)
-        own = next((f for f in reversed(frames) if owner(f[0].co_filename) == "user"), frames[-1] if frames else None)
-        at = location_at(*own) if own is not None and is_whole else None
-        return self.new(own[0] if own is not None else None, word(maker, at))
+        frames = search.context.stacks[maker]
+        code, instruction = (own_frames(frames) or frames or [(None, 0)])[-1]
+        return self.new(code, word(maker, location_at(code, instruction) if code is not None and is_whole else None))
 
 
 def word(maker: Equation, at: Location | None) -> str:
@@ -238,14 +230,14 @@ def names_of(search: Search, form: Form) -> dict[Var, str]:
             name = name or names.of_value(search, next(part.everywhere(values[0])))
             by_value.update(dict.fromkeys(values, name))
         for k in part.inputs_moved(choice):
-            by_value[part.body.invars[k]] = names.new(_function_of(part), "input")
+            by_value[part.body.invars[k]] = names.new(_function_of(search, part), "input")
     return by_value
 
 
-def _function_of(part: Part) -> Any:
+def _function_of(search: Search, part: Part) -> Any:
     """The code that a part is a call of, if it is the user's."""
-    frames = frames_of(part.spots[0].equations[0].source)
-    return next((code for code, _ in reversed(frames) if owner(code.co_filename) == "user"), None)
+    own = own_frames(search.context.stacks[part.spots[0].equations[0]])
+    return own[-1][0] if own else None
 
 
 def saved_by(search: Search, form: Form) -> tuple[Saved, ...]:

@@ -25,7 +25,7 @@ from jaxviz.features.remat.offload import read_offload
 from jaxviz.features.remat.plan import RematPlan
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
-from jaxviz.features.remat.tuning import WORTH, is_lower
+from jaxviz.features.remat.tuning import is_lower
 from jaxviz.features.residuals.notes import gradient_note
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -254,7 +254,8 @@ class Planning:
         """A plan, or the function as written if that fits and the plan does little more than rewrite its
         checkpoints."""
         written = self.search.as_they_are[-1]
-        is_worth_it = _lowers_the_peak(self.search, best) or _saves_work(self.search, best)
+        saved = self.search.written.flops - best.trade.flops
+        is_worth_it = _lowers_the_peak(self.search, best) or not self.search.is_little(saved)
         return best if is_worth_it or written not in unplanned else written
 
     def _how_good(self, best: Trial, bound: Bound | None) -> list[str]:
@@ -348,7 +349,7 @@ class Planning:
         search = self.search
         if _lowers_the_peak(search, best):
             return self.plan(bound, best, *notes)
-        if not _saves_work(search, best) and unplanned:
+        if unplanned and search.is_little(search.written.flops - best.trade.flops):
             best = unplanned[-1]
         why = "No plan that was tried lowers the peak by 1 % or more: "
         lowest = None if bound else lowest_of_all(search)
@@ -384,12 +385,7 @@ def best_of_all(search: Search) -> Trial:
 
 
 def _lowers_the_peak(search: Search, trial: Trial) -> bool:
-    peak = search.written.peak_nbytes
-    return peak - trial.trade.peak_nbytes >= WORTH * max(peak, 1)
-
-
-def _saves_work(search: Search, trial: Trial) -> bool:
-    return search.written.flops - trial.trade.flops >= WORTH * max(search.plain_flops, 1)
+    return is_lower(trial.trade.peak_nbytes, search.written.peak_nbytes)
 
 
 def _peak_parts(search: Search, trial: Trial | None = None, room: float = math.inf) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from itertools import groupby
@@ -15,7 +15,7 @@ from jaxviz.higher_order.scan import SCAN
 from jaxviz.higher_order.shard_map import SHARD_MAP
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, location_at, owners
-from jaxviz.ir.own_code import owner
+from jaxviz.ir.own_code import is_own
 from jaxviz.ir.sharing import cleared
 from jaxviz.ir.syntax import Equation, Program, Var
 from jaxviz.report.tables import short_location
@@ -29,6 +29,13 @@ AROUND_CALLS = ("BoundMethod.__call__", "wrap_method.<locals>.wrapped", "run_int
 """Functions that libraries run at each call of a method: their calls belong to many functions."""
 MOST_NESTED = 6
 """Each region is derived, and what that takes grows with the square of the loops in it."""
+
+
+def with_nested(equations: Iterable[Equation]) -> Iterator[Equation]:
+    """Some equations, each followed by those nested in it."""
+    for e in equations:
+        yield e
+        yield from (inner for _, p in e.programs for _, inner in p.walk())
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +66,7 @@ class Spot:
 
     def walk(self) -> Iterator[Equation]:
         """The equations, including nested ones."""
-        for e in self.equations:
-            yield e
-            yield from (inner for _, p in e.programs for _, inner in p.walk())
+        return with_nested(self.equations)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -142,6 +147,11 @@ Stacks = Mapping[Equation, tuple[Frame, ...]]
 """The frames of each equation, outermost first."""
 
 
+def own_frames(frames: Sequence[Frame]) -> list[Frame]:
+    """Those of the user's code."""
+    return [frame for frame in frames if is_own(frame[0].co_filename)]
+
+
 def find_regions(program: Program, stacks: Stacks) -> list[Region]:
     """The regions of a function whose calls are inlined, bodies of scans first, and functions before those that they
     call; those in more than `MOST_NESTED` loops are left out.
@@ -179,7 +189,7 @@ def find_regions(program: Program, stacks: Stacks) -> list[Region]:
         covering.setdefault(frozenset((id(s.program), s.start, s.end) for s in spots), []).append(code)
     for codes in covering.values():
         # If a function only calls another one, the user's own is meant, or for a library's, the wrapped one.
-        own = [code for code in codes if owner(code.co_filename) == "user"]
+        own = [code for code in codes if is_own(code.co_filename)]
         code = own[0] if own else codes[-1]
         at = _called_at(code, *next(iter(calls[code].items())))
         name = str(code.co_qualname).rpartition("<locals>.")[2]
@@ -191,7 +201,7 @@ def find_regions(program: Program, stacks: Stacks) -> list[Region]:
 def _called_at(code: Any, spot: Spot, stack: Sequence[Frame]) -> Location | None:
     """The user's line that calls a function, directly or indirectly; or else the line of its first equation."""
     level = next((i for i, (c, _) in enumerate(stack) if c is code), 0)
-    callers = [frame for frame in stack[:level] if owner(frame[0].co_filename) == "user"]
+    callers = own_frames(stack[:level])
     return location_at(*callers[-1]) if callers else spot.equations[0].location
 
 

@@ -27,7 +27,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 _FUNCTIONS: WeakValueDictionary[int, types.FunctionType] = WeakValueDictionary()
-"""Functions found for code that belongs to no module, by its `id`."""
+"""Functions found for code, by its `id`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,13 +240,18 @@ def globals_of(code: Any) -> dict[str, Any]:
     for names in namespaces_of(code.co_filename):
         if outermost in names:
             return names
+    function = function_of(code)
+    return {} if function is None else function.__globals__
+
+
+def function_of(code: Any) -> types.FunctionType | None:
+    """A function that has some code; None if none is found."""
     function = _FUNCTIONS.get(id(code))
     if function is None or function.__code__ is not code:
         function = next((f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)), None)
-        if function is None:
-            return {}
-        _FUNCTIONS[id(code)] = function
-    return function.__globals__
+        if function is not None:
+            _FUNCTIONS[id(code)] = function
+    return function
 
 
 def closed_over(f: types.FunctionType) -> dict[str, Any]:

@@ -106,7 +106,6 @@ def write(
         texts = edited(edits, policies, codes, [i for way in used for i in way.imports])
     except ChangedError as error:
         return Written((str(error),), None)
-    notes += dict.fromkeys(way.note for way in used if way.note)
     is_by_hand = is_by_hand or BY_HAND in used
     if is_by_hand:
         notes.append("The figures are computed, not measured on the code, since a part has to be written by hand.")
