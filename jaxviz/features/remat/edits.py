@@ -15,17 +15,8 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
-from jaxviz.features.remat.source import (
-    SCOPES,
-    Function,
-    end_of,
-    first_line,
-    globals_of,
-    names_bound,
-    outside_of_functions,
-    start_of,
-    tree_of,
-)
+from jaxviz.features.remat.source import Function, codes_in, end_of, globals_of, names_bound, start_of
+from jaxviz.ir.expressions import SCOPES, first_line, outside_of_functions, tree_of
 from jaxviz.ir.origin import file_label, is_cell
 from jaxviz.report.tables import printable
 
@@ -231,15 +222,9 @@ def _refuse_changed(file: str, code: Any) -> None:
 def _codes(text: str, file: str) -> frozenset[Any]:
     """All code objects of a text: functions, classes and the module."""
     try:
-        pending = [compile(text, file, "exec", dont_inherit=True)]
+        return frozenset(codes_in(compile(text, file, "exec", dont_inherit=True)))
     except (SyntaxError, ValueError):
         return frozenset()
-    codes = set()
-    while pending:
-        code = pending.pop()
-        codes.add(code)
-        pending += [c for c in code.co_consts if hasattr(c, "co_consts")]
-    return frozenset(codes)
 
 
 # --- files as bytes need them: encoding, byte order mark and line ends ------------------------------------------------

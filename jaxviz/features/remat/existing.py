@@ -19,8 +19,8 @@ from jaxviz.features.remat.source import (
     is_checkpoint,
     last_name,
     start_of,
-    tree_of,
 )
+from jaxviz.ir.expressions import tree_of
 from jaxviz.ir.origin import Location
 from jaxviz.ir.own_code import is_own
 

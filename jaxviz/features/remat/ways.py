@@ -47,10 +47,10 @@ from jaxviz.features.remat.source import (
     is_checkpoint,
     last_name,
     start_of,
-    tree_of,
     value_of,
     without_checkpoint,
 )
+from jaxviz.ir.expressions import tree_of
 from jaxviz.ir.own_code import is_own, owner
 
 _SCANS = {"scan": 0, "map": 0, "fori_loop": 2, "associative_scan": 0}
@@ -81,10 +81,7 @@ def ways_of(region: Region, written: Sequence[Region]) -> list[tuple[Way, ...]]:
 
 def _at_each_place(region: Region) -> Iterator[tuple[Way, ...]]:
     """At the scan, or where a module is called."""
-    every: list[Callable[[Frames], Way | None]] = [_at_scan]
-    if not region.is_body:
-        every = [lambda frames, code=code: _at_module(code, frames) for code in _codes(region)]  # type: ignore[misc]
-    yield from _of_all(region, every)
+    yield from _of_all(region, [_at_scan] if region.is_body else [partial(_at_module, code) for code in _codes(region)])
 
 
 def _of_all(region: Region, every: Sequence[Callable[[Frames], Way | None]]) -> Iterator[tuple[Way, ...]]:
@@ -102,9 +99,7 @@ def _elsewhere(region: Region) -> Iterator[tuple[Way, ...]]:
     """Where no line of the user's is known to call the region by itself."""
     frames = next(iter(region.stacks.values()), ())
     if not region.is_body:
-        kinds = kinds_of(region.code, frames)
-        ways = [lambda frames, kind=kind: _at_callee(region, frames, kind) for kind in kinds]  # type: ignore[misc]
-        yield from _of_all(region, ways)
+        yield from _of_all(region, [partial(_at_callee, region, kind) for kind in kinds_of(region.code, frames)])
     for function in _given_functions(region, frames):
         around_it = [] if library_of(function) in CHECKPOINTS else list(_around_given(function, frames, region.is_body))
         # What is only run on import cannot be measured.
@@ -185,15 +180,13 @@ def _in_penzais_model(cls: Any, frame: Frame, call: ast.Call) -> Way:
     return wrapped(frame[0], call.func, head, each, without_policy=tuple(without), imports=imports, call=call)
 
 
-def _at_callee(region: Region, frames: Frames, library: str) -> Way | None:
+def _at_callee(region: Region, library: str, frames: Frames) -> Way | None:
     """A checkpoint around what the user's line calls, without the arguments that JAX would trace and that Python may
     branch on."""
     called = _called(_codes(region), frames)
-    if called is None or called[2]:
+    if called is None or called[2] or library.startswith("flax"):  # whose modules have a form of their own
         return None
     (code, _), call, _ = called
-    if library.startswith("flax"):
-        return _at_module(region.code, frames)
     file = code.co_filename
     maker = value_of(file, call.func.func, globals_of(code)) if isinstance(call.func, ast.Call) else None
     if str(getattr(maker, "__module__", "")).partition(".")[0] == "jax":
