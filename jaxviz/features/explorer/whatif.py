@@ -118,7 +118,7 @@ class Switches:
             if same not in spots:
                 offered.append(r)
         try:
-            _ = search.whole_parts
+            _ = search.whole
         except ValueError:  # devices exchange values in it, which cannot be saved
             return offered
         return [*offered, search.root]

@@ -44,7 +44,7 @@ class Context:
         many each input is; None if it runs on one.
     """
 
-    def __init__(self, derivation: Derivation, find: Find = lambda _: None):
+    def __init__(self, derivation: Derivation, find: Find):
         self.derivation = derivation
         self.copies: dict[Var, Var] = {}
         """Maps a value of a called function to the value in the function itself, which all its calls share."""
@@ -57,17 +57,12 @@ class Context:
         layouts, parts = find(derive_like(self.flat, derivation)) or (None, ())
         inputs: dict[Atom, int] = dict(zip(self.flat.invars, parts, strict=False))
         self.sizes = Sizes(layouts, inputs, self.copies)
-        self.times: dict[int, int] = {}
-        """For each program how often it runs, on all devices together."""
-        self.devices: dict[int, int] = {}
-        """For each program the number of devices it runs on, if sizes are those on one; each runs it `times / devices`
-        times."""
-        self.prices: dict[Var, int] = {}
+        self.runs: dict[int, tuple[int, int]] = {}
+        """For each program how often it runs, on all devices together, and on how many, if sizes are those on one."""
+        self.prices: dict[Var, int] = dict.fromkeys((*self.flat.invars, *self.flat.constvars), 0)
         """Bytes of keeping a value until the backward pass, over all iterations; 0 if it is kept in any case."""
-        self.active: set[Var] = set()
+        self.active = {v for v, nz in zip(self.flat.invars, derivation.nonzeros, strict=True) if nz}
         """Values that have a tangent."""
-        self.prices.update(dict.fromkeys((*self.flat.invars, *self.flat.constvars), 0))
-        self.active.update(v for v, nz in zip(self.flat.invars, derivation.nonzeros, strict=True) if nz)
         before = -1
         while before < len(self.active):  # a carry that is active at the end of an iteration is active throughout
             before = len(self.active)
@@ -78,7 +73,7 @@ class Context:
         return Naming(self.flat, None, self.derivation.primal, self.made)
 
     def _walk(self, program: Program, times: int, devices: int) -> None:
-        self.times[id(program)], self.devices[id(program)] = times, devices
+        self.runs[id(program)] = times, devices
         for e in program.equations:
             if of(e) in BODIES:
                 (body,) = bodies(e)
@@ -113,7 +108,7 @@ class Context:
         carried = zip(body.invars[n_before : n_before + n_carry], body.outvars[:n_carry], strict=True)
         self.active.update(v for v, after in carried if after in self.active)
 
-    def part(self, spots: Sequence[Spot], recompute_collectives: bool, offload: Offload | None = None) -> Part:
+    def part(self, spots: Sequence[Spot], recompute_collectives: bool, offload: Offload | None) -> Part:
         """What spots with the same equations could save.
 
         Raises:
@@ -123,7 +118,7 @@ class Context:
         why = refused_in_checkpoint(first.equations)
         if why:
             raise ValueError(why)
-        times, devices = self.times[id(first.program)], self.devices[id(first.program)]
+        times, devices = self.runs[id(first.program)]
         if first.is_body:
             body: Program = first.scan.params["jaxpr"]
             times *= SCAN.trip_count(first.scan.operation)

@@ -85,7 +85,7 @@ class Form:
         for part, choice in self.choices:
             for primitive, n in part.graph.transcendentals(part.names_of(choice)).items():
                 counts[primitive] += part.times * n
-        return dict(counts.most_common())
+        return dict((+counts).most_common())
 
     def within(self, spare: int) -> Form | None:
         """The form with less work, for at most this many more bytes: one choice after the other is replaced by the one

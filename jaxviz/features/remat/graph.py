@@ -155,8 +155,8 @@ class Graph:
       sizes: of the function's values.
     """
 
-    def __init__(self, derivation: Derivation, recompute_collectives: bool, sizes: Sizes | None = None):
-        self.sizes_of = sizes or Sizes()
+    def __init__(self, derivation: Derivation, recompute_collectives: bool, sizes: Sizes):
+        self.sizes_of = sizes
         self.plain = derivation
         self.is_nameless = makes_references(derivation.primal.equations) or not all(
             compat.is_askable(e.params) for _, e in derivation.primal.walk()
@@ -379,17 +379,16 @@ class Graph:
         own: dict[Atom, Atom] = dict(zip(self.named.forward.invars, self.flat.invars, strict=True))
         return self.sizes_of.of(own.get(v, v))
 
-    def transcendentals(self, saved: Sequence[str]) -> dict[str, int]:
-        """How often each function that XLA counts separately, such as `tanh`, is recomputed if these names are saved;
-        the most frequent first."""
+    def transcendentals(self, saved: Sequence[str]) -> Counter[str]:
+        """How often each function that XLA counts separately, such as `tanh`, is recomputed if these names are
+        saved."""
         nodes, _ = self.reached(self.needed, frozenset(saved))
         counts: Counter[str] = Counter()
         for node in (self.nodes[i] for i in nodes & self.in_forward):
             for part in parts(node.equation):
-                counts[part.equation.primitive.name] += (
-                    part.cost.transcendentals * node.where.times * node.where.devices
-                )
-        return dict((+counts).most_common())
+                n = node.where.times * node.where.devices
+                counts[part.equation.primitive.name] += part.cost.transcendentals * n
+        return counts
 
 
 def _reads(equation: Equation) -> dict[Atom, tuple[Atom, ...]] | None:

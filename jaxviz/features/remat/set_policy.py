@@ -175,7 +175,7 @@ def _trial(search: Search, policy: str, derivation: Derivation, regions: Sequenc
     return Trial(form, form.names(search.name), under.primal, under, search.measured(under))
 
 
-def as_policies_save(search: Search, regions: Sequence[Region]) -> list[Form]:
+def as_policies_save(search: Search, regions: tuple[Region, ...]) -> list[Form]:
     """The plans that save at some regions what JAX's policies would save there."""
     if _would_exchange_again(search):
         return []

@@ -236,7 +236,7 @@ def fewest_kept(work: float) -> Callable[[Puzzle], int]:
 
     def planned_amount(puzzle: Puzzle) -> int:
         search = Search(derive(puzzle.function, *puzzle.types, argnums=puzzle.argnums), False)
-        (part,) = search.whole_parts
+        part = search.whole
         choice = search.counted.lightest(work * search.plain_flops)
         planned = search.trial(Form((search.root,), ((part, part.choice(part.names_of(choice))),)))
         return residuals(planned.derivation).nbytes_without_arguments
