@@ -159,7 +159,7 @@ def against_all_sets(shares: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)) -> N
         search = Search(derive(f, *args), False)
         graph = with_all_values(search).graph
         sizes, flops = every_outcome(graph)
-        budgets = [int(search.least + share * (search.graph.all_nbytes - search.least)) for share in shares]
+        budgets = [int(search.least + share * (search.opened.nbytes - search.least)) for share in shares]
         found = [(search.form_within(b).work, int(flops[sizes <= b].min())) for b in budgets]
         listed = ", ".join(f"{ours:,} of {best:,}" for ours, best in found)
         print(f"  {name}, {len(graph.candidates)} values: {listed}")

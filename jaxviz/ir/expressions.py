@@ -22,6 +22,7 @@ from types import CodeType, ModuleType
 
 from jaxviz.ir.origin import Location, is_cell
 
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _SHOWN: ContextVar[bool] = ContextVar("jaxviz_source", default=True)
 
 
@@ -156,9 +157,17 @@ class _Source:
         self.texts: dict[tuple[int, int, int, int], str] = {}
 
     @cached_property
+    def tree(self) -> ast.Module:
+        """It parsed; empty if it is not Python."""
+        try:
+            return ast.parse("".join(self.lines))
+        except (SyntaxError, ValueError):
+            return ast.Module([], [])
+
+    @cached_property
     def spans(self) -> dict[tuple[int, int, int, int], Span]:
         """Its expressions, by the positions that Python records for evaluating them."""
-        return _spans(self.lines)
+        return _spans(self.tree, self.lines)
 
     @cached_property
     def beginning(self) -> dict[tuple[int, int], list[tuple[int, int, int, int]]]:
@@ -170,11 +179,11 @@ class _Source:
 
     @cached_property
     def unpacked(self) -> dict[tuple[int, str], str]:
-        return _unpacked(self.lines)
+        return _unpacked(self.tree)
 
     @cached_property
     def returned(self) -> dict[tuple[int, str], list[list[ast.expr]]]:
-        return _returned(self.lines)
+        return _returned(self.tree)
 
     def text(self, key: tuple[int, int, int, int]) -> str:
         """The expression at a position, on one line."""
@@ -193,6 +202,11 @@ class _Source:
 
 
 _SOURCES: dict[str, _Source] = {}
+
+
+def tree_of(file: str) -> ast.Module:
+    """The syntax tree of a file as it was imported; an empty one if it is not Python, or does not exist."""
+    return _source(file).tree
 
 
 def _source(file: str) -> _Source:
@@ -271,16 +285,7 @@ def shortened_expression(text: str, room: int) -> str:
 _WRITTEN = (ast.Call, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Subscript, ast.Attribute, ast.Name)
 
 
-def _tree(lines: Sequence[str]) -> ast.Module:
-    """A parsed file; empty if it is not Python."""
-    try:
-        return ast.parse("".join(lines))
-    except (SyntaxError, ValueError):
-        return ast.Module([], [])
-
-
-def _spans(lines: Sequence[str]) -> dict[tuple[int, int, int, int], Span]:
-    tree = _tree(lines)
+def _spans(tree: ast.Module, lines: Sequence[str]) -> dict[tuple[int, int, int, int], Span]:
     assigned = dict(_assignments(tree))
     nodes = list(ast.walk(tree))
     iterated = {id(n.iter) for n in nodes if isinstance(n, (ast.For, ast.comprehension))}
@@ -322,30 +327,29 @@ def _assignments(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield id(value), _plain(target)
 
 
-def _unpacked(lines: Sequence[str]) -> dict[tuple[int, str], str]:
+def _unpacked(tree: ast.Module) -> dict[tuple[int, str], str]:
     """The names that the functions of a file give to parts of their arguments, by the function's first line and the
     part's path."""
     names: dict[tuple[int, str], str] = {}
-    for function in ast.walk(_tree(lines)):
+    for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef):
-            start = min([function.lineno, *(d.lineno for d in function.decorator_list)])
             parameters = {a.arg for a in (*function.args.posonlyargs, *function.args.args)}
             for statement in function.body:
                 match statement:
                     case ast.Assign(targets=[ast.Tuple() as target], value=ast.Name(id=name)) if name in parameters:
                         for path, part in _parts(target, name):
-                            names.setdefault((start, path), part)
+                            names.setdefault((first_line(function), path), part)
     return names
 
 
-def _returned(lines: Sequence[str]) -> dict[tuple[int, str], list[list[ast.expr]]]:
+def _returned(tree: ast.Module) -> dict[tuple[int, str], list[list[ast.expr]]]:
     """The expressions that functions of a file return, by the function's first line and its name."""
     found: dict[tuple[int, str], list[list[ast.expr]]] = {}
-    for function in ast.walk(_tree(lines)):
+    for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef):
-            start = min([function.lineno, *(d.lineno for d in function.decorator_list)])
-            values = [n.value for n in _own_nodes(function) if isinstance(n, ast.Return) and n.value]
-            found.setdefault((start, function.name), []).append([way for e in values for way in _ways(e)])
+            values = [n.value for n in outside_of_functions(function) if isinstance(n, ast.Return) and n.value]
+            ways = [way for e in values for way in _ways(e)]
+            found.setdefault((first_line(function), function.name), []).append(ways)
         elif isinstance(function, ast.Lambda):
             found.setdefault((function.lineno, "<lambda>"), []).append([*_ways(function.body)])
     return found
@@ -396,12 +400,17 @@ def _fields_of(called: ast.expr, code: CodeType) -> Sequence[str] | None:
     return None if hasattr(found, "dtype") else ()  # `jnp.float32(x)` is an array
 
 
-def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a function but for those of functions in it."""
-    for node in ast.iter_child_nodes(function):
-        yield node
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
-            yield from _own_nodes(node)
+def first_line(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """The line on which a function begins, including its decorators."""
+    return min([function.lineno, *(d.lineno for d in function.decorator_list)])
+
+
+def outside_of_functions(node: ast.AST) -> Iterator[ast.AST]:
+    """What is in a module or in a function, but not in the functions and classes in it."""
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if not isinstance(child, SCOPES):
+            yield from outside_of_functions(child)
 
 
 def _parts(target: ast.expr, path: str) -> Iterator[tuple[str, str]]:

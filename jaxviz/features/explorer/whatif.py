@@ -33,7 +33,6 @@ from jaxviz.features.explorer.messages import (
 )
 from jaxviz.features.memory.model import KINDS
 from jaxviz.features.memory.timeline import memory
-from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.checkpointing import check_policies_count, checkpointed
 from jaxviz.features.remat.diff import write_chosen, write_plan
 from jaxviz.features.remat.forms import Trade
@@ -119,7 +118,7 @@ class Switches:
             if same not in spots:
                 offered.append(r)
         try:
-            _ = search.whole_parts
+            _ = search.whole
         except ValueError:  # devices exchange values in it, which cannot be saved
             return offered
         return [*offered, search.root]
@@ -292,7 +291,7 @@ class Switches:
             if not plan.form.regions:
                 self.planned = "" if plan.trade is self.search.written else "||"
                 return self.planned
-            code = write_plan(self.search, plan, Call.known(self.derivation))
+            code = write_plan(self.search, plan)
             trial = code.trial if code.files and code.trial is not None else plan
             regions = [i for i, r in enumerate(self.regions) if r in trial.form.regions]
             self.planned = self.key(regions, {self.number[v] for v in trial.names if v in self.number})

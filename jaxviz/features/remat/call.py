@@ -10,10 +10,9 @@ from typing import Any
 import jax
 
 from jaxviz.arguments import flat_arguments
-from jaxviz.derivation import Derivation, DerivedCall
+from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
-from jaxviz.ir.syntax import Program
 
 
 @dataclass(frozen=True)
@@ -29,20 +28,18 @@ class Call:
     function: Any
 
     @staticmethod
-    def known(derivation: Derivation) -> Call:
-        """The call that a derivation is of; of a program only its name is known."""
-        return _call(derivation.called, derivation.primal, derivation.out_tree, derivation.primal.name)
-
-    @staticmethod
     def planned(derivation: Derivation) -> Call:
         """The call that a plan for a gradient is applied to: that of the training step which takes it, if one does.
 
-        It has the name of the function that is differentiated.
+        It has the name of the function that is differentiated; of a program nothing else is known.
         """
-        step = derivation.step
-        if step is None:
-            return Call.known(derivation)
-        return _call(step.called, step.traced, step.out_tree, derivation.primal.name)
+        step, primal = derivation.step, derivation.primal
+        called, out_tree = (derivation.called, derivation.out_tree) if step is None else (step.called, step.out_tree)
+        if called is None:
+            return Call(None, None, (), (), (), primal.name, None)
+        leaves, in_tree, _, is_input = flat_arguments(called.args, called.kwargs, called.chosen)
+        avals = (primal if step is None else step.traced).in_avals
+        return Call(in_tree, out_tree, tuple(leaves), tuple(is_input), avals, primal.name, called.function)
 
     @property
     def static_argnums(self) -> tuple[int, ...]:
@@ -108,13 +105,6 @@ class Call:
             return of_arrays(*inputs)
 
         return update_wrapper(planned, f, updated=())
-
-
-def _call(called: DerivedCall | None, program: Program, out_tree: Any, name: str) -> Call:
-    if called is None:
-        return Call(None, None, (), (), (), name, None)
-    leaves, in_tree, _, is_input = flat_arguments(called.args, called.kwargs, called.chosen)
-    return Call(in_tree, out_tree, tuple(leaves), tuple(is_input), program.in_avals, name, called.function)
 
 
 def _same(x: Any, fixed: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxviz.features.remat.offload import DEVICE, HOST
 from jaxviz.features.remat.pasted import chunked
-from jaxviz.features.remat.regions import BODIES, Region, Spot, type_of
+from jaxviz.features.remat.regions import BODIES, Region, Spot, type_of, with_nested
 from jaxviz.higher_order import of
 from jaxviz.higher_order.checkpoint import apply_remat
 from jaxviz.higher_order.hi_primitive import HI_PRIMITIVE
@@ -281,7 +281,7 @@ def refused_in_checkpoint(equations: Sequence[Equation]) -> str:
             return f"{describe_equation(e, i)} has an effect that JAX does not allow in a checkpoint"
         if any(compat.is_ref(a.aval) and a not in bound for a in e.invars):
             return f"{describe_equation(e, i)} takes a mutable reference, which JAX would read and write in both passes"
-        for inner in (e, *_inside(e)):
+        for inner in with_nested([e]):
             if of(inner) is HI_PRIMITIVE and (why := _no_forward_mode(inner.operation)):
                 return f"{describe_equation(inner)} has no forward mode, which JAX needs in a checkpoint ({why})"
             if compat.leaves_out_tangents(inner.primitive):
@@ -295,7 +295,7 @@ def refused_in_checkpoint(equations: Sequence[Equation]) -> str:
 def makes_references(equations: Sequence[Equation]) -> bool:
     """Whether some equations that can be in a checkpoint use references, which are then made by them: to read one
     again, JAX also writes it again, so that values cannot be chosen one by one."""
-    return any(compat.touches_ref(inner.operation) for e in equations for inner in (e, *_inside(e)))
+    return any(compat.touches_ref(e.operation) for e in with_nested(equations))
 
 
 def check_checkpoint(body: Program, active: Sequence[bool]) -> None:
@@ -314,10 +314,6 @@ def check_checkpoint(body: Program, active: Sequence[bool]) -> None:
             "it writes differentiated values to a mutable reference that is made from one that is not differentiated, "
             "which JAX refuses in a checkpoint"
         ) from error
-
-
-def _inside(equation: Equation) -> Iterator[Equation]:
-    return (inner for _, program in equation.programs for _, inner in program.walk())
 
 
 def _no_forward_mode(operation: Operation) -> str:

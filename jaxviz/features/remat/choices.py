@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
@@ -16,13 +16,12 @@ import numpy as np
 
 from jaxviz.derivation import derive
 from jaxviz.features.cost.parts import flops_of
-from jaxviz.features.remat.graph import Graph, Saved, Sizes, best_trades, can_be_saved, scaled
+from jaxviz.features.remat.graph import Graph, Sizes, best_trades, can_be_saved, scaled
 from jaxviz.features.remat.offload import Offload
 from jaxviz.features.remat.regions import Spot, bound_in
 from jaxviz.features.remat.solver import Problem
 from jaxviz.features.remat.tuning import EXACT
 from jaxviz.ir.syntax import Atom, Program, Var
-from jaxviz.report.tables import repeated, type_text
 
 _PRODUCTS = 12
 """How many of the most expensive values are considered one by one: with 8, the lowest peak of a transformer is 0.7 %
@@ -181,22 +180,6 @@ class Part:
     def names_of(self, choice: Choice) -> list[str]:
         """The candidates of the graph that are saved."""
         return [name for name, values in self.graph.candidates.items() if not set(values).isdisjoint(choice.saved)]
-
-    def described(self, name: str) -> Saved:
-        """A candidate, with all of its values together."""
-        one = self.graph.described(name)
-        v = self.graph.candidates[name][0]
-        size = self.times_here * one.nbytes
-        return replace(one, nbytes=size, type=repeated(size // max(self.sizes.of(v), 1), type_text(v.aval)))
-
-    def described_input(self, k: int) -> Saved:
-        """An offloaded input, over all spots and iterations."""
-        v = self.body.invars[k]
-        size = self.prices[self.graph.named.forward.invars[k]]
-        often = size // max(self.sizes.of(v), 1)
-        label = (self.body.arg_names[k] if k < len(self.body.arg_names) else "") or "what goes in"
-        location = self.spots[0].equations[0].location
-        return Saved(f"input_{k}", "an input", label, repeated(often, type_text(v.aval)), size, location, True)
 
     @cached_property
     def fewest(self) -> Choice:

@@ -353,7 +353,6 @@ def bound_within(search: Search, limit: int) -> Bound:
     least = least_works(search, search.sets, lambda t: limit - t.nbytes)
     around_all = search.within(limit)
     if around_all is not None and around_all.trade.peak_nbytes <= search.written.peak_nbytes:
-        (part,) = search.whole_parts
-        work = part.least_work(limit - search.outside(around_all.form))
+        work = search.whole.least_work(limit - search.outside(around_all.form))
         least += [work] if work is not None else []
     return Bound(int(min(least, default=0)), of_residuals=True)

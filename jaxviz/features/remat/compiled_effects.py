@@ -13,9 +13,8 @@ from jaxviz.analysis.walk import defined_at, location_of
 from jaxviz.derivation import Derivation
 from jaxviz.features.remat.left_out import with_prevent_cse, without_checkpoints
 from jaxviz.features.remat.verify import CompiledFigures, compiled_figures, compiled_gradient
-from jaxviz.features.remat.without_effect import checkpoints_by_line
+from jaxviz.features.remat.without_effect import body_of, checkpoints_by_line
 from jaxviz.ir.stack import usual_stack
-from jaxviz.ir.syntax import Program
 
 
 @usual_stack
@@ -29,7 +28,7 @@ def undone_by_xla(derivation: Derivation) -> Iterator[NoEffect]:
     compiled = lambda program: _what(compiled_gradient(derivation, program))
     whole, platform = compiled(derivation.primal), platform_of(derivation)
     for checkpoints, _ in checkpoints_by_line(derivation):
-        body: Program = checkpoints[0].params["jaxpr"]
+        body = body_of(checkpoints[0])
         at = location_of(checkpoints[0]) or defined_at(body)
         prevents = checkpoints[0].params["prevent_cse"]
         if compiled(without_checkpoints(derivation, checkpoints).derivation.primal) == whole:

@@ -72,13 +72,7 @@ class _Candidate:
 
     plan: RematPlan
     figures: CompiledFigures
-    room: int
-    way: _Way
-    asked: tuple[_Asked, ...]
-
-    @property
-    def answer(self) -> _Answer:
-        return _Answer(self.asked, self.way, self.peak)
+    answer: _Answer
 
     @property
     def peak(self) -> int:
@@ -128,7 +122,8 @@ class _Correction:
         self.budget = budget
         self.done = done
         self.written = self._figures(planning.as_written, False)
-        self.candidates = [_Candidate(planning.as_written, self.written, 0, _WAYS[0], ())]
+        as_written = _Answer((), _WAYS[0], self.written.peak_nbytes)
+        self.candidates = [_Candidate(planning.as_written, self.written, as_written)]
         self.asked: list[_Asked] = []
         self._is_around_all = False
         """Whether a plan had a checkpoint around the whole function."""
@@ -168,8 +163,9 @@ class _Correction:
         peaks: dict[int, int] = {}
         while room is not None and room not in peaks and len(peaks) < TRIALS:
             is_last = len(peaks) == TRIALS - 1 and min(peaks.values()) > self.budget
+            room = self._lowest_peak(way) if is_last else min(room, written)
             try:
-                candidate = self._compiled(self._lowest_peak(way) if is_last else min(room, written), way)
+                candidate = self._compiled(room, way)
             except ValueError:
                 room = self._lowest_peak(way)
                 if room in peaks:
@@ -177,17 +173,17 @@ class _Correction:
                 candidate = self._compiled(room, way)
             if candidate is None or self._is_undone(candidate):
                 return
-            peaks[candidate.room] = candidate.peak
-            room = self._next(peaks, candidate, written)
+            peaks[room] = candidate.peak
+            room = self._next(peaks, room, written)
 
-    def _next(self, peaks: Mapping[int, int], last: _Candidate, highest: int) -> int | None:
+    def _next(self, peaks: Mapping[int, int], last: int, highest: int) -> int | None:
         """The next budget of the model; None if the compiled peak is close to the budget, or cannot come closer."""
         fits = max((r for r, peak in peaks.items() if peak <= self.budget), default=None)
         fails = min((r for r, peak in peaks.items() if peak > self.budget), default=None)
         if fits is not None and (peaks[fits] >= (1 - NEAR) * self.budget or fits >= highest):
             return None
         if fits is None or fails is None or fails < fits:
-            return self._corrected(last.room, last.peak)
+            return self._corrected(last, peaks[last])
         if fails - fits < WORTH * fails:
             return None
         return (fits + fails) // 2
@@ -202,7 +198,7 @@ class _Correction:
         """Whether XLA undoes a plan in the way it is written, so that no other budget of the model is of use."""
         fall = candidate.plan.before.peak_nbytes - candidate.plan.peak_nbytes
         is_enough = self.written.peak_nbytes - candidate.peak >= MOST * fall
-        return not candidate.way.in_branches and not is_enough and candidate.peak > self.budget
+        return not candidate.answer.way.in_branches and not is_enough and candidate.peak > self.budget
 
     def _compiled(self, room: int, way: _Way) -> _Candidate | None:
         """The plan for a budget of the model, compiled; None if this way makes no difference to it.
@@ -216,9 +212,9 @@ class _Correction:
         self._is_around_all |= is_around_all
         if way.in_branches and (is_around_all or not self._search.is_unrolled(plan.regions)):
             return None
-        candidate = _Candidate(plan, self._figures(plan, way.in_branches), room, way, tuple(self.asked))
-        self.candidates.append(candidate)
-        return candidate
+        figures = self._figures(plan, way.in_branches)
+        self.candidates.append(_Candidate(plan, figures, _Answer(tuple(self.asked), way, figures.peak_nbytes)))
+        return self.candidates[-1]
 
     def _figures(self, plan: RematPlan, in_branches: bool) -> CompiledFigures:
         before = len(self._search.compiled)
@@ -232,15 +228,14 @@ class _Correction:
         least, written = min(c.peak for c in self.candidates), self.written.peak_nbytes
         to_type = f'. Write memory="{least_size(least, written)}"' if is_lower(least, written) else ""
         return (
-            f"no plan was found for {self.planning.call.name} whose compiled peak fits in {exactly(self.budget)}: the "
-            "lowest of "
-            f"{counted(len(self.candidates), 'compiled program')} is {exactly(least)}; as written it is "
+            f"no plan was found for {self._search.call.name} whose compiled peak fits in {exactly(self.budget)}: the "
+            f"lowest of {counted(len(self.candidates), 'compiled program')} is {exactly(least)}; as written it is "
             f"{exactly(written)}{to_type}"
         )
 
     def plan(self, chosen: _Candidate) -> RematPlan:
         """The report of a plan, with XLA's figures."""
-        plan, in_branches = chosen.plan, chosen.way.in_branches
+        plan, in_branches = chosen.plan, chosen.answer.way.in_branches
         verification = Verification(
             plan.function, jax.default_backend(), self.written, chosen.figures, (plan.before, plan.after)
         )

@@ -3,13 +3,14 @@ tangent reaches them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from jaxviz.analysis.grouping import grouped
 from jaxviz.analysis.layouts import Layouts
 from jaxviz.analysis.naming import Naming
-from jaxviz.analysis.walk import defined_at, programs_in
+from jaxviz.analysis.walk import defined_at
 from jaxviz.derivation import Derivation
 from jaxviz.features.remat.checkpointing import (
     check_checkpoint,
@@ -21,7 +22,7 @@ from jaxviz.features.remat.checkpointing import (
 from jaxviz.features.remat.choices import Part
 from jaxviz.features.remat.graph import Sizes, derive_like
 from jaxviz.features.remat.offload import Offload
-from jaxviz.features.remat.regions import Frame, Region, Spot, alike_spots, frames_of, stacks_of
+from jaxviz.features.remat.regions import BODIES, Region, Spot, alike_spots, frames_of, stacks_of
 from jaxviz.higher_order import bodies, is_scan, of
 from jaxviz.higher_order.checkpoint import CHECKPOINT
 from jaxviz.higher_order.jit import JIT
@@ -31,7 +32,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.primitives import plain
 from jaxviz.ir.syntax import Atom, Equation, Program, Var
 from jaxviz.transforms.driver import with_constants_as_inputs
-from jaxviz.transforms.inline import inlined, numbers_in_place, originals
+from jaxviz.transforms.inline import Made, inlined, numbers_in_place, originals
 
 Find = Callable[[Derivation], tuple[Layouts, Sequence[int]] | None]
 
@@ -44,29 +45,25 @@ class Context:
         many each input is; None if it runs on one.
     """
 
-    def __init__(self, derivation: Derivation, find: Find = lambda _: None):
+    def __init__(self, derivation: Derivation, find: Find):
         self.derivation = derivation
         self.copies: dict[Var, Var] = {}
         """Maps a value of a called function to the value in the function itself, which all its calls share."""
-        with_checkpoints = inlined(derivation.primal, (JIT.primitive,), self.copies)
-        self.flat = numbers_in_place(inlined(with_checkpoints, (CHECKPOINT.primitive,), self.copies))
-        self.stacks = stacks_of(derivation.primal, self.flat, _is_opened)
-        self.written = list(_checkpoints(with_checkpoints, self.flat))
+        self.flat = numbers_in_place(inlined(derivation.primal, (JIT.primitive, CHECKPOINT.primitive), self.copies))
+        self.made = originals(derivation.primal, self.flat, lambda e: of(e) in (JIT, CHECKPOINT))
+        """For each equation the one as written, and those that contain it there, outermost first."""
+        self.stacks = stacks_of(self.made)
+        self.written = _checkpoints(self.flat, self.made)
         """Its existing checkpoints, as regions."""
         layouts, parts = find(derive_like(self.flat, derivation)) or (None, ())
         inputs: dict[Atom, int] = dict(zip(self.flat.invars, parts, strict=False))
         self.sizes = Sizes(layouts, inputs, self.copies)
-        self.times: dict[int, int] = {}
-        """For each program how often it runs, on all devices together."""
-        self.devices: dict[int, int] = {}
-        """For each program the number of devices it runs on, if sizes are those on one; each runs it `times / devices`
-        times."""
-        self.prices: dict[Var, int] = {}
+        self.runs: dict[int, tuple[int, int]] = {}
+        """For each program how often it runs, on all devices together, and on how many, if sizes are those on one."""
+        self.prices: dict[Var, int] = dict.fromkeys((*self.flat.invars, *self.flat.constvars), 0)
         """Bytes of keeping a value until the backward pass, over all iterations; 0 if it is kept in any case."""
-        self.active: set[Var] = set()
+        self.active = {v for v, nz in zip(self.flat.invars, derivation.nonzeros, strict=True) if nz}
         """Values that have a tangent."""
-        self.prices.update(dict.fromkeys((*self.flat.invars, *self.flat.constvars), 0))
-        self.active.update(v for v, nz in zip(self.flat.invars, derivation.nonzeros, strict=True) if nz)
         before = -1
         while before < len(self.active):  # a carry that is active at the end of an iteration is active throughout
             before = len(self.active)
@@ -74,24 +71,12 @@ class Context:
 
     @cached_property
     def naming(self) -> Naming:
-        written = self.derivation.primal
-        return Naming(self.flat, None, written, originals(written, self.flat, _is_opened))
-
-    @cached_property
-    def frames(self) -> dict[Var, tuple[Frame, ...]]:
-        """The frames that led to each value, outermost first; in a loop, JAX starts with those of the loop's body."""
-        programs = {id(p): p for p in programs_in(self.flat)}
-        return {
-            v: stack
-            for key, stacks in self.stacks.items()
-            for e, stack in zip(programs[key].equations, stacks, strict=True)
-            for v in e.outvars
-        }
+        return Naming(self.flat, None, self.derivation.primal, self.made)
 
     def _walk(self, program: Program, times: int, devices: int) -> None:
-        self.times[id(program)], self.devices[id(program)] = times, devices
+        self.runs[id(program)] = times, devices
         for e in program.equations:
-            if of(e) in (SCAN, SHARD_MAP):
+            if of(e) in BODIES:
                 (body,) = bodies(e)
                 trips = SCAN.trip_count(e.operation) if is_scan(e) else SHARD_MAP.n_devices(e.operation)
                 is_apart = self.sizes.is_per_device and not is_scan(e)
@@ -127,7 +112,7 @@ class Context:
         carried = zip(body.invars[n_before : n_before + n_carry], body.outvars[:n_carry], strict=True)
         self.active.update(v for v, after in carried if after in self.active)
 
-    def part(self, spots: Sequence[Spot], recompute_collectives: bool, offload: Offload | None = None) -> Part:
+    def part(self, spots: Sequence[Spot], recompute_collectives: bool, offload: Offload | None) -> Part:
         """What spots with the same equations could save.
 
         Raises:
@@ -137,7 +122,7 @@ class Context:
         why = refused_in_checkpoint(first.equations)
         if why:
             raise ValueError(why)
-        times, devices = self.times[id(first.program)], self.devices[id(first.program)]
+        times, devices = self.runs[id(first.program)]
         if first.is_body:
             body: Program = first.scan.params["jaxpr"]
             times *= SCAN.trip_count(first.scan.operation)
@@ -154,44 +139,34 @@ class Context:
         return Part(spots, body, times, prices, active, recompute_collectives, offload, self.sizes, devices)
 
 
-def _is_opened(e: Equation) -> bool:
-    return of(e) in (JIT, CHECKPOINT)
-
-
 def _is_differentiable(v: Var) -> bool:
     return not compat.is_float0(v.aval.to_tangent_aval())
 
 
-def _checkpoints(with_checkpoints: Program, flat: Program) -> list[Region]:
+def _checkpoints(flat: Program, made: Mapping[Equation, Made]) -> list[Region]:
     """The checkpoints of a function, as regions of it with their bodies inlined."""
-    checkpoints: list[tuple[Equation, Spot]] = []
+    spots: dict[tuple[Equation, ...], Spot] = {}
 
-    def look(p: Program, opened: Program, at: int = 0) -> None:
-        for e in p.equations:
-            n = _opened_length(e)
-            if of(e).is_checkpoint:
-                checkpoints.append((e, Spot(opened, at, at + n)))
-                look(e.params["jaxpr"], opened, at)
-            elif of(e) in (SCAN, SHARD_MAP):
-                look(e.params["jaxpr"], opened.equations[at].params["jaxpr"])
-            at += n
+    def look(p: Program, depth: int) -> None:
+        for i, e in enumerate(p.equations):
+            _, within = made[e]
+            for k in range(depth, len(within)):
+                if of(within[k]).is_checkpoint:
+                    nested = within[: k + 1]
+                    spots[nested] = replace(spots.setdefault(nested, Spot(p, i, i)), end=i + 1)
+            if of(e) in BODIES:
+                look(e.params["jaxpr"], len(within) + 1)
 
-    look(with_checkpoints, flat)
-    defined = lambda e: defined_at(e.params["jaxpr"])
-    return [
-        Region(
-            str(together[0][0].params["jaxpr"].name),
-            None,
-            together[0][0].location or defined(together[0][0]),
-            alike_spots([spot for _, spot in together]),
-            {spot: frames_of(e.source) for e, spot in together},
-            is_written=True,
-            defined=defined(together[0][0]),
-        )
-        for together in grouped(checkpoints, lambda item: (str(item[0].params["jaxpr"].name), defined(item[0])))
-    ]
+    def region(nested: Sequence[tuple[Equation, ...]]) -> Region:
+        first = nested[0][-1]
+        stacks = {spots[n]: frames_of(n[-1].source) for n in nested}
+        at, alike = defined(first), alike_spots([spots[n] for n in nested])
+        return Region(_name(first), None, first.location or at, alike, stacks, is_written=True, defined=at)
+
+    look(flat, 0)
+    defined = lambda checkpoint: defined_at(checkpoint.params["jaxpr"])
+    return [*map(region, grouped(spots, lambda nested: (_name(nested[-1]), defined(nested[-1]))))]
 
 
-def _opened_length(e: Equation) -> int:
-    """The number of equations that replace one when checkpoints are opened."""
-    return sum(map(_opened_length, e.params["jaxpr"].equations)) if of(e).is_checkpoint else 1
+def _name(checkpoint: Equation) -> str:
+    return str(checkpoint.params["jaxpr"].name)

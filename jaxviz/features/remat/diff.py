@@ -7,10 +7,9 @@ import linecache
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.checkpointing import checkpointed
 from jaxviz.features.remat.edits import Way, needed_imports
-from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial
+from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial, by_peak, by_work
 from jaxviz.features.remat.graph import derive_like
 from jaxviz.features.remat.layers import layered
 from jaxviz.features.remat.libraries import option_of
@@ -19,7 +18,7 @@ from jaxviz.features.remat.pasted import chunks_by_hand, ways_in_branches, ways_
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import Extent
-from jaxviz.features.remat.tuning import ALTERNATIVES, DERIVED, NEAR, WORTH
+from jaxviz.features.remat.tuning import ALTERNATIVES, DERIVED, NEAR, is_lower
 from jaxviz.features.remat.ways import way_at_callee, way_at_definition, ways_in_step, ways_of
 from jaxviz.features.remat.written import BY_HAND, POLICY, Written, not_written, write
 from jaxviz.ir.origin import Location
@@ -69,9 +68,7 @@ class Limits:
 
 
 @counting("trying edits")
-def write_plan(
-    search: Search, trial: Trial | None, call: Call, limits: Limits = Limits(), in_branches: bool = False
-) -> Written:
+def write_plan(search: Search, trial: Trial | None, limits: Limits = Limits(), in_branches: bool = False) -> Written:
     """The code for a plan.
 
     If one of its checkpoints cannot be written, or does something else where it can be written, the code is the closest
@@ -81,7 +78,7 @@ def write_plan(
       trial: the plan; None to remove all checkpoints.
       in_branches: whether each checkpoint at a call is in a branch that is always taken.
     """
-    return Writer(search, call).of_plan(trial, limits, in_branches)
+    return Writer(search).of_plan(trial, limits, in_branches)
 
 
 def write_chosen(
@@ -93,20 +90,18 @@ def write_chosen(
     A name in the source applies to all values of its expression: expressions get one if at least half of their values
     are to be saved.
     """
-    return Writer(search, Call.known(search.derivation)).of_setting(regions, saved, offloaded, trade)
+    return Writer(search).of_setting(regions, saved, offloaded, trade)
 
 
 class Writer:
     """Writes plans for one function, each checkpoint in the first way that does what it should, as far as that was
     measured."""
 
-    def __init__(self, search: Search, call: Call):
+    def __init__(self, search: Search):
         self.search = search
-        self.call = call
         self.tried: list[Written] = []
         self._left: dict[Region, list[tuple[Way, ...]]] = {}
         self._alone: dict[Region, Written] = {}
-        self._expected: dict[Region, Trade] = {}
         self._in_vain: set[Region] = set()
         """The regions with ways that do something else."""
         self._is_cut = False
@@ -117,15 +112,14 @@ class Writer:
         """See `write_plan`."""
         search, written = self.search, self.search.written.peak_nbytes
         if trial is None:
-            return write(search, self.call, search.opened, {}, [], [])
+            return write(search, search.opened, {}, [], [])
         while True:
             code, best = self.closest(trial, limits, in_branches)
             self.tried.append(code)
             peak = code.trade.peak_nbytes if code.trade is not None else 0
             if (code.is_as_planned and peak <= written) or best is None or not self.go_on(best.form.regions):
                 break
-        lowers = lambda peak: peak <= (1 - WORTH) * written
-        is_in_vain = limits.is_peak_alone and lowers(trial.trade.peak_nbytes) and not lowers(peak)
+        is_in_vain = limits.is_peak_alone and is_lower(trial.trade.peak_nbytes, written) and not is_lower(peak, written)
         is_shown = code.files and not (peak > written or code.fails or is_in_vain)
         highest = int((1 + NEAR) * trial.trade.peak_nbytes) if limits.peak is None else limits.peak
         is_free = limits.is_peak_alone and not in_branches and (code.files or code.trade is None)
@@ -147,7 +141,7 @@ class Writer:
         elsewhere = [r for r in trial.form.regions if not ways[r]]
         if trial.form.policy and not elsewhere:
             notes = _in_branches(ways) if in_branches else []
-            return write(search, self.call, trial.trade, ways, [], notes, builtin=trial.form.policy), trial
+            return write(search, trial.trade, ways, [], notes, builtin=trial.form.policy), trial
         notes = [self.why_not(region) for region in elsewhere]
         # One of several checkpoints may be enough, where nothing in them can be named and so all is recomputed.
         sets = list(dict.fromkeys([trial.form.regions, *((r,) for r in trial.form.regions)]))
@@ -156,7 +150,7 @@ class Writer:
             sets = search.sets_of([r for r in search.regions if ways[r]])
         if not sets:
             return self._not_written(trial, *notes), None
-        extents = extents_of_values(search.flat)
+        extents = extents_of_values(search)
         best = _writable(search, trial, sets, extents.values(), limits)
         is_more = limits.is_peak_alone and best.trade.work > trial.trade.work
         layers = layered(search, best, trial, ways) if is_more else None
@@ -181,7 +175,7 @@ class Writer:
             in_chunks = lambda ways: ways_in_chunks(ways, chunk)
             notes += _adapted(ways, [r for r in ways if r.is_body], in_chunks, lambda r: chunks_by_hand(r, chunk))
         notes += _in_branches(ways) if in_branches else []
-        return write(search, self.call, best.trade, ways, names, notes, layers), best
+        return write(search, best.trade, ways, names, notes, layers), best
 
     def of_setting(
         self, regions: Sequence[Region], saved: Collection[Var], offloaded: Collection[Var], trade: Trade
@@ -189,7 +183,7 @@ class Writer:
         """See `write_chosen`."""
         search = self.search
         mostly = lambda vs, some: 2 * len(set(vs).intersection(some)) >= len(vs)
-        extents = {e: vs for e, vs in extents_of_values(search.flat).items() if mostly(vs, saved)}
+        extents = {e: vs for e, vs in extents_of_values(search).items() if mostly(vs, saved)}
         moved = {e for e, vs in extents.items() if mostly(vs, offloaded)}
         named = {v: POLICY + ON_HOST * (e in moved) for e, vs in extents.items() for v in vs}
         on_host = [name for name in named.values() if search.is_offloaded(name)]
@@ -206,17 +200,17 @@ class Writer:
         while True:
             ways = {r: self.ways(r) for r in regions}
             missing = [f"{self.why_not(r)} It is not in this code." for r in regions if not ways[r]]
-            code = write(search, self.call, comes_to, ways, names, [*missing, *notes], is_plan=False)
+            code = write(search, comes_to, ways, names, [*missing, *notes], is_plan=False)
             if code.is_as_planned or not self.go_on(regions):
                 return code
 
     def _named(self, extents: Mapping[Extent, Sequence[Var]], moved: Collection[Extent]) -> list[WrittenName]:
         """Names for some expressions, of which some are moved to the host."""
-        words, makers = Names(names_there(self.search.flat)), self.search.makers
-        return [WrittenName(e, *words.of_extent(e, makers[vs[0]]), e in moved, vs) for e, vs in extents.items()]
+        words = Names(names_there(self.search.flat))
+        return [WrittenName(e, *words.of_extent(self.search, e, vs[0]), e in moved, vs) for e, vs in extents.items()]
 
     def _not_written(self, trial: Trial, *why: str) -> Written:
-        return Written((not_written(self.call.name, trial.trade, self.search), *why), None)
+        return Written((not_written(trial.trade, self.search), *why), None)
 
     # --- ways ---------------------------------------------------------------------------------------------------------
 
@@ -227,13 +221,13 @@ class Writer:
         return next(iter(self._left[region]), ())
 
     def _all_ways(self, region: Region) -> list[tuple[Way, ...]]:
-        search, call = self.search, self.call
+        search, call = self.search, self.search.call
         if region is not search.root:
             return ways_of(region, search.context.written)
         there = next((w for w in search.context.written if w.covers(region)), None)
         if there is not None and (ways := ways_of(there, [there])):
             return ways
-        stacks = search.context.frames.values()
+        stacks = search.context.stacks.values()
         if search.step is not None:
             return [*((way,) for way in ways_in_step(call.name, stacks)), (BY_HAND,)]
         if call.function is None:
@@ -258,22 +252,25 @@ class Writer:
             self._is_cut = True
             return True
         code = self.alone(region)
-        highest = max(self.search.written.peak_nbytes, self._expected[region].peak_nbytes)
+        highest = max(self.search.written.peak_nbytes, self._saving_nothing(region).peak_nbytes)
         return code.is_as_planned and (code.trade is None or code.trade.peak_nbytes <= highest)
 
     def alone(self, region: Region) -> Written:
         """The code for a checkpoint around a region that saves nothing by name."""
         if region not in self._alone:
-            trade = self._expected[region] = self.search.trial(self.search.path((region,))[0]).trade
-            self._alone[region] = write(self.search, self.call, trade, {region: self.ways(region)}, [], [])
+            ways = {region: self.ways(region)}
+            self._alone[region] = write(self.search, self._saving_nothing(region), ways, [], [])
             self.tried.append(self._alone[region])
         return self._alone[region]
+
+    def _saving_nothing(self, region: Region) -> Trade:
+        return self.search.trial(self.search.path((region,))[0]).trade
 
     def _lower_than(self, peak: int) -> Written | None:
         """The code with the lowest peak of all that was tried, if that is clearly lower than another."""
         peaks = [(code.trade.peak_nbytes, code) for code in self.tried if code.files and code.trade is not None]
         lowest, code = min(peaks, key=lambda one: one[0], default=(peak, None))
-        return code if lowest <= (1 - WORTH) * peak else None
+        return code if is_lower(lowest, peak) else None
 
     def why_not(self, region: Region) -> str:
         """Why a region cannot be written, a sentence or two."""
@@ -336,14 +333,13 @@ def _writable(
         forms.append(search.form_within(trial.trade.nbytes if limits.residuals is None else limits.residuals, part))
     tried = [search.trial(f, everywhere) for f in dict.fromkeys(forms)]
     allowed = [t for t in tried if limits.allow(t.trade)]
-    lowest_peak = lambda t: (t.trade.peak_nbytes, t.trade.work)
     if limits.work is not None and allowed:
-        return min(allowed, key=lowest_peak)
+        return min(allowed, key=by_peak)
     most_peak = int((1 + NEAR) * trial.trade.peak_nbytes) if limits.peak is None else limits.peak
     highest = min(most_peak, search.written.peak_nbytes)
     low = lambda some: [t for t in some if t.trade.peak_nbytes <= highest]
     fitting = low(allowed) or low(tried)
-    return min(fitting, key=lambda t: lowest_peak(t)[::-1]) if fitting else min(tried, key=lowest_peak)
+    return min(fitting, key=by_work) if fitting else min(tried, key=by_peak)
 
 
 def _near(path: Sequence[Form], nbytes: int) -> Sequence[Form]:
@@ -373,7 +369,7 @@ class Wrapped:
 def wrapped_at(search: Search, region: Region) -> tuple[Wrapped, Written] | None:
     """What to write for a checkpoint around a region, at its first place, and the code for all of them; None if no edit
     of the user's source that puts one there was found."""
-    writer = Writer(search, Call.known(search.derivation))
+    writer = Writer(search)
     writer.go_on([region])
     ways = writer.ways(region)
     return (_wrapped(ways[0]), writer.alone(region)) if ways else None

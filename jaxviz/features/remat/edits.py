@@ -15,17 +15,8 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
-from jaxviz.features.remat.source import (
-    SCOPES,
-    Function,
-    end_of,
-    first_line,
-    globals_of,
-    names_bound,
-    outside_of_functions,
-    start_of,
-    tree_of,
-)
+from jaxviz.features.remat.source import Function, codes_in, end_of, globals_of, names_bound, start_of
+from jaxviz.ir.expressions import SCOPES, first_line, outside_of_functions, tree_of
 from jaxviz.ir.origin import file_label, is_cell
 from jaxviz.report.tables import printable
 
@@ -83,7 +74,6 @@ class Way:
       code: code of the file that was run; None if unknown.
       changes: edits whose texts contain `{policy}` for the policy as an argument, and `{name}` for its name.
       without_policy: the edits if it saves nothing by name and these are different.
-      note: a remark on it.
       imports: the names that the edits use, and how each is imported.
       call: the call that becomes one of a checkpoint, if that is the place.
       written: the checkpoint that is there, as an expression or a decorator; None for a new one.
@@ -95,16 +85,10 @@ class Way:
     code: Any
     changes: tuple[Edit, ...]
     without_policy: tuple[Edit, ...] | None = None
-    note: str = ""
     imports: tuple[tuple[str, str], ...] = ()
     call: ast.Call | None = None
     written: ast.expr | None = None
     result: Any = None
-
-    @property
-    def key(self) -> Any:
-        """A key that is equal for ways with the same changes."""
-        return self.changes
 
     def edits(self, policy: str) -> list[Edit]:
         """The edits for a policy, as an expression; '' for none."""
@@ -238,15 +222,9 @@ def _refuse_changed(file: str, code: Any) -> None:
 def _codes(text: str, file: str) -> frozenset[Any]:
     """All code objects of a text: functions, classes and the module."""
     try:
-        pending = [compile(text, file, "exec", dont_inherit=True)]
+        return frozenset(codes_in(compile(text, file, "exec", dont_inherit=True)))
     except (SyntaxError, ValueError):
         return frozenset()
-    codes = set()
-    while pending:
-        code = pending.pop()
-        codes.add(code)
-        pending += [c for c in code.co_consts if hasattr(c, "co_consts")]
-    return frozenset(codes)
 
 
 # --- files as bytes need them: encoding, byte order mark and line ends ------------------------------------------------

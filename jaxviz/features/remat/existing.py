@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxviz.features.remat.edits import Edit, Way, around
-from jaxviz.features.remat.regions import Frame, Region
+from jaxviz.features.remat.regions import Frame, Region, own_frames
 from jaxviz.features.remat.source import (
     Function,
     assigned_to,
@@ -19,10 +19,10 @@ from jaxviz.features.remat.source import (
     is_checkpoint,
     last_name,
     start_of,
-    tree_of,
 )
+from jaxviz.ir.expressions import tree_of
 from jaxviz.ir.origin import Location
-from jaxviz.ir.own_code import owner
+from jaxviz.ir.own_code import is_own
 
 _There = tuple[str, Any, ast.expr]
 """A file, code of it that was run, and the expression or decorator in it that is a checkpoint."""
@@ -45,14 +45,14 @@ def _checkpoints(region: Region) -> list[_There] | None:
     places: dict[int, _There] = {}
     for frames in region.stacks.values():
         there = _checkpoint(frames, region.defined, region.name)
-        if there is None or owner(there[0]) != "user":
+        if there is None or not is_own(there[0]):
             return None
         places[id(there[2])] = there
     return list(places.values()) or None
 
 
 def _checkpoint(frames: Sequence[Frame], defined: Location | None, name: str) -> _There | None:
-    own = [f for f in frames if owner(f[0].co_filename) == "user"]
+    own = own_frames(frames)
     call = call_at(*own[-1]) if own else None
     file, code = (own[-1][0].co_filename, own[-1][0]) if own else ("", None)
     if call is not None:

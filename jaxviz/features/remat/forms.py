@@ -78,10 +78,6 @@ class Form:
         """What is recomputed, and what is moved to the host, in FLOPs."""
         return sum(choice.work for _, choice in self.choices)
 
-    @property
-    def saved(self) -> Iterator[tuple[Part, Var]]:
-        return ((part, v) for part, choice in self.choices for v in choice.saved)
-
     def transcendentals(self) -> dict[str, int]:
         """How often each function that XLA counts separately, such as `tanh`, is recomputed; the most frequent
         first."""
@@ -89,7 +85,7 @@ class Form:
         for part, choice in self.choices:
             for primitive, n in part.graph.transcendentals(part.names_of(choice)).items():
                 counts[primitive] += part.times * n
-        return dict(counts.most_common())
+        return dict((+counts).most_common())
 
     def within(self, spare: int) -> Form | None:
         """The form with less work, for at most this many more bytes: one choice after the other is replaced by the one

@@ -6,9 +6,8 @@ or is saved by its name, or is recomputed from available operands. Each value th
 available. The cheapest choice is an integer program, solved by HiGHS.
 
 Source: Jain et al., "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization" (MLSys 2020,
-  arXiv:1910.02653), who
-formulate it as an integer program. Theirs chooses when each value is computed and freed; with `jax.checkpoint` only the
-saved values can be chosen.
+arXiv:1910.02653), who formulate it as an integer program. Theirs chooses when each value is computed and freed; with
+`jax.checkpoint` only the saved values can be chosen.
 """
 
 from __future__ import annotations
@@ -24,15 +23,12 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from jaxviz.analysis.grouping import pattern
 from jaxviz.analysis.layouts import Layouts
-from jaxviz.analysis.naming import Naming
-from jaxviz.analysis.walk import location_of
-from jaxviz.derivation import Derivation, derive
+from jaxviz.derivation import Derivation
 from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import flops_of, parts
 from jaxviz.features.remat.checkpointing import makes_references
-from jaxviz.features.remat.regions import BODIES
+from jaxviz.features.remat.regions import BODIES, with_nested
 from jaxviz.features.remat.solver import Problem
 from jaxviz.higher_order import of
 from jaxviz.higher_order.scan import SCAN
@@ -40,7 +36,7 @@ from jaxviz.higher_order.shard_map import SHARD_MAP
 from jaxviz.ir import compat, primitives
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import with_programs
-from jaxviz.ir.origin import Location, ancestors
+from jaxviz.ir.origin import ancestors
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 from jaxviz.report.tables import nbytes
@@ -89,38 +85,6 @@ class Sizes:
         own: dict[Atom, Atom] = dict(zip(forward.invars, primal.invars, strict=True))
         results = {v: (e, k) for e in forward.equations for k, v in enumerate(e.outvars)}
         return {a: self.layouts.nbytes(*results[a]) if a in results else self.of(own.get(a, a)) for a in residuals}
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """A value that a plan saves.
-
-    Args:
-      name: its name for `jax.ad_checkpoint.checkpoint_name`.
-      expression: the operation that computes it.
-      label: the user's expression for it; the same as `expression` if there is none.
-      type: its type.
-      nbytes: its size in bytes.
-      location: the user's line.
-      offloaded: whether it is offloaded to the host.
-      library: where in a library it is computed; '' if in none.
-    """
-
-    name: str
-    expression: str
-    label: str
-    type: str
-    nbytes: int
-    location: Location | None
-    offloaded: bool = False
-    library: str = ""
-
-    @property
-    def repeats(self) -> tuple[str, str]:
-        """A key, the same for the values of one expression of a library in repeated layers: its module and the
-        expression."""
-        module, _, expression = self.label.rpartition(" · ")
-        return pattern(module), expression
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -191,19 +155,16 @@ class Graph:
       sizes: of the function's values.
     """
 
-    def __init__(self, derivation: Derivation, recompute_collectives: bool, sizes: Sizes | None = None):
-        self.sizes_of = sizes or Sizes()
+    def __init__(self, derivation: Derivation, recompute_collectives: bool, sizes: Sizes):
+        self.sizes_of = sizes
         self.plain = derivation
         self.is_nameless = makes_references(derivation.primal.equations) or not all(
             compat.is_askable(e.params) for _, e in derivation.primal.walk()
         )
         """Whether JAX can save nothing by name in it, see `is_askable`, or has to run it as a whole, see
         `makes_references`."""
-        residuals = self.sizes_of.residuals(derivation)
-        self.all_nbytes = sum(residuals[a] for a in distinct(derivation.linearized.residuals))
         self.flat = numbers_in_place(derivation.primal)
         self.makers = {v: e for _, e in self.flat.walk() for v in e.outvars}
-        self.naming = Naming(self.flat)
         self.recompute_collectives = recompute_collectives
         inputs = {*self.flat.invars, *self.flat.constvars}
         self._choose_from({f"{_PREFIX}{k}": (v,) for k, v in enumerate(worth_a_name(self.flat, inputs))})
@@ -359,9 +320,8 @@ class Graph:
                 if not self.recompute_collectives and exchanges(self.nodes[i].equation):
                     raise ValueError(
                         f"devices exchange values inside {describe_equation(self.nodes[i].equation)}, where no value "
-                        "can be "
-                        "saved by name, so a checkpoint would exchange them again; recompute_collectives=True allows "
-                        "that."
+                        "can be saved by name, so a checkpoint would exchange them again; recompute_collectives=True "
+                        "allows that."
                     )
                 self.fixed[i] = False
 
@@ -419,26 +379,16 @@ class Graph:
         own: dict[Atom, Atom] = dict(zip(self.named.forward.invars, self.flat.invars, strict=True))
         return self.sizes_of.of(own.get(v, v))
 
-    def transcendentals(self, saved: Sequence[str]) -> dict[str, int]:
-        """How often each function that XLA counts separately, such as `tanh`, is recomputed if these names are saved;
-        the most frequent first."""
+    def transcendentals(self, saved: Sequence[str]) -> Counter[str]:
+        """How often each function that XLA counts separately, such as `tanh`, is recomputed if these names are
+        saved."""
         nodes, _ = self.reached(self.needed, frozenset(saved))
         counts: Counter[str] = Counter()
         for node in (self.nodes[i] for i in nodes & self.in_forward):
             for part in parts(node.equation):
-                counts[part.equation.primitive.name] += (
-                    part.cost.transcendentals * node.where.times * node.where.devices
-                )
-        return dict((+counts).most_common())
-
-    def described(self, name: str) -> Saved:
-        v = self.candidates[name][0]
-        maker, size = self.makers[v], self.named_sizes[name]
-        often = size // max(self.sizes_of.of(v), 1)
-        kind = v.aval.str_short(short_dtypes=True)
-        what = str(maker.primitive.name)
-        label = self.naming.name(maker, (), maker.outvars.index(v)) or what
-        return Saved(name, what, label, f"{often:,} × {kind}" if often > 1 else kind, size, location_of(maker))
+                n = node.where.times * node.where.devices
+                counts[part.equation.primitive.name] += part.cost.transcendentals * n
+        return counts
 
 
 def _reads(equation: Equation) -> dict[Atom, tuple[Atom, ...]] | None:
@@ -454,14 +404,12 @@ def _reads(equation: Equation) -> dict[Atom, tuple[Atom, ...]] | None:
 
 def exchanges(equation: Equation) -> bool:
     """Whether an equation, or one nested in it, is a collective."""
-    here = bool(compat.axis_names(equation.params)) and primitives.exchanges(equation.primitive)
-    return here or any(exchanges(e) for _, program in equation.programs for e in program.equations)
+    return any(compat.axis_names(e.params) and primitives.exchanges(e.primitive) for e in with_nested([equation]))
 
 
 def derive_like(program: Program, other: Derivation) -> Derivation:
     """A program derived with respect to the same inputs as another derivation."""
-    derivation = derive(program, argnums=tuple(i for i, nonzero in enumerate(other.nonzeros) if nonzero))
-    return replace(derivation, placed=other.placed, n_results=other.n_results, step=other.step)
+    return replace(other, primal=program)
 
 
 def distinct(atoms: Sequence[Atom]) -> list[Atom]:

@@ -12,7 +12,8 @@ from jaxviz.features.remat.edits import Edit, Way
 from jaxviz.features.remat.forms import Trial
 from jaxviz.features.remat.regions import Region, is_called_in_loop
 from jaxviz.features.remat.search import Search
-from jaxviz.features.remat.source import SCOPES, end_of, holders_of, start_of
+from jaxviz.features.remat.source import end_of, holders_of, start_of
+from jaxviz.ir.expressions import SCOPES
 from jaxviz.ir.syntax import Var
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -94,13 +95,12 @@ def _index(file: str, call: ast.Call) -> tuple[str, tuple[Edit, ...]] | None:
         return None
     stored = {node.id for node in inside if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     match loop:
-        case ast.For(target=ast.Name(id=name), iter=ast.Call(func=ast.Name(id="range"), args=[_])) if (
-            name not in stored
-        ):
-            return name, ()
-        case ast.For(
-            target=ast.Tuple(elts=[ast.Name(id=name), _]),
-            iter=ast.Call(func=ast.Name(id="enumerate"), args=[_], keywords=[]),
+        case (
+            ast.For(target=ast.Name(id=name), iter=ast.Call(func=ast.Name(id="range"), args=[_]))
+            | ast.For(
+                target=ast.Tuple(elts=[ast.Name(id=name), _]),
+                iter=ast.Call(func=ast.Name(id="enumerate"), args=[_], keywords=[]),
+            )
         ) if name not in stored:
             return name, ()
     holder = holders[function] if function < len(holders) else holders[-1]

@@ -11,6 +11,7 @@ from typing import Any
 from jaxviz.derivation import Derivation
 from jaxviz.features.memory.timeline import peak_of
 from jaxviz.features.remat.forms import all_flops
+from jaxviz.features.remat.graph import derive_like
 from jaxviz.features.residuals.saved_bytes import saved_values
 from jaxviz.higher_order import is_scan, of, scan_length
 from jaxviz.ir import compat
@@ -60,19 +61,18 @@ class Derived:
 
 def without_checkpoints(derivation: Derivation, checkpoints: Iterable[Equation]) -> Derived:
     """The function with some checkpoints opened."""
-    return _derived(derivation, inlined_where(derivation.primal, set(checkpoints).__contains__))
+    return Derived(derive_like(inlined_where(derivation.primal, set(checkpoints).__contains__), derivation))
 
 
 def without_policy(derivation: Derivation, checkpoints: Iterable[Equation]) -> Derived:
     """The function with the default policy for some checkpoints, which saves nothing."""
-    policies = dict.fromkeys(checkpoints)
-    return _derived(derivation, with_policies(derivation.primal, policies))
+    return Derived(derive_like(with_policies(derivation.primal, dict.fromkeys(checkpoints)), derivation))
 
 
 def without_names(derivation: Derivation, names: Collection[str]) -> Derived:
     """The function without the calls of `checkpoint_name` with these names."""
     is_named = lambda e: e.primitive is compat.name_p and e.params["name"] in names
-    return _derived(derivation, changed(derivation.primal, lambda e: None if is_named(e) else e))
+    return Derived(derive_like(changed(derivation.primal, lambda e: None if is_named(e) else e), derivation))
 
 
 def with_policies(program: Program, policies: Mapping[Equation, Any]) -> Program:
@@ -127,10 +127,6 @@ def changed(program: Program, change: Callable[[Equation], Equation | None]) -> 
         return done[p]
 
     return inside(program)
-
-
-def _derived(derivation: Derivation, primal: Program) -> Derived:
-    return Derived(replace(derivation, primal=primal))
 
 
 def _operations(program: Program) -> Counter[Hashable]:

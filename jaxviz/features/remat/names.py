@@ -5,34 +5,32 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxviz.analysis.grouping import alike
+from jaxviz.analysis.grouping import alike, pattern
 from jaxviz.features.remat.choices import Part
 from jaxviz.features.remat.forms import Form
-from jaxviz.features.remat.graph import Saved
-from jaxviz.features.remat.regions import frames_of
+from jaxviz.features.remat.regions import Stacks, own_frames, runs
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import Extent, extent_of, last_name, span_of
 from jaxviz.higher_order import is_scan, of
 from jaxviz.ir import compat
 from jaxviz.ir.expressions import assigned_at, called_by, expression_at
 from jaxviz.ir.origin import Location, location_at
-from jaxviz.ir.own_code import owner
 from jaxviz.ir.primitives import plain
 from jaxviz.ir.syntax import Equation, Program, Var
+from jaxviz.report.tables import repeated, type_text
 
 _AROUND = ("vmap", "jit", "checkpoint", "remat", "partial")
 """Functions that return another one, and whose own name says nothing about the value."""
 
 
-def extents_of_values(program: Program) -> dict[Extent, tuple[Var, ...]]:
+def extents_of_values(search: Search) -> dict[Extent, tuple[Var, ...]]:
     """Expressions of the user's source that can be given a name, with the values that get it; also in the bodies of
     scans.
 
@@ -43,7 +41,7 @@ def extents_of_values(program: Program) -> dict[Extent, tuple[Var, ...]]:
     """
     candidates: dict[Extent, list[Var]] = {}
     refused: set[Extent] = set()
-    _find(program, (), candidates, refused)
+    _find(search.flat, search.context.stacks, 0, candidates, refused)
     taken: set[Var] = set()
     extents = {}
     for extent, values in candidates.items():  # inner ones first
@@ -53,7 +51,11 @@ def extents_of_values(program: Program) -> dict[Extent, tuple[Var, ...]]:
     return extents
 
 
-def _find(program: Program, outer: Sequence[Extent], candidates: dict[Extent, list[Var]], refused: set[Extent]) -> None:
+def _find(
+    program: Program, frames: Stacks, depth: int, candidates: dict[Extent, list[Var]], refused: set[Extent]
+) -> None:
+    """Finds the candidates in a program whose equations have so many frames in common, those of its loop."""
+    evaluated = lambda e, depth: tuple(extent_of(*frame) for frame in own_frames(frames[e][depth:]))
     equations = program.equations
     n = len(equations)
     first: dict[Any, int] = {}
@@ -63,14 +65,13 @@ def _find(program: Program, outer: Sequence[Extent], candidates: dict[Extent, li
             first.setdefault(a, i)
             last[a] = i
     last.update((a, n) for a in program.outvars)
-    stacks = [_without(_stack_of(e), outer) for e in equations]
+    stacks = [evaluated(e, depth) for e in equations]
     for e, stack in zip(equations, stacks, strict=True):
         if is_scan(e) or of(e).kind == "devices":
-            _find(e.params["jaxpr"], stack, candidates, refused)
+            _find(e.params["jaxpr"], frames, len(frames[e]), candidates, refused)
         else:
-            refused.update(
-                p for _, body in e.programs for _, inner in body.walk() for p in _without(_stack_of(inner), stack)
-            )
+            nested = (inner for _, body in e.programs for _, inner in body.walk())
+            refused.update(p for inner in nested for p in evaluated(inner, len(frames[e])))
         if compat.is_differentiated(e.source):
             refused.update(stack)
     for extent, start, end in _evaluations(stacks, 0, n, 0):
@@ -86,11 +87,10 @@ def _evaluations(
     stacks: Sequence[tuple[Extent, ...]], start: int, end: int, level: int
 ) -> Iterator[tuple[Extent, int, int]]:
     """Each evaluation of an expression, and the range of its equations; those within it first."""
-    for here, run in groupby(range(start, end), lambda i: stacks[i][level : level + 1]):
-        positions = list(run)
+    for here, first, last in runs(start, end, lambda i: stacks[i][level : level + 1]):
         if here:
-            yield from _evaluations(stacks, positions[0], positions[-1] + 1, level + 1)
-            yield here[0], positions[0], positions[-1] + 1
+            yield from _evaluations(stacks, first, last, level + 1)
+            yield here[0], first, last
 
 
 def _is_one_value(aval: Any, equations: Sequence[Equation]) -> bool:
@@ -104,16 +104,6 @@ def _repeats(primitives: Sequence[Any]) -> bool:
     """Whether a sequence is a shorter one repeated."""
     n = len(primitives)
     return any(n % k == 0 and list(primitives[:k]) * (n // k) == list(primitives) for k in range(1, n // 2 + 1))
-
-
-def _without(stack: tuple[Extent, ...], outer: Sequence[Extent]) -> tuple[Extent, ...]:
-    """The part of a stack that is in the body of an equation; usually JAX records no more."""
-    return stack[len(outer) :] if stack[: len(outer)] == tuple(outer) else stack
-
-
-def _stack_of(equation: Equation) -> tuple[Extent, ...]:
-    """The user's expressions that were being evaluated when an equation was traced, outermost first."""
-    return tuple(extent_of(*frame) for frame in frames_of(equation.source) if owner(frame[0].co_filename) == "user")
 
 
 def _can_be_wrapped(extent: Extent) -> bool:
@@ -139,6 +129,38 @@ class WrittenName:
     values: Sequence[Var]
 
 
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A value that a plan saves.
+
+    Args:
+      name: its name for `jax.ad_checkpoint.checkpoint_name`.
+      expression: the operation that computes it.
+      label: the user's expression for it; the same as `expression` if there is none.
+      type: its type.
+      nbytes: its size in bytes.
+      location: the user's line.
+      offloaded: whether it is offloaded to the host.
+      library: where in a library it is computed; '' if in none.
+    """
+
+    name: str
+    expression: str
+    label: str
+    type: str
+    nbytes: int
+    location: Location | None
+    offloaded: bool = False
+    library: str = ""
+
+    @property
+    def repeats(self) -> tuple[str, str]:
+        """A key, the same for the values of one expression of a library in repeated layers: its module and the
+        expression."""
+        module, _, expression = self.label.rpartition(" · ")
+        return pattern(module), expression
+
+
 class Names:
     """Generates unique names."""
 
@@ -157,20 +179,20 @@ class Names:
         self.taken.add(name)
         return name
 
-    def of_extent(self, extent: Extent, maker: Equation) -> tuple[str, Any]:
-        """A name for an expression, and the code that contains it."""
-        matching = ((c, i) for c, i in reversed(frames_of(maker.source)) if extent_of(c, i) == extent)
+    def of_extent(self, search: Search, extent: Extent, value: Var) -> tuple[str, Any]:
+        """A name for an expression with this value, and the code that contains it."""
+        maker = search.makers[value]
+        matching = ((c, i) for c, i in reversed(search.context.stacks[maker]) if extent_of(c, i) == extent)
         code, instruction = next(matching, (None, 0))
         return self.new(code, word(maker, location_at(code, instruction) if code is not None else None)), code
 
-    def of_value(self, part: Part, value: Var) -> str:
+    def of_value(self, search: Search, value: Var) -> str:
         """A name for a value, whether or not it has an expression."""
-        maker = part.graph.makers[value]
-        is_whole = part.graph.naming.is_whole(maker, (), maker.outvars.index(value))
-        frames = frames_of(maker.source)
-        own = next((f for f in reversed(frames) if owner(f[0].co_filename) == "user"), frames[-1] if frames else None)
-        at = location_at(*own) if own is not None and is_whole else None
-        return self.new(own[0] if own is not None else None, word(maker, at))
+        maker = search.makers[value]
+        is_whole = search.context.naming.is_whole(maker, (), maker.outvars.index(value))
+        frames = search.context.stacks[maker]
+        code, instruction = (own_frames(frames) or frames or [(None, 0)])[-1]
+        return self.new(code, word(maker, location_at(code, instruction) if code is not None and is_whole else None))
 
 
 def word(maker: Equation, at: Location | None) -> str:
@@ -204,17 +226,18 @@ def names_of(search: Search, form: Form) -> dict[Var, str]:
     for part, choice in form.choices:
         for candidate in part.names_of(choice):
             values = part.graph.candidates[candidate]
-            name = next((by_value[v] for v in values if v in by_value), "") or names.of_value(part, values[0])
+            name = next((by_value[v] for v in values if v in by_value), "")
+            name = name or names.of_value(search, next(part.everywhere(values[0])))
             by_value.update(dict.fromkeys(values, name))
         for k in part.inputs_moved(choice):
-            by_value[part.body.invars[k]] = names.new(_function_of(part), "input")
+            by_value[part.body.invars[k]] = names.new(_function_of(search, part), "input")
     return by_value
 
 
-def _function_of(part: Part) -> Any:
+def _function_of(search: Search, part: Part) -> Any:
     """The code that a part is a call of, if it is the user's."""
-    frames = frames_of(part.spots[0].equations[0].source)
-    return next((code for code, _ in reversed(frames) if owner(code.co_filename) == "user"), None)
+    own = own_frames(search.context.stacks[part.spots[0].equations[0]])
+    return own[-1][0] if own else None
 
 
 def saved_by(search: Search, form: Form) -> tuple[Saved, ...]:
@@ -223,21 +246,28 @@ def saved_by(search: Search, form: Form) -> tuple[Saved, ...]:
     values: list[Saved] = []
     for part, choice in form.choices:
         moved = part.moved_of(choice)
-        for candidate in part.names_of(choice):
-            value = part.graph.candidates[candidate][0]
-            saved = replace(part.described(candidate), name=words[value], offloaded=candidate in moved)
-            values.append(_as_written(saved, search, list(part.everywhere(value))))
-        for k in part.inputs_moved(choice):
-            values.append(replace(part.described_input(k), name=words[part.body.invars[k]]))
+        values += [_saved(search, part, name, words, name in moved) for name in part.names_of(choice)]
+        values += [_moved_input(part, k, words) for k in part.inputs_moved(choice)]
     return tuple(values)
 
 
-def _as_written(saved: Saved, search: Search, everywhere: Sequence[Var]) -> Saved:
-    """A value with its name, line and library in the function as written, given its variables in all spots."""
-    naming, made_by = search.context.naming, search.makers[everywhere[0]]
-    return replace(
-        saved,
-        label=alike([search.called(v) for v in everywhere]),
-        location=naming.location(made_by, ()),
-        library=naming.library(made_by, ()),
-    )
+def _saved(search: Search, part: Part, candidate: str, words: Mapping[Var, str], is_moved: bool) -> Saved:
+    """A candidate, with all of its values together, as the function as written calls it."""
+    value = part.graph.candidates[candidate][0]
+    everywhere = [*part.everywhere(value)]
+    naming, maker = search.context.naming, search.makers[everywhere[0]]
+    size = part.times_here * part.graph.named_sizes[candidate]
+    return Saved(
+        words[value], str(maker.primitive.name), alike([search.called(v) for v in everywhere]),
+        repeated(size // max(part.sizes.of(value), 1), type_text(value.aval)), size, naming.location(maker, ()),
+        is_moved, naming.library(maker, ()),
+    )  # fmt: skip
+
+
+def _moved_input(part: Part, k: int, words: Mapping[Var, str]) -> Saved:
+    """An offloaded input, over all spots and iterations."""
+    v = part.body.invars[k]
+    size = part.prices[part.graph.named.forward.invars[k]]
+    label = (part.body.arg_names[k] if k < len(part.body.arg_names) else "") or "what goes in"
+    kind = repeated(size // max(part.sizes.of(v), 1), type_text(v.aval))
+    return Saved(words[v], "an input", label, kind, size, part.spots[0].equations[0].location, True)

@@ -163,8 +163,7 @@ def chunks_by_hand(region: Region, chunk: int) -> str:
     """What the user has to write if it cannot be written automatically."""
     return (
         f"Turn the loop of {region.described} into a loop over chunks, whose body is jax.checkpoint of a loop over "
-        f"{chunk} "
-        "iterations; the figures above assume that."
+        f"{chunk} iterations; the figures above assume that."
     )
 
 

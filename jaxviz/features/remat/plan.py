@@ -12,11 +12,10 @@ import jax
 from jaxviz.analysis.budgets import evenly
 from jaxviz.analysis.grouping import alike, grouped
 from jaxviz.analysis.training_step import taking_gradient_of
-from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.diff import Limits, write_plan
 from jaxviz.features.remat.forms import Trade, Trial, by_peak, by_work
-from jaxviz.features.remat.graph import Saved, best_trades
-from jaxviz.features.remat.names import names_of, saved_by
+from jaxviz.features.remat.graph import best_trades
+from jaxviz.features.remat.names import Saved, names_of, saved_by
 from jaxviz.features.remat.pasted import in_branches as put_in_branches
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
@@ -75,7 +74,6 @@ class RematPlan(Report, schema="plan_remat"):
     everything: Trade
     notes: tuple[str, ...]
     _search: Search = field(repr=False)
-    _call: Call = field(repr=False)
     trial: Trial = field(repr=False)
     budget: int = 0
     most_work: int | None = None
@@ -166,11 +164,11 @@ class RematPlan(Report, schema="plan_remat"):
         if form.regions and not form.policy:
             words = names_of(self._search, form)
             program = self._search.planned(form, lambda _, v: words[v])
-        return self._call.of(self._function(put_in_branches(program) if in_branches else program, f), f)
+        return self._search.call.of(self._function(put_in_branches(program) if in_branches else program, f), f)
 
     def _function(self, program: Program, f: Callable[..., Any]) -> Callable[..., Any]:
         """The planned function, of flat arrays, with the program to differentiate."""
-        step, call = self._search.step, self._call
+        step, call = self._search.step, self._search.call
         if step is None:
             return lambda *inputs: jax.tree.unflatten(call.out_tree, as_function(program)(*inputs))
 
@@ -276,7 +274,7 @@ class RematPlan(Report, schema="plan_remat"):
     def _write(self, in_branches: bool) -> Written:
         limit = self.budget if self.bound.startswith("residuals") else None
         limits = Limits(limit, self.most_work, self.most_peak)
-        return write_plan(self._search, self.trial if self.regions else None, self._call, limits, in_branches)
+        return write_plan(self._search, self.trial if self.regions else None, limits, in_branches)
 
     @property
     def summary(self) -> str:

@@ -16,7 +16,6 @@ from jaxviz.analysis.training_step import subject_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation, derive
 from jaxviz.features.memory.model import KINDS
-from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.checkpointing import check_policies_count
 from jaxviz.features.remat.choose import Bound, bound_within, fastest, fastest_at_calls, with_lowest_peak
 from jaxviz.features.remat.compiled_plans import within_compiled
@@ -26,7 +25,7 @@ from jaxviz.features.remat.offload import read_offload
 from jaxviz.features.remat.plan import RematPlan
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
-from jaxviz.features.remat.tuning import WORTH, is_lower
+from jaxviz.features.remat.tuning import is_lower
 from jaxviz.features.residuals.notes import gradient_note
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -105,8 +104,7 @@ def plan_remat(
     if len(bounds) > 1:
         raise ValueError(
             f"a plan takes only one bound; got {' and '.join(f'{name}=' for name in bounds)}. If the function itself "
-            "has an argument of "
-            "that name, fix it with functools.partial."
+            "has an argument of that name, fix it with functools.partial."
         )
     if of not in _PEAKS or (of == _PEAKS[1] and memory is None):
         raise ValueError(
@@ -122,12 +120,11 @@ def plan_remat(
     transfers = read_offload(offload)
     with counting("planning"), collector_paused():
         derivation = _planned(f, args, kwargs, argnums, has_aux)
-        call = Call.planned(derivation)
-        planning = Planning(Search(derivation, recompute_collectives, transfers), call)
+        planning = Planning(Search(derivation, recompute_collectives, transfers))
         if bounds:
             check_references(planning.search)
         if memory is not None:
-            room = free_memory([*call.arrays, *derivation.primal.consts]) if room is None else room
+            room = free_memory([*planning.search.call.arrays, *derivation.primal.consts]) if room is None else room
             if of == _PEAKS[0]:
                 return planning.within_memory(room)
         elif work is not None:
@@ -177,9 +174,8 @@ _UNROLLED = (
 class Planning:
     """Chooses among the plans of a search."""
 
-    def __init__(self, search: Search, call: Call):
+    def __init__(self, search: Search):
         self.search = search
-        self.call = call
 
     def plan(self, bound: str, trial: Trial, *notes: str, budget: int | None = None) -> RematPlan:
         """The report of a plan for a bound, with remarks on it."""
@@ -192,9 +188,9 @@ class Planning:
             unrolled = (_UNROLLED,) if search.is_unrolled(trial.form.regions) else ()
             about += (*_outside(search), *_repeated_effects(search, trial.form.regions), *unrolled)
         return RematPlan(
-            self.call.name, bound, saved_by(search, trial.form) if planned else None, search.written, after,
+            search.call.name, bound, saved_by(search, trial.form) if planned else None, search.written, after,
             search.opened, about,
-            search, self.call, trial, after.nbytes if budget is None else budget,
+            search, trial, after.nbytes if budget is None else budget,
         )  # fmt: skip
 
     @cached_property
@@ -249,16 +245,17 @@ class Planning:
         step = search.step
         owner = "its gradient" if step is None else f"the training step `{step.traced.name}`"
         return (
-            f"no plan was found for {self.call.name} that fits in {exactly(room)}: the lowest modelled peak of {owner} "
-            "is "
-            f"{exactly(least)}, {_peak_parts(search, lowest, room)}; as written it is {exactly(written)}{to_type}"
+            f"no plan was found for {search.call.name} that fits in {exactly(room)}: the lowest modelled peak of "
+            f"{owner} is {exactly(least)}, {_peak_parts(search, lowest, room)}; as written it is "
+            f"{exactly(written)}{to_type}"
         )
 
     def _or_as_written(self, best: Trial, unplanned: Sequence[Trial]) -> Trial:
         """A plan, or the function as written if that fits and the plan does little more than rewrite its
         checkpoints."""
         written = self.search.as_they_are[-1]
-        is_worth_it = _lowers_the_peak(self.search, best) or _saves_work(self.search, best)
+        saved = self.search.written.flops - best.trade.flops
+        is_worth_it = _lowers_the_peak(self.search, best) or not self.search.is_little(saved)
         return best if is_worth_it or written not in unplanned else written
 
     def _how_good(self, best: Trial, bound: Bound | None) -> list[str]:
@@ -279,7 +276,7 @@ class Planning:
                 search.opened.peak_nbytes if best is None else min(search.opened.peak_nbytes, best.trade.peak_nbytes)
             )
             raise ValueError(
-                f"{bound} would raise the peak of {self.call.name} to {exactly(lowest)}; as written it is "
+                f"{bound} would raise the peak of {search.call.name} to {exactly(lowest)}; as written it is "
                 f"{exactly(search.written.peak_nbytes)}, where its checkpoints recompute "
                 f"{100 * search.written.flops / max(search.plain_flops, 1):.2g} %"
             )
@@ -306,7 +303,7 @@ class Planning:
         if planned:
             peak = min(t.trade.peak_nbytes for t in planned)
             raise ValueError(
-                f"{bound} would raise the peak of {self.call.name} to {exactly(peak)}; as written it is "
+                f"{bound} would raise the peak of {search.call.name} to {exactly(peak)}; as written it is "
                 f"{exactly(highest)}. memory= plans for the peak itself."
             )
         raise ValueError(self._residuals_are_more(limit, argument))
@@ -318,7 +315,7 @@ class Planning:
         least, opened = min([*around_all, *(t.nbytes for t in search.measured_trades)]), search.opened.nbytes
         what = "a budget" if argument == "budget" else argument
         text = (
-            f"{what} of {exactly(limit)} cannot be met for {self.call.name}: the minimum is "
+            f"{what} of {exactly(limit)} cannot be met for {search.call.name}: the minimum is "
             f"{exactly(min(least, opened))}, "
         )
         if least >= opened:
@@ -352,7 +349,7 @@ class Planning:
         search = self.search
         if _lowers_the_peak(search, best):
             return self.plan(bound, best, *notes)
-        if not _saves_work(search, best) and unplanned:
+        if unplanned and search.is_little(search.written.flops - best.trade.flops):
             best = unplanned[-1]
         why = "No plan that was tried lowers the peak by 1 % or more: "
         lowest = None if bound else lowest_of_all(search)
@@ -388,12 +385,7 @@ def best_of_all(search: Search) -> Trial:
 
 
 def _lowers_the_peak(search: Search, trial: Trial) -> bool:
-    peak = search.written.peak_nbytes
-    return peak - trial.trade.peak_nbytes >= WORTH * max(peak, 1)
-
-
-def _saves_work(search: Search, trial: Trial) -> bool:
-    return search.written.flops - trial.trade.flops >= WORTH * max(search.plain_flops, 1)
+    return is_lower(trial.trade.peak_nbytes, search.written.peak_nbytes)
 
 
 def _peak_parts(search: Search, trial: Trial | None = None, room: float = math.inf) -> str:

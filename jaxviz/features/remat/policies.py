@@ -28,7 +28,7 @@ from jaxviz.derivation import Derivation
 from jaxviz.features.memory.timeline import MemoryTimeline
 from jaxviz.features.remat.compiled_effects import undone_by_xla
 from jaxviz.features.remat.set_policy import has_checkpoints
-from jaxviz.features.remat.without_effect import without_effect
+from jaxviz.features.remat.without_effect import body_of, checkpoints_in, without_effect
 from jaxviz.features.residuals.notes import gradient_note
 from jaxviz.features.residuals.residual_set import ResidualSet
 from jaxviz.features.residuals.saved_bytes import SavedBytes
@@ -347,26 +347,16 @@ def _about(derivation: Derivation, checkpoints: Sequence[CheckpointReport]) -> I
         if not any(u.is_opaque for u in derivation.unopened):  # it may contain one
             yield (
                 f"{primal.name} has no checkpoint, so its gradient saves every value that the backward pass reads. Add "
-                "one with jax.checkpoint(f, policy=...); "
-                "jaxviz.compare_policies shows what each policy would save."
+                "one with jax.checkpoint(f, policy=...); jaxviz.compare_policies shows what each policy would save."
             )
     elif not checkpoints:
         yield "No tangent goes through its checkpoints."
-    for inner, outer in dict.fromkeys(_nested(primal, None)):
+    nested = ((body_of(e).name, body_of(outer).name) for e, outer in checkpoints_in(primal) if outer is not None)
+    for inner, outer in dict.fromkeys(nested):
         yield (
             f"The checkpoint of {inner} is inside that of {outer}: the policy of {outer} decides what is saved between "
-            "the two passes, "
-            f"and that of {inner} what is saved while the backward pass recomputes its part of {outer}."
+            f"the two passes, and that of {inner} what is saved while the backward pass recomputes its part of {outer}."
         )
-
-
-def _nested(program: Program, outer: str | None) -> Iterable[tuple[str, str]]:
-    for e in program.equations:
-        is_checkpoint = of(e).is_checkpoint
-        for _, inner in e.programs:
-            if is_checkpoint and outer is not None:
-                yield inner.name, outer
-            yield from _nested(inner, inner.name if is_checkpoint else outer)
 
 
 def checkpoints_of(primal: Program) -> str:

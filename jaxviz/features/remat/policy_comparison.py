@@ -15,7 +15,6 @@ from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation, derive
 from jaxviz.features.memory.model import KINDS
 from jaxviz.features.memory.timeline import SPARED, MemoryTimeline, XlaMemory, memory, peak_text, xla_memory
-from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.checkpointing import check_policies_count
 from jaxviz.features.remat.forms import Trade, all_flops
 from jaxviz.features.remat.graph import best_trades
@@ -120,7 +119,7 @@ class PolicyComparison(Report, schema="compare_policies"):
         check_is_traced(subject.primal)
         search = Search(subject, False)
         check_references(search)
-        return Planning(search, Call.planned(subject))
+        return Planning(search)
 
     @deep_stack
     def _planned(self, nbytes: int | None) -> RematPlan | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any
+from functools import cache, lru_cache
+from itertools import groupby
+from typing import Any, TypeVar
 
 from jaxviz.analysis.bytecode import is_in_loop
 from jaxviz.analysis.grouping import grouped
@@ -14,11 +15,13 @@ from jaxviz.higher_order.scan import SCAN
 from jaxviz.higher_order.shard_map import SHARD_MAP
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, location_at, owners
-from jaxviz.ir.own_code import owner
+from jaxviz.ir.own_code import is_own
 from jaxviz.ir.sharing import cleared
 from jaxviz.ir.syntax import Equation, Program, Var
 from jaxviz.report.tables import short_location
-from jaxviz.transforms.inline import called_program
+from jaxviz.transforms.inline import Made
+
+K = TypeVar("K")
 
 BODIES = (SCAN, SHARD_MAP)
 """Equations whose bodies are planned together with their surroundings."""
@@ -26,6 +29,13 @@ AROUND_CALLS = ("BoundMethod.__call__", "wrap_method.<locals>.wrapped", "run_int
 """Functions that libraries run at each call of a method: their calls belong to many functions."""
 MOST_NESTED = 6
 """Each region is derived, and what that takes grows with the square of the loops in it."""
+
+
+def with_nested(equations: Iterable[Equation]) -> Iterator[Equation]:
+    """Some equations, each followed by those nested in it."""
+    for e in equations:
+        yield e
+        yield from (inner for _, p in e.programs for _, inner in p.walk())
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +66,7 @@ class Spot:
 
     def walk(self) -> Iterator[Equation]:
         """The equations, including nested ones."""
-        for e in self.equations:
-            yield e
-            yield from (inner for _, p in e.programs for _, inner in p.walk())
+        return with_nested(self.equations)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -135,8 +143,13 @@ def bound_in(spot: Spot) -> tuple[Var, ...]:
 
 Frame = tuple[Any, int]
 """A code object, and the instruction that it was executing."""
-Stacks = Mapping[int, Sequence[tuple[Frame, ...]]]
-"""For each program, by identity, the frames of its equations, outermost first."""
+Stacks = Mapping[Equation, tuple[Frame, ...]]
+"""The frames of each equation, outermost first."""
+
+
+def own_frames(frames: Sequence[Frame]) -> list[Frame]:
+    """Those of the user's code."""
+    return [frame for frame in frames if is_own(frame[0].co_filename)]
 
 
 def find_regions(program: Program, stacks: Stacks) -> list[Region]:
@@ -155,7 +168,7 @@ def find_regions(program: Program, stacks: Stacks) -> list[Region]:
         if n_loops > MOST_NESTED or id(p) in seen:  # a body that two loops share
             return
         seen.add(id(p))
-        here = stacks[id(p)]
+        here = [stacks[e] for e in p.equations]
         _find_calls(p, [stack[depth:] for stack in here], [stack[:depth] for stack in here], calls)
         for i, e in enumerate(p.equations):
             if is_scan(e):
@@ -176,7 +189,7 @@ def find_regions(program: Program, stacks: Stacks) -> list[Region]:
         covering.setdefault(frozenset((id(s.program), s.start, s.end) for s in spots), []).append(code)
     for codes in covering.values():
         # If a function only calls another one, the user's own is meant, or for a library's, the wrapped one.
-        own = [code for code in codes if owner(code.co_filename) == "user"]
+        own = [code for code in codes if is_own(code.co_filename)]
         code = own[0] if own else codes[-1]
         at = _called_at(code, *next(iter(calls[code].items())))
         name = str(code.co_qualname).rpartition("<locals>.")[2]
@@ -188,43 +201,26 @@ def find_regions(program: Program, stacks: Stacks) -> list[Region]:
 def _called_at(code: Any, spot: Spot, stack: Sequence[Frame]) -> Location | None:
     """The user's line that calls a function, directly or indirectly; or else the line of its first equation."""
     level = next((i for i, (c, _) in enumerate(stack) if c is code), 0)
-    callers = [frame for frame in stack[:level] if owner(frame[0].co_filename) == "user"]
+    callers = own_frames(stack[:level])
     return location_at(*callers[-1]) if callers else spot.equations[0].location
 
 
-def stacks_of(program: Program, opened: Program, is_opened: Callable[[Equation], bool]) -> Stacks:
-    """The frames that led to each equation.
+def stacks_of(made: Mapping[Equation, Made]) -> Stacks:
+    """The frames that led to each equation of a function whose calls are inlined; in a loop, JAX starts with those of
+    the loop's body.
 
     A jitted function is traced once, and its equations have the frames of its first call: the frames of the actual call
-    are put before the
-      function's own.
+    are put before the function's own.
 
     Args:
-      program: a function.
-      opened: the same function with its calls inlined.
-      is_opened: which calls are.
+      made: see `originals`.
     """
-    stacks: dict[int, list[tuple[Frame, ...]]] = {}
 
-    def walk(p: Program, call: tuple[Frame, ...]) -> Iterator[tuple[Equation, tuple[Frame, ...]]]:
-        for e in p.equations:
-            stack = _called(call, frames_of(e.source))
-            if is_opened(e):
-                yield from walk(called_program(e.operation), stack)
-            else:
-                yield e, stack
+    @cache
+    def stack_of(*nested: Equation) -> tuple[Frame, ...]:
+        return _called(stack_of(*nested[:-1]), frames_of(nested[-1].source)) if nested else ()
 
-    def note(p: Program, now: Program, call: tuple[Frame, ...]) -> None:
-        if id(now) in stacks:
-            return
-        of_program = list(walk(p, call))
-        stacks[id(now)] = [stack for _, stack in of_program]
-        for (e, stack), opened_equation in zip(of_program, now.equations, strict=True):
-            if of(e) in BODIES:
-                note(e.params["jaxpr"], opened_equation.params["jaxpr"], stack)
-
-    note(program, opened, ())
-    return stacks
+    return {e: stack_of(*within, as_written) for e, (as_written, within) in made.items()}
 
 
 def _called(call: tuple[Frame, ...], own: tuple[Frame, ...]) -> tuple[Frame, ...]:
@@ -249,41 +245,34 @@ def _find_calls(
     anew = [range(0), *map(_called_anew, stacks, stacks[1:])]
 
     def look(start: int, end: int, level: int, inside: frozenset[Any]) -> None:
-        i = start
-        while i < end:
-            code = stacks[i][level][0] if level < len(stacks[i]) else None
+        for code, begin, stop in runs(start, end, lambda i: stacks[i][level][0] if level < len(stacks[i]) else None):
             if code is None:
-                i += 1
                 continue
-            stop = i
-            while stop < end and level < len(stacks[stop]) and stacks[stop][level][0] is code:
-                stop += 1
-            in_a_row = _calls_in_a_row(stacks, anew, equations, i, stop, level)
+            in_a_row = _calls_in_a_row(stacks, anew, equations, begin, stop, level)
             for first, last in in_a_row:
                 is_whole = first == 0 and last == len(equations)
                 if last - first > 1 and not is_whole and code not in inside:
                     calls.setdefault(code, {})[Spot(program, first, last)] = outer[first] + stacks[first]
-            for first, last in in_a_row or [(i, stop)]:
-                at = first
-                while at < last:  # calls from different lines
-                    same = at
-                    while same < last and stacks[same][level] == stacks[at][level]:
-                        same += 1
+            for first, last in in_a_row or [(begin, stop)]:
+                for _, at, same in runs(first, last, lambda i: stacks[i][level]):  # calls from different lines
                     look(at, same, level + 1, inside | {code})
-                    at = same
-            i = stop
 
     look(0, len(equations), 0, frozenset())
 
 
+def runs(start: int, end: int, key: Callable[[int], K]) -> Iterator[tuple[K, int, int]]:
+    """The ranges of consecutive positions with the same key."""
+    first = start
+    for same, positions in groupby(range(start, end), key):
+        last = first + sum(1 for _ in positions)
+        yield same, first, last
+        first = last
+
+
 def _calls_in_a_row(
-    stacks: Sequence[Sequence[Frame]],
-    anew: Sequence[range],
-    equations: Sequence[Equation],
-    start: int,
-    end: int,
-    level: int,
-) -> list[tuple[int, int]]:
+    stacks: Sequence[Sequence[Frame]], anew: Sequence[range], equations: Sequence[Equation],
+    start: int, end: int, level: int,
+) -> list[tuple[int, int]]:  # fmt: skip
     """Consecutive calls of one function, separated where its Python code goes backwards, or repeats.
 
     None if it could also be a loop within the function.

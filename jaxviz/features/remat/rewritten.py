@@ -34,22 +34,21 @@ from jaxviz.derivation import Derivation
 from jaxviz.features.remat.forms import Trade
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import (
-    SCOPES,
     Function,
     checkpoint_decorator,
     closed_over,
-    first_line,
+    codes_in,
     is_checkpoint,
     last_name,
     names_bound,
     namespaces_of,
-    outside_of_functions,
     value_of,
     without_checkpoint,
 )
 from jaxviz.features.remat.tuning import NEAR
 from jaxviz.ir import compat
 from jaxviz.ir.alone import BusyError, alone
+from jaxviz.ir.expressions import SCOPES, first_line, outside_of_functions
 from jaxviz.ir.origin import file_label
 from jaxviz.ir.syntax import Program
 
@@ -260,10 +259,9 @@ class _Edit:
         definition: Any = around.body[0]
         definition.body += [ast.Global(global_names)] if global_names else []
         definition.body += [ast.Expr(s) if isinstance(s, ast.Lambda) else s for s in scopes]
-        pending, codes = [self._compiled(around)], defaultdict(list)
-        for code in pending:
+        codes = defaultdict(list)
+        for code in codes_in(self._compiled(around)):
             codes[_place_of_code(code)].append(code)
-            pending += [c for c in code.co_consts if isinstance(c, Code)]
         return codes
 
     def _compiled(self, tree: ast.AST, kind: str = "exec") -> Any:

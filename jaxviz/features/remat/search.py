@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from itertools import chain, combinations
 from typing import Any
 
@@ -18,6 +18,7 @@ from jaxviz.analysis.passes import Passes
 from jaxviz.analysis.training_step import TrainingStep
 from jaxviz.derivation import Derivation
 from jaxviz.features.memory.timeline import MemoryTimeline, memory, peak_of
+from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.checkpointing import checkpointed, makes_references, refused_in_checkpoint
 from jaxviz.features.remat.choices import Part
 from jaxviz.features.remat.context import Context
@@ -50,6 +51,7 @@ class Search:
         self.step: TrainingStep | None = derivation.step
         self.context = Context(derivation, self._layouts)
         self.flat = self.context.flat
+        self.call = Call.planned(derivation)
         self.plain = derive_like(self.flat, derivation) if self.context.written else derivation
         self.plain_flops = all_flops(self.plain)
         self.recompute_collectives = recompute_collectives
@@ -62,6 +64,7 @@ class Search:
         """The number of equations of the plans whose layouts were determined."""
         self._parts: dict[Region, list[Part] | None] = {}
         self._forms: dict[Hashable, list[Form]] = {}
+        self.as_policies_save = cache(partial(as_policies_save, self))
 
     @cached_property
     def written(self) -> Trade:
@@ -80,7 +83,7 @@ class Search:
         if why or not makes_references(self.flat.equations):
             return why
         try:
-            _ = self.whole_parts
+            _ = self.whole
         except ValueError as error:
             return str(error)
         return ""
@@ -107,28 +110,27 @@ class Search:
     @property
     def graph(self) -> Graph:
         """What could be saved of the whole function."""
-        (part,) = self.whole_parts
-        return part.graph
+        return self.whole.graph
 
     @cached_property
-    def whole_parts(self) -> list[Part]:
-        return [self.context.part(self.root.alike[0], self.recompute_collectives, self.offload)]
-
-    @property
-    def measured_trades(self) -> list[Trade]:
-        """The figures measured so far."""
-        return [t.trade for t in self.trials.values()]
+    def whole(self) -> Part:
+        """What one checkpoint around the function could save."""
+        return self.context.part(self.root.alike[0], self.recompute_collectives, self.offload)
 
     @cached_property
     def counted(self) -> Part:
-        """What one checkpoint around the function could save, with the arguments that it keeps counted."""
-        (part,) = self.whole_parts
-        return part.counting_inputs()
+        """The same with the arguments that it keeps counted."""
+        return self.whole.counting_inputs()
 
     @property
     def least(self) -> int:
         """The fewest bytes of residuals of one checkpoint around the function."""
         return self.counted.fewest.nbytes
+
+    @property
+    def measured_trades(self) -> list[Trade]:
+        """The figures measured so far."""
+        return [t.trade for t in self.trials.values()]
 
     def form_within(self, limit: int, part: Part | None = None) -> Form:
         """One checkpoint around the function, with the fewest FLOPs within a limit of bytes of residuals, or else the
@@ -138,7 +140,7 @@ class Search:
           limit: bytes, including arguments.
           part: what it could save; by default every value.
         """
-        part = self.whole_parts[0] if part is None else part
+        part = part or self.whole
         counted = part.counting_inputs()
         choice = counted.within(limit) or counted.fewest
         return Form((self.root,), ((part, part.choice(part.names_of(choice), part.moved_of(choice))),))
@@ -269,7 +271,7 @@ class Search:
     def parts(self, region: Region) -> list[Part] | None:
         """The parts of a region; None if JAX or jaxviz cannot put a checkpoint around it."""
         if region is self.root:
-            return self.whole_parts
+            return [self.whole]
         if region not in self._parts:
             part = lambda spots: self.context.part(spots, self.recompute_collectives, self.offload)
             try:
@@ -425,13 +427,6 @@ class Search:
             sets = chain.from_iterable(combinations(names, k) for k in sizes)
             forms = [Form(regions, tuple((part, part.choice(some)) for part in parts)) for some in sets]
             self._forms[key] = sorted(forms, key=lambda form: (form.nbytes, form.work))
-        return self._forms[key]
-
-    def as_policies_save(self, regions: tuple[Region, ...]) -> list[Form]:
-        """The plans that save at some regions what JAX's policies would save there."""
-        key = regions, "policies"
-        if key not in self._forms:
-            self._forms[key] = as_policies_save(self, regions)
         return self._forms[key]
 
     def is_little(self, flops: int) -> bool:

@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from jaxviz.analysis.checkpoints import policy_name
-from jaxviz.analysis.walk import primal_equation
-from jaxviz.derivation import Derivation, derive
+from jaxviz.derivation import Derivation
 from jaxviz.features.remat.checkpointing import refused_in_checkpoint, remat_template
 from jaxviz.features.remat.forms import Form, Trial
-from jaxviz.features.remat.graph import exchanges
+from jaxviz.features.remat.graph import derive_like, exchanges
 from jaxviz.features.remat.left_out import with_policies
 from jaxviz.features.remat.regions import Region
 from jaxviz.higher_order import of
 from jaxviz.higher_order.checkpoint import CHECKPOINT, apply_remat
 from jaxviz.ir import compat
 from jaxviz.ir.errors import JaxvizError
-from jaxviz.ir.syntax import Program, Var
+from jaxviz.ir.syntax import Program
 from jaxviz.transforms.inline import inlined, numbers_in_place
 from jaxviz.transforms.policy import decide
 
@@ -126,10 +125,7 @@ def derive_under(derivation: Derivation, to: Setting) -> Derivation:
         program = with_policies(primal, dict.fromkeys(checkpoints, to.policy))
     else:
         program = _checkpointed(primal, to.policy)
-    again = derive(
-        program, argnums=[i for i, nz in enumerate(derivation.nonzeros) if nz], cond_residuals=derivation.cond_residuals
-    )
-    return replace(again, placed=derivation.placed, n_results=derivation.n_results, step=derivation.step)
+    return derive_like(program, derivation)
 
 
 def has_checkpoints(program: Program) -> bool:
@@ -142,8 +138,7 @@ def _checkpointed(program: Program, policy: Any) -> Program:
         at = next((b.location for b in program.branches if b.location is not None), None)
         raise ValueError(
             f"{program.name} has no checkpoint, and JAX does not allow one around it, because Python reads a "
-            f"value{f' at {at}' if at else ''}. "
-            "Put jax.checkpoint around the other parts."
+            f"value{f' at {at}' if at else ''}. Put jax.checkpoint around the other parts."
         )
     why = refused_in_checkpoint(program.equations)
     if why:
@@ -175,25 +170,16 @@ def trials_under_policies(search: Search) -> Iterator[Trial]:
 
 def _trial(search: Search, policy: str, derivation: Derivation, regions: Sequence[Region]) -> Trial:
     under = derive_under(derivation, setting(policy))
-    saved = {
-        v
-        for checkpoint in under.linearized.checkpoints
-        for decision in checkpoint.decisions
-        if decision.verdict == "saved"
-        for v in primal_equation(decision.equation).outvars
-    }
-    is_saved = lambda v: v in saved or search.context.copies.get(v) in saved
     parts = [part for region in regions for part in search.parts(region) or ()]
-    form = replace(_form(regions, parts, is_saved), policy=policy)
+    form = replace(_form(search, regions, parts, policy), policy=policy)
     return Trial(form, form.names(search.name), under.primal, under, search.measured(under))
 
 
-def as_policies_save(search: Search, regions: Sequence[Region]) -> list[Form]:
+def as_policies_save(search: Search, regions: tuple[Region, ...]) -> list[Form]:
     """The plans that save at some regions what JAX's policies would save there."""
     if _would_exchange_again(search):
         return []
-    saved = lambda policy: lambda v: decide(policy, search.makers[v]) == "saved"
-    return [_form(regions, search.outer_parts(regions), saved(setting(name).policy)) for name in _DOTS]
+    return [_form(search, regions, search.outer_parts(regions), policy) for policy in _DOTS]
 
 
 def _would_exchange_again(search: Search) -> bool:
@@ -201,6 +187,8 @@ def _would_exchange_again(search: Search) -> bool:
     return not search.recompute_collectives and any(map(exchanges, search.flat.equations))
 
 
-def _form(regions: Sequence[Region], parts: Sequence[Part], is_saved: Callable[[Var], bool]) -> Form:
+def _form(search: Search, regions: Sequence[Region], parts: Sequence[Part], policy: str) -> Form:
+    decides = getattr(jax.checkpoint_policies, policy)
+    is_saved = lambda v: decide(decides, search.makers[v]) == "saved"
     names_in = lambda part: [name for name, values in part.graph.candidates.items() if any(map(is_saved, values))]
     return Form(tuple(regions), tuple((part, part.choice(names_in(part))) for part in parts))

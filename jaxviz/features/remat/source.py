@@ -17,17 +17,16 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from jaxviz.ir import compat
-from jaxviz.ir.expressions import Span, span_at
+from jaxviz.ir.expressions import SCOPES, Span, first_line, outside_of_functions, span_at, tree_of
 from jaxviz.ir.origin import is_cell
 
 _CHECKPOINTS = ("checkpoint", "remat", "filter_checkpoint")
 """The names of functions, in JAX and in libraries, that wrap another one in a checkpoint."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 _FUNCTIONS: WeakValueDictionary[int, types.FunctionType] = WeakValueDictionary()
-"""Functions found for code that belongs to no module, by its `id`."""
+"""Functions found for code, by its `id`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +44,6 @@ def extent_of(code: Any, instruction: int) -> Extent:
     """The expression that a frame was evaluating."""
     at = compat.frame_at(code, instruction)
     return Extent(at.file_name, at.start_line, at.start_column, at.end_line, at.end_column)
-
-
-def tree_of(file: str) -> ast.Module:
-    """The syntax tree of a file as it was imported; an empty one if it is not Python, or does not exist."""
-    return _parsed("".join(linecache.getlines(file)))
-
-
-@lru_cache(maxsize=16)
-def _parsed(text: str) -> ast.Module:
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError):
-        return ast.Module([], [])
 
 
 def source_line(file: str, line: int) -> str:
@@ -136,11 +122,6 @@ def definition_of(file: str, line: int, name: str) -> Function | ast.Lambda | No
     return definitions[0] if len(definitions) == 1 else None
 
 
-def first_line(function: Function) -> int:
-    """The line on which a function begins, including its decorators."""
-    return min([function.lineno, *(d.lineno for d in function.decorator_list)])
-
-
 def assigned_to(file: str, node: ast.AST) -> str:
     """The last name of the target that an expression as a whole is assigned to; '' if there is none."""
     holder = next(holders_of(file, node), None)
@@ -160,14 +141,6 @@ def holders_of(file: str, node: ast.AST) -> Iterator[ast.AST]:
     while node in parents:
         node = parents[node]
         yield node
-
-
-def outside_of_functions(node: ast.AST) -> Iterator[ast.AST]:
-    """What is in a module or in a function, but not in the functions and classes in it."""
-    for child in ast.iter_child_nodes(node):
-        yield child
-        if not isinstance(child, SCOPES):
-            yield from outside_of_functions(child)
 
 
 def names_bound(node: ast.AST) -> set[str]:
@@ -240,13 +213,26 @@ def globals_of(code: Any) -> dict[str, Any]:
     for names in namespaces_of(code.co_filename):
         if outermost in names:
             return names
+    function = function_of(code)
+    return {} if function is None else function.__globals__
+
+
+def function_of(code: Any) -> types.FunctionType | None:
+    """A function that has some code; None if none is found."""
     function = _FUNCTIONS.get(id(code))
     if function is None or function.__code__ is not code:
         function = next((f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)), None)
-        if function is None:
-            return {}
-        _FUNCTIONS[id(code)] = function
-    return function.__globals__
+        if function is not None:
+            _FUNCTIONS[id(code)] = function
+    return function
+
+
+def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Some code, and that of the functions and classes in it."""
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from codes_in(inner)
 
 
 def closed_over(f: types.FunctionType) -> dict[str, Any]:

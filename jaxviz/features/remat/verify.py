@@ -163,8 +163,7 @@ class Verification(Report, schema="plan_remat.verify"):
         if not self.offloads:
             return (
                 f"Nothing is offloaded: XLA on {self.backend} keeps the {format_bytes(self.modelled[1].offloaded)} on "
-                "the "
-                f"device that the plan for `{self.function}` moves to the host: {figures}"
+                f"the device that the plan for `{self.function}` moves to the host: {figures}"
             )
         if self.happened:
             return f"XLA on {self.backend} follows the plan for `{self.function}`: {figures}"
@@ -206,8 +205,7 @@ class Verification(Report, schema="plan_remat.verify"):
         around = f" around {self.instead.around}" if self.instead is not None else ""
         instead = (
             f"plan.apply(f) and plan.code() now put each checkpoint{around} into a branch of a jax.lax.cond that is "
-            "always taken, which XLA "
-            f"does not undo: temporaries {format_bytes(self.before.temporaries)} → "
+            f"always taken, which XLA does not undo: temporaries {format_bytes(self.before.temporaries)} → "
             f"{format_bytes(self.held.temporaries)}."
         )
         return (f"{why} {instead} {loop}",)

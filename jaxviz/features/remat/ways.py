@@ -32,7 +32,7 @@ from jaxviz.features.remat.libraries import (
     kinds_of,
     library_of,
 )
-from jaxviz.features.remat.regions import AROUND_CALLS, Frame, Region, frames_of
+from jaxviz.features.remat.regions import AROUND_CALLS, Frame, Region, frames_of, own_frames
 from jaxviz.features.remat.source import (
     Function,
     alias_of,
@@ -41,17 +41,17 @@ from jaxviz.features.remat.source import (
     decorator_name,
     definition_of,
     end_of,
-    first_line,
+    function_of,
     globals_of,
     holders_of,
     is_checkpoint,
     last_name,
     start_of,
-    tree_of,
     value_of,
     without_checkpoint,
 )
-from jaxviz.ir.own_code import owner
+from jaxviz.ir.expressions import first_line, tree_of
+from jaxviz.ir.own_code import is_own, owner
 
 _SCANS = {"scan": 0, "map": 0, "fori_loop": 2, "associative_scan": 0}
 """Functions of jax.lax that are scans, and the index of the body argument."""
@@ -81,17 +81,14 @@ def ways_of(region: Region, written: Sequence[Region]) -> list[tuple[Way, ...]]:
 
 def _at_each_place(region: Region) -> Iterator[tuple[Way, ...]]:
     """At the scan, or where a module is called."""
-    every: list[Callable[[Frames], Way | None]] = [_at_scan]
-    if not region.is_body:
-        every = [lambda frames, code=code: _at_module(code, frames) for code in _codes(region)]  # type: ignore[misc]
-    yield from _of_all(region, every)
+    yield from _of_all(region, [_at_scan] if region.is_body else [partial(_at_module, code) for code in _codes(region)])
 
 
 def _of_all(region: Region, every: Sequence[Callable[[Frames], Way | None]]) -> Iterator[tuple[Way, ...]]:
     for way_at in every:
         ways = [way_at(region.stacks.get(spot, ())) for spot in region.spots]
         if None not in ways:
-            yield tuple({way.key: way for way in ways if way is not None}.values())
+            yield tuple({way.changes: way for way in ways if way is not None}.values())
 
 
 def _codes(region: Region) -> list[Any]:
@@ -102,9 +99,7 @@ def _elsewhere(region: Region) -> Iterator[tuple[Way, ...]]:
     """Where no line of the user's is known to call the region by itself."""
     frames = next(iter(region.stacks.values()), ())
     if not region.is_body:
-        kinds = kinds_of(region.code, frames)
-        ways = [lambda frames, kind=kind: _at_callee(region, frames, kind) for kind in kinds]  # type: ignore[misc]
-        yield from _of_all(region, ways)
+        yield from _of_all(region, [partial(_at_callee, region, kind) for kind in kinds_of(region.code, frames)])
     for function in _given_functions(region, frames):
         around_it = [] if library_of(function) in CHECKPOINTS else list(_around_given(function, frames, region.is_body))
         # What is only run on import cannot be measured.
@@ -124,7 +119,7 @@ def _elsewhere(region: Region) -> Iterator[tuple[Way, ...]]:
 def _called(codes: Sequence[Any], frames: Frames) -> tuple[Frame, ast.Call, Frames] | None:
     """The user's call that leads to one of some functions, and the frames between; None if none is found."""
     level = next((i for i, (code, _) in enumerate(frames) if code in codes), 0)
-    by = next((i for i in range(level - 1, -1, -1) if owner(frames[i][0].co_filename) == "user"), None)
+    by = next((i for i in range(level - 1, -1, -1) if is_own(frames[i][0].co_filename)), None)
     call = call_at(*frames[by]) if by is not None else None
     if by is None or call is None:
         return None
@@ -139,11 +134,11 @@ def _at_module(code: Any, frames: Frames) -> Way | None:
     frame, call, between = called
     is_inside = any(is_module(c) for c, _ in between)
     if library == "penzai":
-        if is_inside or owner(code.co_filename) != "user":
+        if is_inside or not is_own(code.co_filename):
             return _in_penzais_model(class_of(code), frame, call)
         return wrapped(frame[0], call.func, f"{_CHECKPOINTED}(", "{policy})", imports=_PENZAIS, call=call)
     alias = alias_of(frame[0].co_filename, library, call.lineno)
-    if is_inside or alias is None or (between and owner(code.co_filename) != "user"):
+    if is_inside or alias is None or (between and not is_own(code.co_filename)):
         return None
     return _in_nnx(alias, frame, call) if library == "flax.nnx" else _in_linen(alias, code, frame, call)
 
@@ -185,15 +180,13 @@ def _in_penzais_model(cls: Any, frame: Frame, call: ast.Call) -> Way:
     return wrapped(frame[0], call.func, head, each, without_policy=tuple(without), imports=imports, call=call)
 
 
-def _at_callee(region: Region, frames: Frames, library: str) -> Way | None:
+def _at_callee(region: Region, library: str, frames: Frames) -> Way | None:
     """A checkpoint around what the user's line calls, without the arguments that JAX would trace and that Python may
     branch on."""
     called = _called(_codes(region), frames)
-    if called is None or called[2]:
+    if called is None or called[2] or library.startswith("flax"):  # whose modules have a form of their own
         return None
     (code, _), call, _ = called
-    if library.startswith("flax"):
-        return _at_module(region.code, frames)
     file = code.co_filename
     maker = value_of(file, call.func.func, globals_of(code)) if isinstance(call.func, ast.Call) else None
     if str(getattr(maker, "__module__", "")).partition(".")[0] == "jax":
@@ -222,7 +215,7 @@ def _at_callee(region: Region, frames: Frames, library: str) -> Way | None:
 
 def _at_scan(frames: Frames) -> Way | None:
     """The body passed to a scan, or the module that Flax's scan iterates over."""
-    own = [f for f in frames if owner(f[0].co_filename) == "user"]
+    own = own_frames(frames)
     call = call_at(*own[-1]) if own else None
     if call is None:
         return None
@@ -269,10 +262,10 @@ def _inside(region: Region, outer: Frames) -> Iterator[list[Any]]:
 
 def _given_functions(region: Region, outer: Frames) -> list[Any]:
     """The code of the user's functions that a library calls in a region."""
-    is_own = lambda code: owner(code.co_filename) == "user"
+    is_users = lambda code: is_own(code.co_filename)
     if not region.is_body:
-        return [*filter(is_own, _codes(region))]
-    first = (next(filter(is_own, codes), None) for codes in _inside(region, outer))
+        return [*filter(is_users, _codes(region))]
+    first = (next(filter(is_users, codes), None) for codes in _inside(region, outer))
     return [code for code in dict.fromkeys(first) if code is not None]
 
 
@@ -291,13 +284,12 @@ def _decorated(code: Any, frames: Frames, in_loop: bool) -> Iterator[Way]:
 
 def _around_given(code: Any, frames: Frames, in_loop: bool) -> Iterator[Way]:
     """A checkpoint where the user's function is an argument of a call, innermost callers first."""
-    callers = {c.co_filename: c for c, _ in frames if owner(c.co_filename) == "user"}
-    innermost_first = dict.fromkeys(c.co_filename for c, _ in reversed(frames) if c.co_filename in callers)
-    for file in innermost_first:
+    own = own_frames(frames)
+    callers = {c.co_filename: c for c, _ in own}
+    for file in dict.fromkeys(c.co_filename for c, _ in reversed(own)):
         # What is run, and what has made it.
         lines = [c.co_firstlineno for c in (code, *(c for c, _ in frames)) if c.co_filename == file]
-        near = _calls_in(file, partial(_contains_one_of, lines))
-        calls = [n for n in near if not is_checkpoint(n)]
+        calls = [n for n in _calls_in(file, partial(_contains_one_of, lines)) if not is_checkpoint(n)]
         arguments = [(call, a) for call in calls for a in (*call.args, *(k.value for k in call.keywords))]
         matches = [(call, a) for call, a in arguments if _is_function(a, code, file)]
         if len(matches) == 1:
@@ -318,7 +310,7 @@ def _around_made(region: Region, frames: Frames) -> Iterator[Way]:
     made from an argument, around that."""
     tail = f"{', prevent_cse=False' * region.is_body}{{policy}})"
     codes = [*(c for c, _ in frames), *itertools.chain(*_inside(region, frames))] if region.is_body else _codes(region)
-    callers = {c.co_filename: c for c, _ in frames if owner(c.co_filename) == "user"}
+    callers = {c.co_filename: c for c, _ in own_frames(frames)}
     nested = [
         c for c in dict.fromkeys(codes) if owner(c.co_filename) == "library" and "<locals>" in c.co_qualname
     ]  # fmt: skip
@@ -371,7 +363,8 @@ def _calls_in(file: str, is_meant: Callable[[Function], bool]) -> list[ast.Call]
 
 def _replaced(code: Any, frames: Frames) -> Way | None:
     """A statement after the user's imports that puts a checkpoint in place of a class or a function of a library."""
-    caller = next((c for c, _ in reversed(frames) if owner(c.co_filename) == "user"), None)
+    own = own_frames(frames)
+    caller = own[-1][0] if own else None
     module = globals_of(code).get("__name__", "") if owner(code.co_filename) == "library" else ""
     package, _, name = module.rpartition(".")
     path = [name, *str(code.co_qualname).split(".")]
@@ -395,7 +388,7 @@ def _static_flags(code: types.CodeType, library: str) -> str:
     the library sees to it."""
     if library == "equinox":
         return ""
-    function = next((f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)), None)
+    function = function_of(code)
     defaults = function.__defaults__ if function is not None and function.__defaults__ else ()
     first = code.co_argcount - len(defaults)
     flags = [str(first + i) for i, value in enumerate(defaults) if isinstance(value, bool)]
@@ -411,7 +404,7 @@ def way_at_definition(call: Call) -> Way | None:
     static = _static_arguments(call)
     function, before = _plain(call.function)
     code = getattr(function, "__code__", None)
-    if static is None or before is None or code is None or owner(code.co_filename) != "user":
+    if static is None or before is None or code is None or not is_own(code.co_filename):
         return None
     numbers = tuple(i for i, x in enumerate(before) if not _is_arrays(x)) + tuple(len(before) + i for i in static)
     if not all(_is_hashable(x) for x in before if not _is_arrays(x)):
@@ -426,7 +419,7 @@ def way_at_definition(call: Call) -> Way | None:
 
 def ways_in_step(name: str, stacks: Iterable[Sequence[Frame]]) -> Iterator[Way]:
     """Checkpoints at the definition of the function that a training step differentiates."""
-    of_each = [{c for c, _ in frames if c.co_name == name and owner(c.co_filename) == "user"} for frames in stacks]
+    of_each = [{code for code, _ in own_frames(frames) if code.co_name == name} for frames in stacks]
     for code in set.intersection(*of_each) if of_each else ():
         way = _around(code, definition_of(code.co_filename, code.co_firstlineno, name), ())
         if way is not None:
@@ -446,7 +439,7 @@ def way_at_callee(call: Call, stacks: Iterable[Sequence[Frame]]) -> Way | None:
         return None
     called = {_after(own, frames) for frames in stacks}
     code = called.pop() if len(called) == 1 else None
-    if code is None or owner(code.co_filename) != "user":
+    if code is None or not is_own(code.co_filename):
         return None
     called_at = definition_of(code.co_filename, code.co_firstlineno, code.co_name)
     numbers = tuple(i for i, a in enumerate(arguments) if parameters.index(a.id) in static)  # type: ignore[attr-defined]

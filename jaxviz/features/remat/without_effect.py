@@ -62,11 +62,9 @@ def found_by_leaving_out(derivation: Derivation) -> Iterator[NoEffect]:
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
-_Checkpoint = tuple[Equation, Equation | None]
-"""A checkpoint, and the one that it is in."""
 
-
-def _checkpoints(program: Program) -> Iterator[_Checkpoint]:
+def checkpoints_in(program: Program) -> Iterator[tuple[Equation, Equation | None]]:
+    """The checkpoints of a program, each with the outermost one that it is in, whose policy decides; None for none."""
     for e, within in with_holders(program):
         if of(e).is_checkpoint:
             yield e, next((h for h in within if of(h).is_checkpoint), None)
@@ -74,20 +72,20 @@ def _checkpoints(program: Program) -> Iterator[_Checkpoint]:
 
 def checkpoints_by_line(derivation: Derivation) -> Iterator[tuple[list[Equation], Equation | None]]:
     """The checkpoints that one line calls, which are left out together, and the one that the first of them is in."""
-    key = lambda e: (location_of(e), _body(e).name, policy_name(e.params["policy"]))
-    pairs = tuple(_checkpoints(derivation.primal))
+    key = lambda e: (location_of(e), body_of(e).name, policy_name(e.params["policy"]))
+    pairs = tuple(checkpoints_in(derivation.primal))
     for same in grouped(pairs, lambda pair: (key(pair[0]), pair[1] is not None and key(pair[1]))):
         yield [e for e, _ in same], same[0][1]
 
 
 def _checkpoint(whole: Derived, chosen: list[Equation], outer: Equation | None) -> list[NoEffect]:
     without = without_checkpoints(whole.derivation, chosen)
-    at = location_of(chosen[0]) or defined_at(_body(chosen[0]))
+    at = location_of(chosen[0]) or defined_at(body_of(chosen[0]))
     if outer is not None:
-        return [*_inside(whole, without, chosen, _body(outer).name, at)]
+        return [*_inside(whole, without, chosen, body_of(outer).name, at)]
     if without.saved <= whole.saved:
         return [*_saves_nothing(whole, without, chosen, at)]
-    if any(is_loop(e) for _, e in _body(chosen[0]).walk()):
+    if any(is_loop(e) for _, e in body_of(chosen[0]).walk()):
         return [*_around_a_loop(whole, without, chosen, at)]
     return []
 
@@ -95,7 +93,7 @@ def _checkpoint(whole: Derived, chosen: list[Equation], outer: Equation | None) 
 def _saves_nothing(whole: Derived, without: Derived, chosen: list[Equation], at: Location) -> Iterator[NoEffect]:
     if whole.peak < (1 - NEAR) * without.peak:
         return
-    body, policy = _body(chosen[0]), policy_name(chosen[0].params["policy"])
+    body, policy = body_of(chosen[0]), policy_name(chosen[0].params["policy"])
     more = whole.saved - without.saved
     report = [
         r
@@ -123,8 +121,8 @@ def _around_a_loop(whole: Derived, without: Derived, chosen: list[Equation], at:
     peak, before = whole.peak, without.peak
     if peak < (1 - NEAR) * before:
         return
-    name = _body(chosen[0]).name
-    inside = any(of(e).is_checkpoint for _, e in _body(chosen[0]).walk())
+    name = body_of(chosen[0]).name
+    inside = any(of(e).is_checkpoint for _, e in body_of(chosen[0]).walk())
     change = "raises the peak" if peak > (1 + NEAR) * before else "leaves the peak where it was"
     fix = (
         "remove it: there is one inside of its loop."
@@ -142,7 +140,7 @@ def _around_a_loop(whole: Derived, without: Derived, chosen: list[Equation], at:
 
 
 def _inside(whole: Derived, without: Derived, chosen: list[Equation], outer: str, at: Location) -> Iterator[NoEffect]:
-    name, fix = _body(chosen[0]).name, "remove it."
+    name, fix = body_of(chosen[0]).name, "remove it."
     which = f"The checkpoint of {name} inside that of {outer}"
     if whole.parts == without.parts:
         why = "changes nothing: without it, the same values are saved and recomputed"
@@ -162,7 +160,8 @@ def _peaks(peak: int, before: int) -> str:
     return f"{format_bytes(peak)} with it, and {format_bytes(before)} without (modelled)"
 
 
-def _body(checkpoint: Equation) -> Program:
+def body_of(checkpoint: Equation) -> Program:
+    """The program of a checkpoint."""
     body: Program = checkpoint.params["jaxpr"]
     return body
 
@@ -179,8 +178,8 @@ def _policies(whole: Derived, opened: set[Equation], idle: Collection[str]) -> I
       idle: the listed names without effect.
     """
     reports = {(r.function, r.location, r.policy): r for r in whole.derivation.residuals.checkpoints}
-    key = lambda e: (_body(e).name, defined_at(_body(e)), policy_name(e.params["policy"]))
-    chosen = [e for e, _ in _checkpoints(whole.derivation.primal) if e not in opened and _saves_some(e)]
+    key = lambda e: (body_of(e).name, defined_at(body_of(e)), policy_name(e.params["policy"]))
+    chosen = [e for e, _ in checkpoints_in(whole.derivation.primal) if e not in opened and _saves_some(e)]
     for same in grouped(chosen, key):
         name, where, policy = key(same[0])
         names, report = {*names_listed(same[0].params["policy"])}, reports.get(key(same[0]))
@@ -219,7 +218,7 @@ def _names(whole: Derived) -> Iterator[tuple[str, NoEffect]]:
             places.setdefault(name, []).append(location_of(e) or defined_at(derivation.primal))
     has_effect = lambda *names: without_names(derivation, names).parts != whole.parts
     listed_by = {
-        name: _body(e).name for e, _ in _checkpoints(derivation.primal) for name in names_listed(e.params["policy"])
+        name: body_of(e).name for e, _ in checkpoints_in(derivation.primal) for name in names_listed(e.params["policy"])
     }
     for name in places.keys() & listed_by:
         if not has_effect(name):

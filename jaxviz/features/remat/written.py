@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 
-from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.edits import ChangedError, Edit, Way, around, bound_in, edited, encoding_note, unified
 from jaxviz.features.remat.existing import removed
 from jaxviz.features.remat.forms import Trade, Trial
@@ -72,7 +71,7 @@ class Written:
 
 
 def write(
-    search: Search, call: Call, trade: Trade, ways: Mapping[Region, Sequence[Way]], names: Sequence[WrittenName],
+    search: Search, trade: Trade, ways: Mapping[Region, Sequence[Way]], names: Sequence[WrittenName],
     notes: list[str], layers: Layers | None = None, is_plan: bool = True, builtin: str = "",
 ) -> Written:  # fmt: skip
     """The comments and the diff; a remark if there is no diff."""
@@ -107,16 +106,15 @@ def write(
         texts = edited(edits, policies, codes, [i for way in used for i in way.imports])
     except ChangedError as error:
         return Written((str(error),), None)
-    notes += dict.fromkeys(way.note for way in used if way.note)
     is_by_hand = is_by_hand or BY_HAND in used
     if is_by_hand:
         notes.append("The figures are computed, not measured on the code, since a part has to be written by hand.")
     if BY_HAND in used:
-        notes.append(_by_hand(call, policies.get(policy, policy and f"{POLICY} = {policy}"), search.step is not None))
+        notes.append(_by_hand(search, policies.get(policy, policy and f"{POLICY} = {policy}")))
     diffs = {file: diff for file, text in texts.items() if (diff := unified(file, text))}
     notes += filter(None, (encoding_note(file, diff) for file, diff in diffs.items()))
     measured = _measured(search, edits, policies, codes, used, policy) if diffs and not is_by_hand else Measured(trade)
-    lines = [_comes_to(call.name, measured.trade, search) if measured.trade is not None else measured.failed, *notes]
+    lines = [_comes_to(measured.trade, search) if measured.trade is not None else measured.failed, *notes]
     if is_plan and not diffs and not is_by_hand:
         lines.append("The function stays as written: no change that can be written comes closer to the plan.")
     return Written(tuple(lines), measured.trade, tuple(diffs.values()), texts, measured.is_near(trade))
@@ -167,11 +165,12 @@ def _policy_text(variable: str, saved: Sequence[str], offloaded: Sequence[str]) 
     return "\n".join([head, *rows, f'    offload_src="{DEVICE}",', f'    offload_dst="{HOST}",', ")"])
 
 
-def _by_hand(call: Call, policy: str, is_step: bool) -> str:
+def _by_hand(search: Search, policy: str) -> str:
     """What to write by hand if a function is not defined in a file, or has a decorator, or arguments that are not
     arrays."""
+    call = search.call
     name = call.name if call.name.isidentifier() else "f"
-    is_step = is_step or call.function is None
+    is_step = search.step is not None or call.function is None
     policy = f", policy={' '.join(policy.split()).partition(' = ')[2]}" if policy else ""
     static = f", static_argnums={call.static_argnums}" if call.static_argnums and not is_step else ""
     fixed = "".join(f", {key}={value!r}" for key, value in call.static_kwargs.items()) if not is_step else ""
@@ -211,16 +210,16 @@ def _is_in_brackets(file: str, span: Span) -> bool:
     return what.rstrip().endswith(tuple("=+-*/%@<>&|^~([{,:"))
 
 
-def not_written(function: str, trade: Trade, search: Search) -> str:
+def not_written(trade: Trade, search: Search) -> str:
     return (
         "The plan cannot be written in your source; plan.apply puts its checkpoints in place. "
-        f"{_comes_to(function, trade, search)}"
+        f"{_comes_to(trade, search)}"
     )
 
 
-def _comes_to(function: str, trade: Trade, search: Search) -> str:
+def _comes_to(trade: Trade, search: Search) -> str:
     described = offloads if search.offload is None else search.offload.described
     moves = f", {described(trade.offloaded)}" if trade.offloaded else ""
     peak = f"peak {format_bytes(search.written.peak_nbytes)} → {format_bytes(trade.peak_nbytes)} as modelled"
     saves = f"saves {format_bytes(search.written.saved_nbytes)} → {format_bytes(trade.saved_nbytes)}"
-    return f"{function}: {peak}, {saves}, recomputes {format_flops(trade.flops)}{moves}"
+    return f"{search.call.name}: {peak}, {saves}, recomputes {format_flops(trade.flops)}{moves}"

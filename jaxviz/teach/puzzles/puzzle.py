@@ -245,7 +245,7 @@ def least_peak(puzzle: Puzzle) -> int:
 def fewest_kept(puzzle: Puzzle) -> int:
     """The fewest bytes that the planner saves with a checkpoint for the extra work."""
     search = Search(derive(puzzle.function, *puzzle.types, argnums=puzzle.argnums), False)
-    (part,) = search.whole_parts
+    part = search.whole
     choice = search.counted.lightest(puzzle.extra_work * search.plain_flops)
     planned = search.trial(Form((search.root,), ((part, part.choice(part.names_of(choice))),)))
     return residuals(planned.derivation).nbytes_without_arguments

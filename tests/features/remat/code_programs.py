@@ -12,7 +12,6 @@ from test_remat_plan import planned
 
 import jaxviz
 from benchmarks import models
-from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.choose import fastest_at_calls
 from jaxviz.features.remat.forms import Form, Trial
 from jaxviz.features.remat.planning import Planning
@@ -49,8 +48,7 @@ def around_all(share):
 
 def at_calls(f, *args):
     """Checkpoints around calls that may use a fifth of the memory that these can save."""
-    derivation = jaxviz.derive(f, *args)
-    planning = Planning(Search(derivation, False), Call.planned(derivation))
+    planning = Planning(Search(jaxviz.derive(f, *args), False))
     search = planning.search
     least = min(search.trial(form).trade.peak_nbytes for regions in search.sets for form in search.path(regions))
     room = least + (search.opened.peak_nbytes - least) // 5
@@ -59,8 +57,7 @@ def at_calls(f, *args):
 
 def opened(f, *args):
     """The function without its checkpoints."""
-    derivation = jaxviz.derive(f, *args)
-    planning = Planning(Search(derivation, False), Call.planned(derivation))
+    planning = Planning(Search(jaxviz.derive(f, *args), False))
     search = planning.search
     return planning.plan("", Trial(Form((), ()), {}, search.flat, search.plain, search.opened))
 

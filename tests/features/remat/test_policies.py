@@ -71,6 +71,25 @@ def test_layers_in_one_checkpoint_are_one_row_for_each_expression(n):
     assert table.more(20) in " ".join(str(checkpoint).split())
 
 
+def test_of_checkpoints_in_each_other_the_outermost_decides():
+    @jax.checkpoint
+    def first(x):
+        return jnp.sin(jnp.sin(x))
+
+    @jax.checkpoint
+    def second(x):
+        return jnp.cos(first(jnp.cos(x)))
+
+    @jax.checkpoint
+    def third(x):
+        return jnp.sum(second(x))
+
+    notes = "\n".join(jaxviz.policies(third, X).notes)
+    assert "The checkpoint of second is inside that of third: the policy of third decides what is saved" in notes
+    assert "The checkpoint of first is inside that of third: the policy of third decides what is saved" in notes
+    assert "inside that of second: the policy" not in notes
+
+
 def test_names_that_jax_ignores():
     """What `jax.vjp` saves is the oracle: it saves the value with the name, too."""
     maker = jax.checkpoint_policies.save_anything_except_these_names

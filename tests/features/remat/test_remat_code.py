@@ -35,7 +35,6 @@ from test_remat_plan import held_by_jax
 import jaxviz
 from jaxviz.derivation import derive
 from jaxviz.features.remat import diff
-from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.diff import Writer
 from jaxviz.features.remat.edits import around, edited
 from jaxviz.features.remat.planning import best_of_all
@@ -409,7 +408,7 @@ def test_brackets_around_an_expression_become_those_of_its_name(tmp_path, line, 
 
 def test_a_function_that_no_way_is_left_for_is_said_not_to_be_written():
     search = Search(derive(lambda x: jnp.sum(jnp.sin(x)), jnp.ones(3)), False)
-    said = Writer(search, Call.known(search.derivation)).why_not(search.root)
+    said = Writer(search).why_not(search.root)
     assert said == "No checkpoint can be written around <lambda> in your source."
 
 
@@ -423,7 +422,7 @@ def test_of_the_code_that_was_tried_the_lowest_is_taken(monkeypatch):
     monkeypatch.setattr(Writer, "closest", lambda *_: (tried.pop(0), trial))
     monkeypatch.setattr(Writer, "go_on", lambda *_: True)
     wanted = replace(trial, trade=replace(trial.trade, peak_nbytes=1))
-    found = diff.write_plan(search, wanted, Call.known(search.derivation))
+    found = diff.write_plan(search, wanted)
     assert found.text.splitlines()[::2] == ["# 0.2", "---"]
     assert "plan.apply checkpoints something else" in found.text
 

@@ -17,7 +17,6 @@ import jaxviz
 from benchmarks import models
 from benchmarks.remat import every_outcome, with_all_values
 from jaxviz.analysis.budgets import read_budget, read_size
-from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.planning import Planning
 from jaxviz.features.remat.search import Search
 from jaxviz.report.tables import format_bytes
@@ -189,8 +188,7 @@ def recomputed(f, g, *args):
 
 def planned(f, *args, budget, recompute_collectives=False):
     """One checkpoint around a function, with a limit on the bytes of residuals and none on the peak."""
-    derivation = jaxviz.derive(f, *args)
-    planning = Planning(Search(derivation, recompute_collectives), Call.planned(derivation))
+    planning = Planning(Search(jaxviz.derive(f, *args), recompute_collectives))
     return planning.plan("residuals within it", planning.search.within(budget), budget=budget)
 
 
@@ -241,7 +239,7 @@ def test_the_plan_is_the_optimum(name):
         assert (choice.nbytes, choice.flops) == (sizes[k], flops[k])
     assert search.least == sizes.min()
     for share in SHARES:
-        budget = int(search.least + share * (search.graph.all_nbytes - search.least))
+        budget = int(search.least + share * (search.opened.nbytes - search.least))
         plan = jaxviz.plan_remat(f, *args, budget=budget)
         assert plan.nbytes <= budget
         assert plan.flops <= 1.02 * flops[sizes <= budget].min()

@@ -24,8 +24,9 @@ from jaxviz.derivation import derive
 from jaxviz.features.remat.forms import Trade
 from jaxviz.features.remat.rewritten import Measured, UnmeasuredError, derived_with, measured_with
 from jaxviz.features.remat.search import Search
-from jaxviz.features.remat.source import tree_of, value_of
+from jaxviz.features.remat.source import value_of
 from jaxviz.ir import alone
+from jaxviz.ir.expressions import tree_of
 
 X = jnp.linspace(0.1, 1.0, 64 * 16).reshape(64, 16)
 W = jnp.linspace(-0.5, 0.5, 256).reshape(16, 16)
