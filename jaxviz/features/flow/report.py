@@ -211,9 +211,10 @@ class GradientFlow(Report, schema="gradient_flow"):
         """The gradient in `params['prior']` is zero: its only path to the loss ends at `jnp.argmax(h)` an integer."""
         found = [*self._sentences()]
         if not found:
-            return f"{self.title}: {'; '.join([self.reaches, *self._on_purpose])}"
+            return f"{self.title}: {'; '.join([self.reaches, *self._not_finite, *self._on_purpose])}"
         first = f"{found[0].removesuffix('.')}{self._others}."
-        return " ".join([first, *(f"{text[0].upper()}{text[1:]}." for text in self._on_purpose)])
+        clauses = [*self._not_finite, *self._on_purpose]
+        return " ".join([first, *(f"{text[0].upper()}{text[1:]}." for text in clauses)])
 
     @property
     def _others(self) -> str:
@@ -237,6 +238,16 @@ class GradientFlow(Report, schema="gradient_flow"):
         yield from (sentence for _, sentence in self.findings)
         for leaves in _by_update(self.not_updated):
             yield _update_sentence(leaves)
+
+    @property
+    def _not_finite(self) -> list[str]:
+        """One clause on the gradients that are NaN or infinite somewhere."""
+        leaves = [x for x in self.leaves if x.count is not None and x.count.not_finite]
+        if not leaves:
+            return []
+        elements = counted(sum(x.count.not_finite for x in leaves if x.count is not None), "element")
+        names = listed([f"`{x.name}`" for x in leaves], 3)
+        return [f"the gradient is not finite in {elements} of {names}: jaxviz.find_nan finds where that begins"]
 
     @property
     def _on_purpose(self) -> list[str]:

@@ -29,12 +29,14 @@ class Count:
     Args:
       nonzero, size: its elements.
       nonzero_rows, rows: along its first dimension, if it has more than one; otherwise 0.
+      not_finite: its elements that are NaN or infinite, which are not zero either.
     """
 
     nonzero: int
     size: int
     nonzero_rows: int = 0
     rows: int = 0
+    not_finite: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,9 +88,9 @@ class GradientRun:
         count = lambda xs: [*map(_counted, xs)]
         counted = (count if all(isinstance(x, np.ndarray) for x in gradients) else jax.jit(count))(gradients)
         counts = {}
-        for k, x, (nonzero, nonzero_rows) in zip(self.gradients, gradients, counted, strict=True):
+        for k, x, (nonzero, nonzero_rows, not_finite) in zip(self.gradients, gradients, counted, strict=True):
             rows = x.shape[0] if x.ndim > 1 else 0
-            counts[k] = Count(int(nonzero), int(x.size), int(nonzero_rows) if rows else 0, rows)
+            counts[k] = Count(int(nonzero), int(x.size), int(nonzero_rows) if rows else 0, rows, int(not_finite))
         return counts
 
     @cached_property
@@ -121,11 +123,12 @@ class GradientRun:
         return [a.val if hasattr(a, "val") else known[a] for a in atoms]
 
 
-def _counted(gradient: Any) -> tuple[Any, Any]:
-    """How many elements of an array are not zero, and in how many of its rows there are some."""
+def _counted(gradient: Any) -> tuple[Any, Any, Any]:
+    """How many elements of an array are not zero, in how many of its rows there are some, and how many elements are
+    NaN or infinite."""
     is_nonzero = gradient != 0
     in_rows = is_nonzero.any(tuple(range(1, gradient.ndim))) if gradient.ndim > 1 else is_nonzero
-    return is_nonzero.sum(), in_rows.sum()
+    return is_nonzero.sum(), in_rows.sum(), (~(abs(gradient) < np.inf)).sum()
 
 
 def _is_plain_call(equation: Equation) -> bool:

@@ -41,6 +41,20 @@ def test_the_kind_and_the_line(name):
         compare_with_jax(flow, c.loss, c.args)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_not_finite_is_said_and_counts_as_not_zero(dtype):
+    loss = lambda p, x: jnp.sum(jnp.sqrt(p["root"] * x)) + jnp.sum(p["sound"] * x)
+    p = {"root": jnp.array([0.0, 0.0, 1.0], dtype), "sound": jnp.ones(3, dtype)}
+    flow = jaxviz.gradient_flow(loss, p, jnp.array([1.0, 0.0, 1.0], dtype))  # infinite, and NaN
+    gradient = np.asarray(jax.grad(loss)(p, jnp.array([1.0, 0.0, 1.0], dtype))["root"], np.float32)
+    assert (np.isinf(gradient).sum(), np.isnan(gradient).sum()) == (1, 1)
+    said = "the gradient is not finite in 2 elements of `p['root']`: jaxviz.find_nan finds where that begins"
+    assert flow.summary.endswith(f"reaches all 2 parameters; {said}")
+    assert [(leaf.count.nonzero, leaf.count.not_finite) for leaf in flow.leaves] == [(3, 2), (2, 0)]
+    cut = lambda p, x: loss({"root": p["root"], "sound": jax.nn.relu(-p["sound"])}, x)
+    assert jaxviz.gradient_flow(cut, p, jnp.array([1.0, 0.0, 1.0], dtype)).summary.endswith(f" T{said[1:]}.")
+
+
 @pytest.mark.parametrize("name", STRUCTURAL)
 def test_types_are_enough_for_the_structure(name):
     c = FLOW_CASES[name]
