@@ -8,7 +8,7 @@ X = jnp.linspace(0.3, 1.9, 4)
 W = jnp.linspace(-0.9, 0.8, 48).reshape(3, 4, 4)
 PROGRAMS = {}
 NOT_BY_JAX = {"cond_in_scan"}
-if jax.__version_info__ < (0, 12):
+if jax.__version_info__ < (0, 11):
     NOT_BY_JAX |= {"overwritten_by_a_constant", "overwritten_by_constants_in_scan", "mapped_scan", "random_state"}
 """What JAX does not differentiate: a write in a cond in a scan; in JAX 0.10.2 a write of a constant."""
 
