@@ -162,7 +162,7 @@ BUDGETS = {
     "contracts": 1_175,
     "environments": 1_650,
     "features": 445,
-    "features/comparison": 780,
+    "features/comparison": 800,
     "features/cost": 1_100,
     "features/debugger": 4_190,
     "features/draw": 1_520,

@@ -16,11 +16,12 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from math import isqrt
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any
 
 from jaxviz.higher_order import is_call
 from jaxviz.higher_order.custom_vjp import is_backward_rule
+from jaxviz.ir.sharing import exact
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -219,7 +220,12 @@ def _operation(e: Equation) -> Hashable:
 def _made_anew(param: Any) -> Hashable:
     """A key that a param shares with another that was made by the same code from the same values."""
     if isinstance(param, FunctionType):
-        return param.__code__, tuple(_value_key(cell.cell_contents) for cell in param.__closure__ or ())
+        values = (
+            *(param.__defaults__ or ()),
+            *(param.__kwdefaults__ or {}).values(),
+            *map(_held, param.__closure__ or ()),
+        )
+        return param.__code__, *map(_value_key, values)
     if dataclasses.is_dataclass(param):
         return tuple(_made_anew(getattr(param, f.name)) for f in dataclasses.fields(param))
     if isinstance(param, (tuple, list)):
@@ -227,9 +233,23 @@ def _made_anew(param: Any) -> Hashable:
     return _value_key(param)
 
 
+def _held(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is empty
+        return None
+
+
 def _value_key(value: Any) -> Hashable:
-    """A key that distinguishes what `==` does not; of an array, its identity."""
-    return type(value), value if isinstance(value, Hashable) else id(value)
+    """A key that distinguishes what `==` does not; of what has no hash, such as an array, its identity."""
+    if isinstance(value, (tuple, list)):
+        return type(value), *map(_value_key, value)
+    key = exact(value)
+    try:
+        hash(key)
+    except TypeError:
+        return id(value)
+    return key
 
 
 # --- sequences --------------------------------------------------------------------------------------------------------

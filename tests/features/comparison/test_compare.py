@@ -91,6 +91,33 @@ def test_functions_that_each_trace_makes_anew_are_compared_by_what_they_do(kind,
         assert not jaxviz.compare(f, other, W, W).is_same
 
 
+ONES, ZEROS = np.ones(3, np.float32), np.zeros(3, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("held", "other"),
+    [
+        (1.0, 1),
+        (0.0, -0.0),
+        ((1.0,), (1,)),
+        ([2.0], [3.0]),
+        (ONES, ZEROS),
+        ((ONES, 2), (ZEROS, 2)),
+        ({"a": 1}, {"a": 2}),
+    ],
+)
+@pytest.mark.parametrize("by_default", [False, True])
+def test_what_a_callback_holds_tells_it_from_another(held, other, by_default):
+    def calling(held):
+        closes_over = lambda x: np.float32(held is None) + x
+        has_default = lambda x, held=held: np.float32(held is None) + x
+        callback = has_default if by_default else closes_over
+        return lambda x: jnp.sum(x * jax.pure_callback(callback, jax.ShapeDtypeStruct((3,), jnp.float32), jnp.ones(3)))
+
+    assert jaxviz.compare(calling(held), calling(held), W[0, :3]).is_same
+    assert not jaxviz.compare(calling(held), calling(other), W[0, :3]).is_same
+
+
 def test_of_training_steps_the_gradients_are_compared():
     step = lambda w, x: w - jax.grad(loss)(w, x)
     said = jaxviz.compare(step, step, W, X).summary
