@@ -460,7 +460,7 @@ class Chain:
         return f"{self.title}, in {counted(len(self.stops), 'step')}: {way or 'nothing'}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Curve:
     """Amounts along a run.
 
@@ -478,7 +478,7 @@ class Curve:
     label: str = ""
     is_line: bool = True
 
-    @property
+    @cached_property
     def finite(self) -> list[tuple[float, float]]:
         return [(x, y) for x, y in self.points if math.isfinite(y)]
 
@@ -510,12 +510,16 @@ class Curves:
         beside = [self.level[0] / 10, self.level[0] * 10] if self.level else []  # room for its text
         return [*(y for c in self.curves for _, y in c.finite), *beside]
 
+    @cached_property
+    def _has_zero(self) -> bool:
+        return 0 in self._amounts
+
     @property
     def named(self) -> list[Curve]:
         """The curves that are not only there to compare with."""
         return [c for c in self.curves if c.name]
 
-    @property
+    @cached_property
     def width(self) -> float:
         """The last place; 0 is the first."""
         return max((x for c in self.curves for x, _ in c.points), default=0)
@@ -533,8 +537,8 @@ class Curves:
 
     def height(self, amount: float) -> float:
         """Where an amount is, from 0 at the bottom to 1."""
-        (low, high), has_zero = self.decades, 0 in self._amounts
-        below = (high - low) / 8 if has_zero else 0.0
+        low, high = self.decades
+        below = (high - low) / 8 if self._has_zero else 0.0
         at = math.log10(amount) if amount > 0 else low - below
         return (at - low + below) / (high - low + below)
 
@@ -543,7 +547,7 @@ class Curves:
         low, high = self.decades
         step = next(n for n in (1, 2, 3, 5, 10, 20, 50) if (high - low) // n < most)
         powers = [n for n in range(low, high + 1) if n % step == 0]
-        return [*([(0.0, "0")] if 0 in self._amounts else []), *((10.0**n, _power(n)) for n in powers)]
+        return [*([(0.0, "0")] if self._has_zero else []), *((10.0**n, _power(n)) for n in powers)]
 
     @property
     def sentence(self) -> str:

@@ -226,6 +226,22 @@ def test_curves_of_any_size_have_room(n, top):
     assert len(page) < 20_000
 
 
+def test_a_curve_is_not_read_again_for_each_of_its_points():
+    class Read(list):
+        times = 0
+
+        def __iter__(self):
+            self.times += 1
+            return super().__iter__()
+
+    points = Read((i, i + 1.0) for i in range(50))
+    curves = Curves([Curve(points, "forward", "forward", "f")], "norms", STEPS, "norm")
+    for draw in (svg, Curves.text):
+        points.times = 0
+        draw(curves)
+        assert points.times < 10, draw
+
+
 def test_a_single_place_is_a_dot():
     picture = drawn(svg(Curves([Curve([(0, math.nan), (1, 2.0)], "plan", "a", "a")], "norms", STEPS, "norm")))
     (dot,) = [e for e in picture.iter("path") if e.get("stroke") == COLOURS["plan"]]
