@@ -13,6 +13,7 @@ import sys
 import jsonschema
 import pytest
 import transcripts
+from short_runs import short
 
 import jaxviz
 from jaxviz.__main__ import main as main_of_process
@@ -243,7 +244,9 @@ def test_the_skill_is_printed(capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["residuals", "memory", "lint", "flow", "remat", "jaxpr"])
+@pytest.mark.parametrize(
+    "command", short(["residuals", "memory", "lint", "flow", "remat", "jaxpr"], ["residuals", "lint"])
+)
 def test_an_answer_for_an_agent_is_short(command, tmp_path):
     (tmp_path / "layers.py").write_text(
         "import jax.numpy as jnp\ndef loss(ws, x):\n"

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("sphinx", reason="the site's tools are not installed: pip install -e '.[docs]'")
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow(sweep=True)]
 ROOT = Path(__file__).parents[2]
 
 # The site's own settings, without the pages that the front page does not lead to, and with its code alone being run.

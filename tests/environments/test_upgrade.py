@@ -349,7 +349,7 @@ def test_the_command_compares_two_environments(folder, capsys):
     assert "fails with after: AttributeError while gathering facts of model.py:fails: jax.tree_map was removed" in shown
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_a_mistake_in_the_command_is_said_once(folder, capsys):
     assert main_of("upgrade", "model.py:lost", "--args", "w, x", "--to", sys.executable) == 2
     assert capsys.readouterr().err == "jaxviz upgrade: model.py has no 'lost'; it has loss, fails\n"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from short_runs import short
 
 import jaxviz
 from jaxviz.runs.programs import read_explorer
@@ -177,7 +178,7 @@ print(w.sum())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("one_line", [False, True])
+@pytest.mark.parametrize("one_line", short([False, True], [False]))
 def test_a_run_that_ended_out_of_memory_says_of_what(tmp_path, one_line):
     source = f"import jaxviz.auto\n{TOO_LARGE}" if one_line else TOO_LARGE
     _, found = recorded(tmp_path, source, status=1, **({"command": ()} if one_line else {}))
@@ -351,7 +352,7 @@ def test_an_error_and_its_traceback_are_python_s(tmp_path):
     assert done.stderr == f"{plain.stderr}jaxviz: wrote jaxviz-run/index.html\n"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_an_exit_status_and_settings_before_jax_count(tmp_path):
     source = """
 import os, sys
@@ -367,7 +368,7 @@ sys.exit(3)
     assert found.first.process.n_devices == 3
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_a_function_that_computes_while_it_is_traced_is_analysed_at_the_end(tmp_path):
     source = """
 import jax, jax.numpy as jnp
@@ -389,7 +390,7 @@ step(jnp.ones(3))
     assert found.functions[0].gradient == "gradient of `loss` in `x`"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_loops_outside_of_jit(tmp_path):
     source = """
 import jax, jax.numpy as jnp
@@ -406,7 +407,7 @@ jax.lax.while_loop(lambda x: x[0] < 0, lambda x: body(x, 0)[0], jnp.ones(5))
     assert found.first.process.problems == ()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_without_a_budget_compilations_are_still_noted(tmp_path):
     _, found = recorded(tmp_path, TRAINER, "--budget", "0s")
     assert {f.name: f.count for f in found.functions} == {"train_step": 2, "loss": 1}
@@ -420,7 +421,7 @@ def test_one_line_records_a_run_too(tmp_path):
     assert jaxviz.show(tmp_path / "elsewhere").functions[0].name == "f"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_a_process_that_the_script_forks_is_not_recorded(tmp_path):
     source = f"{SMALL}\nimport multiprocessing\nmultiprocessing.get_context('fork').Process(target=print).start()\n"
     done, found = recorded(tmp_path, source)
@@ -527,7 +528,7 @@ for i in range(70):
     assert found.first.compilations[-1].grew is not None or sys.platform != "linux"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_no_child_stays_behind(tmp_path):
     """A child may wait for a thread that it does not have, here to run what is compiled already."""
     source = """
@@ -571,7 +572,7 @@ def test_a_process_that_has_to_wait_for_its_turn_does_not_count_as_one_that_wait
             process.communicate()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_a_leaked_tracer_is_named_with_its_attribute_and_line(tmp_path):
     source = """
 import jax, jax.numpy as jnp
@@ -613,7 +614,7 @@ def test_an_uncaught_error_ends_a_script_as_it_ends_python(tmp_path, source):
     assert ends[0].stderr == ends[1].stderr
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_functions_of_one_name_have_an_explorer_each(tmp_path):
     source = """
 import jax, jax.numpy as jnp

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from short_runs import short
 
 import jaxviz
 from benchmarks.remat_programs import SMALL
@@ -310,7 +311,7 @@ def test_a_sum_that_loses_nothing(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", short(list(SMALL), 3))
 def test_models_of_mixed_precision_keep_their_types(name):
     case = SMALL[name]()
     assert not advice("type-widened", case.plain, *case.args)

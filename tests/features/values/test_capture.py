@@ -1,6 +1,7 @@
 """Captured values are those that a model edited by hand returns, and putting them back changes nothing."""
 
 import collections
+import itertools
 import re
 
 import jax
@@ -13,7 +14,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 from programs import CASES
-from short_runs import short
+from short_runs import short, short_rows
 
 import jaxviz
 from jaxviz.analysis.addressed import addressed_values
@@ -124,8 +125,7 @@ def same(got, want, rtol=0.0):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("outside", OUTSIDE)
-@pytest.mark.parametrize("f", BY_HAND, ids=lambda f: f.__name__)
+@pytest.mark.parametrize(("f", "outside"), short_rows(list(itertools.product(BY_HAND, OUTSIDE)), 2))
 def test_values_and_cotangents_are_those_of_a_model_edited_by_hand(f, outside):
     def by_hand(ws, x):
         _, values = jax.eval_shape(f, ws, x)
