@@ -51,6 +51,9 @@ from jaxviz.xla.compilations.compiled import as_compiled
 from jaxviz.xla.compiled_memory.compiled_program import module_of, reported_by
 from jaxviz.xla.compiled_memory.reading import memory_as_named
 
+_ADVISED = 3_000
+"""Up to this many equations, the explorer of a program has the advice on the peak: all programs share 30 s."""
+
 
 @dataclass(frozen=True, eq=False)
 class AbstractCall:
@@ -165,7 +168,7 @@ def write_explorer(d: Derivation, path: Path, source: bool) -> None:
 
     create, comm.create_comm = comm.create_comm, comm.DummyComm  # a forked notebook kernel must not send messages
     try:
-        title, saved = explore(d).saved(source)
+        title, saved = explore(d).saved(source, _ADVISED)
     finally:
         comm.create_comm = create
     data = {"title": title, "payload": base64.b64encode(gzip.compress(saved.payload)).decode(), "state": saved.state}
