@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from short_runs import short
 
 pytest.importorskip("sphinx", reason="the site's tools are not installed: pip install -e '.[docs]'")
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow(sweep=True)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 
 # The site's own settings, without the pages that the front page does not lead to, and with its code alone being run.
@@ -102,7 +103,7 @@ def test_all_of_the_front_page_is_seen_and_pressed_on_a_phone(phone):
         assert pressed > 15
 
 
-@pytest.mark.parametrize("side", ["nav", "toc"])
+@pytest.mark.parametrize("side", short(["nav", "toc"], []))
 def test_the_drawers_of_the_front_page_open_at_a_touch(phone, side):
     phone.locator(f".mobile-header .{side}-overlay-icon").tap()
     drawer = phone.locator({"nav": ".sidebar-drawer", "toc": ".toc-drawer"}[side])

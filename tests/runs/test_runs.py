@@ -368,7 +368,7 @@ sys.exit(3)
     assert found.first.process.n_devices == 3
 
 
-@pytest.mark.slow(sweep=True)
+@pytest.mark.slow
 def test_a_function_that_computes_while_it_is_traced_is_analysed_at_the_end(tmp_path):
     source = """
 import jax, jax.numpy as jnp
@@ -390,7 +390,7 @@ step(jnp.ones(3))
     assert found.functions[0].gradient == "gradient of `loss` in `x`"
 
 
-@pytest.mark.slow(sweep=True)
+@pytest.mark.slow
 def test_loops_outside_of_jit(tmp_path):
     source = """
 import jax, jax.numpy as jnp
