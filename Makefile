@@ -22,7 +22,8 @@ BIN := $(VENV)/bin
 STAMPS := .stamps
 NOTEBOOKS := $(patsubst %.py,%.ipynb,$(wildcard notebooks/*.py))
 BUNDLE_SOURCES := $(shell find widgets/src -type f) widgets/package.json widgets/package-lock.json widgets/build.mjs
-SPHINX := $(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going --jobs 2 --quiet
+# A kernel waits when it starts and ends, so that three pages are run at a time on two cores.
+SPHINX := $(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going --jobs 3 --quiet
 # Three workers for two cores: tests that drive a browser or start a process often wait.
 SPREAD := -n 3 --dist worksteal
 PYTEST := $(BIN)/python -m pytest $(SPREAD)
