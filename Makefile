@@ -22,7 +22,8 @@ BIN := $(VENV)/bin
 STAMPS := .stamps
 NOTEBOOKS := $(patsubst %.py,%.ipynb,$(wildcard notebooks/*.py))
 BUNDLE_SOURCES := $(shell find widgets/src -type f) widgets/package.json widgets/package-lock.json widgets/build.mjs
-SPHINX := $(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going --jobs 2 --quiet
+# A kernel waits when it starts and ends, so that three pages are run at a time on two cores.
+SPHINX := $(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going --jobs 3 --quiet
 # Three workers for two cores: tests that drive a browser or start a process often wait.
 SPREAD := -n 3 --dist worksteal
 PYTEST := $(BIN)/python -m pytest $(SPREAD)
@@ -42,9 +43,10 @@ export PYTHONDONTWRITEBYTECODE :=
 # An editable install would run npm again, which rewrites package-lock.json, and so make Make start over.
 INSTALL := SKIP_JUPYTER_BUILDER=1 $(BIN)/python -m pip install --quiet --editable
 
-.PHONY: goldens goldens-latest lock docs docs-links lab test test-flags test-quick test-all pytest-quick pytest-short pytest-all mutants test-latest test-lowest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench device screenshots notebooks browser clean
+.PHONY: goldens goldens-latest lock docs docs-cleared docs-pages docs-lite docs-links lab test test-flags test-quick test-all pytest-quick pytest-short pytest-all mutants test-latest test-lowest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench device screenshots notebooks browser clean
 .DELETE_ON_ERROR:
-# npm and pip install in parallel, and lint and the widgets' tests run in parallel with pytest, which often waits for browsers.
+# npm and pip install in parallel, lint and the widgets' tests run in parallel with pytest, which often waits for browsers, and the site's
+# pages are made in parallel with its Jupyter.
 MAKEFLAGS += --jobs=2
 
 $(STAMPS)/venv:
@@ -114,9 +116,15 @@ $(STAMPS)/install-docs: $(STAMPS)/install
 	$(INSTALL) '.[docs]'
 	@touch $@
 
-docs: $(STAMPS)/install-docs jaxviz/static/explorer.js
+docs: docs-pages docs-lite
+
+docs-cleared: $(STAMPS)/install-docs jaxviz/static/explorer.js
 	rm -rf docs/_build/html
+
+docs-pages: docs-cleared
 	$(SPHINX) -b html docs docs/_build/html
+
+docs-lite: docs-cleared
 	$(BIN)/python docs/lite/build.py docs/_build/html/lite
 
 docs-links: $(STAMPS)/install-docs jaxviz/static/explorer.js

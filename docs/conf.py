@@ -24,6 +24,7 @@ import docstrings  # noqa: E402
 import index_page  # noqa: E402
 import minutes  # noqa: E402
 import outputs  # noqa: E402
+import running  # noqa: E402
 from jupyter_cache import get_cache  # noqa: E402
 from lite import build as lite  # noqa: E402
 from public_names import public_names  # noqa: E402
@@ -50,6 +51,7 @@ exclude_patterns = [
     "outputs.py",
     "pictured.py",
     "public_names.py",
+    "running.py",
     "screenshots.py",
     "**/.ipynb_checkpoints",
 ]
@@ -136,8 +138,6 @@ os.environ |= {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
-# Pages that show how long XLA takes compile what they show. (`compile_cost` itself always does.)
-_TIMED = re.compile(r"%recompile|watch_compilations|jaxviz\.profile")
 
 # --- text -------------------------------------------------------------------------------------------------------------
 
@@ -194,7 +194,11 @@ def _minutes_said(app, docname, source):
 
 def _compiles_itself(app, docname, source):
     """For the kernel of this page, which is started next, in the same process."""
-    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false" if _TIMED.search(source[0]) else "true"
+    os.environ |= running.settings_for(source[0])
+
+
+def _run_first(app, env, docnames):
+    running.run_pages(app, docnames)
 
 
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["metadata"]["hooks"][
@@ -263,6 +267,8 @@ def setup(app):
     app.connect("source-read", _minutes_said)
     app.connect("source-read", _ways_to_try)
     app.connect("source-read", _compiles_itself)
+    if is_run:
+        app.connect("env-before-read-docs", _run_first)
     app.connect("env-get-outdated", _depends_on_notebooks)
     app.connect("html-page-context", _explorers_found)
     app.connect("html-page-context", _thumbnails)

@@ -12,9 +12,14 @@ import re
 from pathlib import Path
 
 import comm
+import ipykernel.compiler
 
 _PAGES = Path(os.environ["JAXVIZ_DOCS_PAGES"])
 _formatter = get_ipython().display_formatter.ipython_display_formatter  # noqa: F821
+
+# By default the name of a cell's file has the number of the process in it, and a compiled program is kept for the next
+# build with the names and lines of its code.
+ipykernel.compiler.get_tmp_directory = lambda: "/tmp/ipykernel_1"
 
 comm.create_comm = comm.DummyComm  # otherwise the widgets' state, megabytes of it, would be part of the page
 

@@ -11,12 +11,12 @@ import shutil
 from importlib import metadata
 from pathlib import Path
 
-SOURCES = ("jaxviz/**/*.py", "jaxviz/static/**/*.js", "docs/kernel_startup.py")
+SOURCES = ("jaxviz/**/*.py", "jaxviz/static/**/*.js", "docs/kernel_startup.py", "docs/running.py")
 
 
 def state(root: Path) -> str:
-    """A digest of what the outputs depend on other than the code of a page: jaxviz, the kernel's startup code,
-    and all installed packages."""
+    """A digest of what the outputs depend on other than the code of a page: jaxviz, the kernel's settings and startup
+    code, and all installed packages."""
     digest = hashlib.sha256(platform.python_version().encode())
     for installed in sorted({f"{d.name}=={d.version}" for d in metadata.distributions()}):
         digest.update(installed.encode())

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -19,6 +20,9 @@ import pytest
 
 pytest.importorskip("sphinx", reason="the site's tools are not installed: pip install -e '.[docs]'")
 from docutils.core import publish_doctree
+from jupyter_cache import get_cache
+from myst_nb.core.config import NbParserConfig
+from myst_parser.config.main import MdParserConfig
 from sphinx.ext.napoleon import Config, GoogleDocstring
 
 from docs import docstrings
@@ -52,7 +56,7 @@ class Page(HTMLParser):
 
 
 def build(out, **variables):
-    words = "--fresh-env --fail-on-warning --keep-going --jobs 2 --quiet -b html".split()
+    words = "--fresh-env --fail-on-warning --keep-going --jobs 3 --quiet -b html".split()
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", *words, str(ROOT / "docs"), str(out)],
         cwd=ROOT, capture_output=True, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu", **variables},
@@ -160,6 +164,69 @@ def test_outputs_are_kept_for_each_state_of_what_they_depend_on(tmp_path, monkey
     assert len({first, changed, outputs.state(tmp_path)}) == 3
     assert outputs.folder(tmp_path, tmp_path / "build") != kept
     assert not kept.exists()
+
+
+PAGE = """---
+file_format: mystnb
+kernelspec:
+  name: python3
+  display_name: Python 3
+---
+# A page
+
+```{{code-cell}}
+{code}
+```
+"""
+
+
+@pytest.fixture
+def run_pages(tmp_path, monkeypatch):
+    """Runs pages, given as their code, as the site does, one after the other."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("JAXVIZ_DOCS_PAGES", str(tmp_path))
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "compiled"))
+    startup = tmp_path / "ipython" / "profile_default" / "startup"
+    startup.mkdir(parents=True)
+    shutil.copy(ROOT / "docs" / "kernel_startup.py", startup)
+    running = importlib.import_module("running")
+
+    def run(pages):
+        cells = tmp_path / "cells"
+        shutil.rmtree(cells, ignore_errors=True)
+        for name, code in pages.items():
+            (tmp_path / f"{name}.md").write_text(PAGE.format(code=code))
+        (tmp_path / "text.md").write_text("# Without code")
+        config = NbParserConfig(execution_mode="cache", execution_cache_path=str(cells), execution_timeout=600)
+        env = SimpleNamespace(
+            doc2path=lambda name: tmp_path / f"{name}.md", myst_config=MdParserConfig(), mystnb_config=config
+        )
+        running.run_pages(SimpleNamespace(parallel=1, env=env), ["text", *pages])
+
+    return run
+
+
+def test_the_pages_with_the_most_code_are_run_first(tmp_path, run_pages):
+    order = tmp_path / "order"
+    code = f"with open({str(order)!r}, 'a') as file: file.write("
+    run_pages({"short": f"{code}'3')", "long": f"{code}'1')  # as long as this", "other": f"{code}'2')  # shorter"})
+    assert order.read_text() == "123"
+
+
+def test_a_page_that_fails_keeps_no_other_from_running(tmp_path, run_pages):
+    run_pages({"wrong": "1 / 0  # the longest one", "right": "1 + 1"})
+    kept = get_cache(str(tmp_path / "cells")).list_cache_records()
+    assert [Path(record.uri).stem for record in kept] == ["right"]
+
+
+def test_what_a_page_compiles_is_found_again_by_the_next_build(tmp_path, run_pages):
+    code = "import jax, jaxviz\njaxviz.compiled_memory(lambda x: jax.numpy.sum(jax.numpy.sin(x) ** 2), 1.0)"
+    run_pages({"page": code})
+    compiled = {path.name for path in (tmp_path / "compiled").glob("*-cache")}
+    run_pages({"page": code})
+    assert {path.name for path in (tmp_path / "compiled").glob("*-cache")} == compiled != set()
 
 
 # --- the code's output ------------------------------------------------------------------------------------------------
