@@ -166,7 +166,7 @@ BUDGETS = {
     "features/cost": 1_100,
     "features/debugger": 4_190,
     "features/draw": 1_520,
-    "features/explorer": 4_525,
+    "features/explorer": 4_539,
     "features/flow": 1_891,
     "features/lint": 2_469,
     "features/memory": 1_240,

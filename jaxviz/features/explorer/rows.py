@@ -47,7 +47,7 @@ class Rows:
         """For each program the row that contains it, or -1."""
         self.equations: list[Equation] = []
         self.stages: list[dict[Atom, int]] = []
-        """For each stage the numbers of its atoms; those of literals are negative."""
+        """For each stage the numbers of its variables."""
         self.program_of: list[int] = []
         """For each row the number of its program."""
         self.first: dict[Equation, int] = {}
@@ -67,10 +67,11 @@ class Rows:
         inputs = list(chain.from_iterable([e.invars for e in equations]))
         results = list(chain.from_iterable([p.outvars for p in programs]))
         label_of = dict(zip(program.invars, labels, strict=True))
-        number = self._add_variables(list(dict.fromkeys(binders + outputs)), names, label_of)
+        variables = self._add_variables(list(dict.fromkeys(binders + outputs)), names, label_of)
+        self.stages.append(variables)
+        number = variables.copy()
         for a in dict.fromkeys(filterfalse(number.__contains__, chain(inputs, results))):
             number[a] = ~self.numbers.literal(a)  # type: ignore[arg-type]
-        self.stages.append(number)
         for name, atoms in (
             ("binder_vars", binders), ("output_vars", outputs), ("input_atoms", inputs), ("result_atoms", results),
         ):  # fmt: skip
