@@ -296,10 +296,11 @@ class Derivation:
 
     def taken_by(self, step: Any) -> Derivation:
         """This derivation, with its programs so far, as the gradient that a training step takes; None for none."""
+        if step is None and self.step is None:
+            return self
         copied = copy.copy(self)
-        if step is not None or self.step is not None:
-            object.__setattr__(copied, "step", step)
-            object.__setattr__(copied, "not_followed", () if step is None else step.not_followed)
+        object.__setattr__(copied, "step", step)
+        object.__setattr__(copied, "not_followed", () if step is None else step.not_followed)
         return copied
 
     def again(self, other: Callable[[Any], Any]) -> Derivation:

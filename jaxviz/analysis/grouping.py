@@ -6,12 +6,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import groupby
 from typing import TypeVar
 
+from jaxviz.analysis.kinds import Kinds
 from jaxviz.analysis.walk import primal_equation
 from jaxviz.ir.origin import ancestors, evaluated_by, own_line, written_by
+from jaxviz.ir.sharing import cleared
 from jaxviz.ir.syntax import Equation
 
 T = TypeVar("T")
@@ -57,7 +59,14 @@ def repetition(equation: Equation, within: Sequence[Equation] = (), place: int =
     for chain in _up_to_own_code(equation, within):
         steps.append(tuple((a.primitive.name, a.origin.rule if a.origin is not None else "") for a in chain))
         steps.append(_written(chain))
-    return place, *steps
+    return _key(place, *steps)
+
+
+@cleared
+@cache
+def _key(*steps: Hashable) -> object:
+    """One object for equal steps, since hashing these takes time."""
+    return object()
 
 
 def evaluation(equation: Equation, within: Sequence[Equation] = ()) -> Hashable:
@@ -87,41 +96,38 @@ def _written(chain: Iterable[Equation]) -> Hashable:
     return next((w for a in chain if (w := written_by(a.source))), None)
 
 
-def repetitions(equations: Sequence[Equation], holders: Sequence[int]) -> list[int]:
+def repetitions(equations: Sequence[Equation], holders: Sequence[int], kinds: Kinds) -> list[int]:
     """A number for each equation, equal for equal `repetition`s; optimised for very many equations.
 
     Args:
       equations: the equations, with nested programs after the equations that contain them.
       holders: for each equation the index of the one that contains its program, or -1.
+      kinds: their kinds.
     """
     operations: dict[tuple[str, str, int], int] = {}
     writings: dict[Hashable, int] = {None: -1}
-    of_source: dict[int, tuple[int, bool]] = {}
-    steps: dict[Equation, tuple[int, int, bool]] = {}
+    steps: dict[int, tuple[int, int, bool]] = {}
 
     def step(e: Equation) -> tuple[int, int, bool]:
         """Numbers for the operations and rules that it comes from, and for its call stack; and whether this begins in
         the user's own code."""
-        origin, source = e.origin, e.source
-        came_from = origin.equation if origin is not None else None
-        earlier = (-1, -1, False) if came_from is None else steps.get(came_from) or step(came_from)
-        before, written_before, was_own = earlier
-        if id(source) not in of_source:
-            written = writings.setdefault(written_by(source) or None, len(writings))
-            of_source[id(source)] = written, own_line(source) is not None
-        written, is_own = of_source[id(source)]
-        made_by = e.operation.primitive.name, origin.rule if origin is not None else "", before
-        steps[e] = (
-            operations.setdefault(made_by, len(operations)),
-            written if written >= 0 else written_before,
-            is_own or was_own,
-        )
-        return steps[e]
+        kind, origin = kinds(e), e.origin
+        if kind not in steps:
+            came_from = origin.equation if origin is not None else None
+            before, written_before, was_own = (-1, -1, False) if came_from is None else step(came_from)
+            written = writings.setdefault(written_by(e.source), len(writings))
+            made_by = e.operation.primitive.name, origin.rule if origin is not None else "", before
+            steps[kind] = (
+                operations.setdefault(made_by, len(operations)),
+                written if written >= 0 else written_before,
+                own_line(e.source) is not None or was_own,
+            )
+        return steps[kind]
 
     groups: dict[tuple[int, int, int], int] = {}
     numbers: list[int] = []
-    for e, holder in zip(equations, holders, strict=True):
-        operation, written, is_own = steps.get(e) or step(e)
+    for e, kind, holder in zip(equations, kinds.all(equations).tolist(), holders, strict=True):
+        operation, written, is_own = steps.get(kind) or step(e)
         within = -1 if is_own or holder < 0 else numbers[holder]
         numbers.append(groups.setdefault((operation, written, within), len(groups)))
     return numbers

@@ -8,6 +8,8 @@ from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from jaxviz.analysis.grouping import repetition
+from jaxviz.analysis.kinds import Kinds, Place, kinds_of
 from jaxviz.analysis.modules import module_of
 from jaxviz.analysis.walk import (
     library_location_of,
@@ -54,12 +56,14 @@ class Naming:
       forward: its forward program, for the values of custom rules.
       written: if calls are inlined in the program, the function as written, for what a library computes in them,
       originals: and the equations of that; see `transforms.inline.originals`.
+      kinds: the kinds of the equations.
     """
 
     program: Program
     forward: Program | None = None
     written: Program | None = None
     originals: Mapping[Equation, Made] = field(default_factory=dict)
+    kinds: Kinds = field(default_factory=Kinds)
 
     @cached_property
     def _home(self) -> dict[Equation, Program]:
@@ -80,6 +84,17 @@ class Naming:
     def library(self, equation: Equation, within: Sequence[Equation]) -> str:
         """`flax Dense.__call__, linear.py:287`: where an equation is in a library that the user's line calls; or ''."""
         return library_of(*self.original(equation, self.holders(equation, within)))
+
+    def repetition(self, equation: Equation, within: Sequence[Equation], place: int) -> Hashable:
+        """The key of that name in `grouping`, found once for each kind of equation."""
+        kind = place, self.kinds.place(equation, within)
+        if (known := self._repetitions.get(kind)) is None:
+            known = self._repetitions[kind] = repetition(equation, within, place)
+        return known
+
+    @cached_property
+    def _repetitions(self) -> dict[tuple[int, Place], Hashable]:
+        return {}
 
     def original(self, equation: Equation, within: Sequence[Equation]) -> tuple[Equation, Sequence[Equation]]:
         """The equation of the function as written, with those that contain it."""
@@ -248,7 +263,7 @@ _NAMINGS: WeakKeyDictionary[Derivation, Naming] = WeakKeyDictionary()
 def naming_of(derivation: Derivation) -> Naming:
     """The names of the values in a derivation's programs: one object, whose answers all reports on it share."""
     if derivation not in _NAMINGS:
-        _NAMINGS[derivation] = Naming(derivation.primal, derivation.forward)
+        _NAMINGS[derivation] = Naming(derivation.primal, derivation.forward, kinds=kinds_of(derivation))
     return _NAMINGS[derivation]
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from jaxviz import higher_order
+from jaxviz.analysis.kinds import Place
 from jaxviz.analysis.naming import ROOM_IN_SENTENCE, Naming, OwnName, naming_of
-from jaxviz.analysis.walk import Source, SourceTracer, defined_at, primal_equation
+from jaxviz.analysis.walk import Reader, Source, SourceTracer, defined_at, primal_equation
 from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
 from jaxviz.ir.expressions import shows_source, unpacked_name
@@ -44,6 +45,15 @@ class Site:
         if isinstance(atom, Literal):
             return literal_text(atom)
         return self.names.get(atom, "_")
+
+    def like(self, reader: Reader) -> Reader:
+        """The first reader that differs from this one in variables alone, so that all texts about both are the same."""
+        key = reader.operand, self.naming.kinds.place(reader.equation, reader.within)
+        return self._readers.setdefault(key, reader)
+
+    @cached_property
+    def _readers(self) -> dict[tuple[int, Place], Reader]:
+        return {}
 
     def called(self, value: Var) -> str:
         """The name of a value: the expression that computes it, the path of an argument, or else its variable."""

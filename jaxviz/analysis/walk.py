@@ -18,7 +18,7 @@ from jaxviz.ir.syntax import Atom, Equation, Program, Var
 from jaxviz.report.tables import short_location
 
 
-@dataclass  # not frozen, like Equation
+@dataclass(eq=False)  # not frozen, like Equation
 class Reader:
     """An equation, those that contain its program, outermost first, and the operand that is read. It is immutable."""
 

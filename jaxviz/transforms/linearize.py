@@ -130,6 +130,7 @@ class Linearized:
       tangent_of: from a variable of `linear` to the value of `forward` that it is the tangent of.
       structured: those trees.
       checkpoints: the checkpointed functions inside.
+      calls: the operations with programs, each with the operands that have a tangent.
     """
 
     forward: Program
@@ -139,6 +140,7 @@ class Linearized:
     tangent_of: Mapping[Var, Atom]
     structured: Structured
     checkpoints: tuple[Checkpoint, ...] = ()
+    calls: tuple[tuple[Operation, Mask], ...] = ()
 
     @property
     def leaves(self) -> tuple[Atom, ...]:
@@ -357,6 +359,8 @@ def linearize_program(
         for _, equation in equations:
             nonzero_in = tuple([a in tangent for a in equation.invars])
             ins = [parts.primal.get(a, a) for a in equation.invars]
+            if equation.operation.programs:
+                parts.calls[equation.operation, nonzero_in] = None
             if True not in nonzero_in and not of(equation).makes_reference:
                 parts.forward.copy(equation, ins, "linearize", "known: no tangent reaches it")
                 continue
@@ -386,6 +390,7 @@ class _Parts:
         """The same for the leaves of the trees that rules save."""
         self.trees: list[Any] = []
         self.checkpoints: list[Checkpoint] = []
+        self.calls: dict[tuple[Operation, Mask], None] = {}
 
     def apply(self, rule: LinearizeRule, equation: Equation, ins: list[Atom]) -> None:
         """Copies the rule of an equation into both programs."""
@@ -453,8 +458,8 @@ class _Parts:
         )
         # A value that is passed on unchanged shares the tangent of the original, which is the one to name.
         tangent_of = {t: primal.get(v, v) for v, t in reversed(tangent.items())}
-        checkpoints = tuple(self.checkpoints)
-        return Linearized(forward, linear, saved, nonzeros_out, tangent_of, structured, checkpoints)
+        checkpoints, calls = tuple(self.checkpoints), tuple(self.calls)
+        return Linearized(forward, linear, saved, nonzeros_out, tangent_of, structured, checkpoints, calls)
 
 
 def with_each_once(parts: Linearized) -> Linearized:

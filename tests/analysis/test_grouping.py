@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 import jaxviz
 from jaxviz.analysis.grouping import repetition, repetitions, without_repeats
+from jaxviz.analysis.kinds import Kinds
 from jaxviz.derivation import STAGES
 from jaxviz.ir import compat
 
@@ -47,7 +48,7 @@ def test_the_numbers_of_many_group_them_as_one_by_one():
 
     for stage in STAGES:
         walk(getattr(derivation, stage), (), -1)
-    numbers = repetitions(equations, holders)
+    numbers = repetitions(equations, holders, Kinds())
     assert len(set(numbers)) == len(set(one_by_one)) == len(set(zip(numbers, one_by_one, strict=True)))
     assert len(set(numbers)) < len(numbers) / 2
 

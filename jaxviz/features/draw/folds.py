@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jaxviz.analysis.grouping import repetitions
+from jaxviz.analysis.kinds import Kinds
 from jaxviz.analysis.repeats import Alike, Run, find_runs
 from jaxviz.ir.syntax import Equation
 
@@ -22,7 +23,8 @@ def find_folds(equations: Sequence[Equation], same: Alike, within: Sequence[Equa
       within: the equations that contain the program, outermost first.
     """
     depth = len(within)
-    groups = repetitions([*within, *equations], [*range(-1, depth - 1), *[depth - 1] * len(equations)])[depth:]
+    holders = [*range(-1, depth - 1), *[depth - 1] * len(equations)]
+    groups = repetitions([*within, *equations], holders, Kinds())[depth:]
     numbered: dict[tuple[int, int], int] = {}
     pairs = zip((same.number(e.operation) for e in equations), groups, strict=True)
     numbers = [numbered.setdefault(pair, len(numbered)) for pair in pairs]

@@ -13,6 +13,7 @@ import numpy as np
 from jaxviz.analysis.checkpoints import report_checkpoints
 from jaxviz.analysis.devices import placement_of
 from jaxviz.analysis.grouping import alike, outliers
+from jaxviz.analysis.kinds import kinds_of
 from jaxviz.derivation import STAGES, Derivation
 from jaxviz.features.explorer.lines import add_lines, add_saved_lines
 from jaxviz.features.explorer.numbers import Numbers
@@ -77,7 +78,7 @@ class ViewMaker:
         self.columns: dict[str, Any] = {name: [] for name in COLUMNS}
         self.numbers = Numbers(self.columns, self.source)
         self.string = self.numbers.string
-        self.rows = Rows(self.columns, self.numbers)
+        self.rows = Rows(self.columns, self.numbers, kinds_of(self.derivation))
 
     def outline(self) -> View:
         """What the overview begins with: the values that are saved, by expression and by line, and the headline.

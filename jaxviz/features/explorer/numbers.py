@@ -90,17 +90,17 @@ class Numbers:
                 self.columns[name].append(number)
         return place
 
-    def own_lines_of(self, equations: Sequence[Equation], sources: Shared) -> np.ndarray:
+    def own_lines_of(self, equations: Sequence[Equation]) -> np.ndarray:
         """For each equation the user's own line, or that of its nearest origin; -1 if none has one."""
-        return _nearest(equations, sources, lambda source: self.location(own_line(source)), -1)
+        return _nearest(equations, lambda source: self.location(own_line(source)), -1)
 
-    def locations_of(self, equations: Sequence[Equation], sources: Shared) -> np.ndarray:
+    def locations_of(self, equations: Sequence[Equation]) -> np.ndarray:
         """The same, but with a library's line if there is no line of the user's."""
-        return _nearest(equations, sources, lambda source: self.location(locate(source)), -1)
+        return _nearest(equations, lambda source: self.location(locate(source)), -1)
 
-    def paths_to(self, equations: Sequence[Equation], sources: Shared) -> np.ndarray:
+    def paths_to(self, equations: Sequence[Equation]) -> np.ndarray:
         """The functions and scopes that lead to each equation, as in `call_path`."""
-        return _nearest(equations, sources, lambda source: self.string(path_to(source)), 0)
+        return _nearest(equations, lambda source: self.string(path_to(source)), 0)
 
 
 Shared = tuple[list[Any], np.ndarray]
@@ -114,9 +114,9 @@ def shared(objects: Sequence[Any]) -> Shared:
     return list(different.values()), np.fromiter(map(number.__getitem__, ids), np.int64, len(ids))
 
 
-def _nearest(equations: Sequence[Equation], sources: Shared, find: Callable[[Any], int], none: int) -> np.ndarray:
+def _nearest(equations: Sequence[Equation], find: Callable[[Any], int], none: int) -> np.ndarray:
     """What is found of the source of each, or else of the nearest that it came from, or `none`."""
-    different, which = sources
+    different, which = shared([e.source for e in equations])
     known = {id(source): find(source) for source in different}
     nearest: np.ndarray = np.fromiter(known.values(), np.int64, len(known))[which]
     for i in np.flatnonzero(nearest == none).tolist():

@@ -4,8 +4,10 @@ programs."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from jaxviz.derivation import STAGES
 from jaxviz.higher_order import Body, bodies, carried, is_choice, is_loop, is_scan, of
 from jaxviz.ir import compat
 from jaxviz.ir.origin import ancestors
-from jaxviz.ir.syntax import Atom, Equation, Program
+from jaxviz.ir.syntax import Atom, Equation, Operation, Program
 from jaxviz.page.schema import KINS
 
 _VALUE, _TANGENT, _COTANGENT, _OF_TANGENT, _OF_COTANGENT, _COPY = range(len(KINS))
@@ -37,7 +39,11 @@ def handed_to(equation: Equation) -> dict[int, tuple[Body, list[int]]]:
 
 
 def _results(program: Program) -> Iterator[Atom]:
-    return (v for e in program.equations for v in e.outvars)
+    return chain.from_iterable([e.outvars for e in program.equations])
+
+
+def _reads_reference(e: Equation) -> bool:
+    return bool(e.invars) and not e.programs and bool(compat.is_ref(e.invars[0].aval))
 
 
 @dataclass
@@ -45,13 +51,13 @@ class Variables:
     """The variables of all stages, by number.
 
     Args:
-      stages: for each stage the numbers of its atoms; literals have negative numbers.
+      stages: for each stage the numbers of its variables, in order; each stage counts on from the one before.
       programs: the programs of all stages; one that is called several times occurs once per call.
       stage_of: the stage of each program.
       holders: the equation that contains each program, or None at the top of a stage.
     """
 
-    stages: Sequence[dict[Atom, int]]
+    stages: Sequence[Mapping[Atom, int]]
     programs: Sequence[Program]
     stage_of: Sequence[int]
     holders: Sequence[Equation | None]
@@ -59,21 +65,15 @@ class Variables:
     def __post_init__(self) -> None:
         self.first: dict[Atom, int] = {}
         """For each variable its number in the first stage that has it."""
-        self.size = 0
-        for numbers in self.stages:
-            for a, i in numbers.items():
-                if i >= 0:
-                    self.first.setdefault(a, i)
-                    self.size += 1
-        self.parents = list(range(self.size))
-        for numbers in self.stages:
-            for a, i in numbers.items():
-                if i >= 0:
-                    self.parents[i] = self.first[a]
+        for numbers in reversed(self.stages):
+            self.first |= numbers
+        self.size = sum(map(len, self.stages))
+        self.joined: list[tuple[int, int]] = []
+        """Variables that have the same value."""
         self.kin = [_VALUE] * self.size
-        self.of: dict[int, int] = {}
+        self.of = [-1] * self.size
         """For each variable one that it belongs to, such as the one whose tangent it is, or the result of the equation
-        that it was derived from."""
+        that it was derived from; or -1."""
         self.others: list[tuple[int, int, int]] = []
         """For variables that belong to several: the variable, another one that it belongs to, and the kind."""
         self.computed: set[int] = set()
@@ -86,19 +86,23 @@ class Variables:
             self.calls[program] = max(times, self.calls.get(program, 0))
         self._read_relations()
         self._read_calls()
+        self.values = self._values()
+        """For each variable the first one with the same value."""
         self._read_rules()
 
-    def value(self, i: int) -> int:
-        """The first variable with the same value."""
-        parents = self.parents
-        while parents[i] != i:
-            parents[i] = parents[parents[i]]
-            i = parents[i]
-        return i
-
-    def _join(self, i: int, j: int) -> None:
-        i, j = sorted((self.value(i), self.value(j)))
-        self.parents[j] = i
+    def _values(self) -> list[int]:
+        first = map(self.first.__getitem__, chain.from_iterable(self.stages))
+        values = np.fromiter(first, np.int64, self.size)
+        a, b = np.array(self.joined, np.int64).reshape(-1, 2).T
+        while True:
+            while not np.array_equal(earlier := values[values], values):
+                values = earlier
+            ends = np.sort((values[a], values[b]), axis=0)
+            low, high = ends[:, ends[0] < ends[1]]
+            if not low.size:
+                found: list[int] = values.tolist()
+                return found
+            np.minimum.at(values, high, low)
 
     @property
     def _unique(self) -> Iterator[Program]:
@@ -121,12 +125,12 @@ class Variables:
                     continue
                 if relation == "value":
                     if not times or times.get(v, 1) == times.get(whose, 1):
-                        self._join(i, j)
+                        self.joined.append((i, j))
                     else:  # a copy of a value in one of several calls
                         self._belongs(i, j, _COPY)
                     if v in inputs:
                         self.held_apart.add(v)
-                elif i in self.of:
+                elif self.of[i] >= 0:
                     self.others.append((i, j, _KIN[relation]))
                 else:
                     self._belongs(i, j, _KIN[relation])
@@ -147,48 +151,56 @@ class Variables:
             for v, operand, handed in zip(program.invars, body.operands, how, strict=True):
                 a = holder.invars[operand]
                 if handed == 0 and a in self.first and not (body.branch is not None and v in self.held_apart):
-                    self._join(self.first[v], self.first[a])
+                    self.joined.append((self.first[v], self.first[a]))
             if body.has_results and body.branch is None and not is_loop(holder):
                 for v, a in zip(holder.outvars, program.outvars, strict=True):
                     if a in self.first:
-                        self._join(self.first[v], self.first[a])
+                        self.joined.append((self.first[v], self.first[a]))
 
     def _read_rules(self) -> None:
         """The variables of a rule belong to the result of the rule's equation; in a transposition, to the operand to
         whose cotangent they lead, if there is only one. What is read from a mutable reference belongs to that."""
-        first = self.first
-        has_cotangent = {j for i, j in self.of.items() if self.kin[i] == _COTANGENT}
-        has_cotangent.update(j for _, j, kin in self.others if kin == _COTANGENT)
+        first, values, kin, of = self.first, self.values, self.kin, self.of
+        has_cotangent = {j for j, k in zip(of, kin, strict=True) if k == _COTANGENT}
+        has_cotangent.update(j for _, j, k in self.others if k == _COTANGENT)
         stage_of = dict(zip(map(id, self.programs), self.stage_of, strict=True))
+        reads: dict[Operation, bool] = {}
         for program in self._unique:
             # An equation with a nested program may serve tangents as a whole, while its known part does not.
             is_derived = STAGES[stage_of[id(program)]] in ("jvp", "linear", "backward")
+            if not is_derived:
+                self.computed.update(map(first.__getitem__, _results(program)))
             for e in program.equations:
-                role = e.origin.role if e.origin is not None else "primal"
-                if not is_derived or role in ("residual", "recomputation"):
-                    self.computed.update([first[v] for v in e.outvars])
-                if e.invars and not e.programs and compat.is_ref(e.invars[0].aval):
+                operation, origin = e.operation, e.origin
+                if (is_read := reads.get(operation)) is None:
+                    is_read = reads[operation] = _reads_reference(e)
+                if is_read:
                     ref = first[e.invars[0]]
-                    self.of |= {first[v]: ref for v in e.outvars if first[v] not in self.of and ref < first[v]}
-                if e.origin is None:
+                    for i in [first[v] for v in e.outvars]:
+                        of[i] = ref if of[i] < 0 and ref < i else of[i]
+                role = origin.role if origin is not None else "primal"
+                if is_derived and role in ("residual", "recomputation"):
+                    self.computed.update([first[v] for v in e.outvars])
+                if origin is None:
                     continue
-                kin = _OF_ROLE.get(role, _VALUE) if is_derived else _VALUE
-                of: Sequence[Atom] | None = None
+                kind = _OF_ROLE.get(role, _VALUE) if is_derived else _VALUE
+                source: Sequence[Atom] | None = None
                 for k, v in enumerate(e.outvars):
                     i = first[v]
-                    if self.kin[i] == _VALUE:
-                        self.kin[i] = kin
-                    if i in self.of or self.value(i) != i:
+                    if kin[i] == _VALUE:
+                        kin[i] = kind
+                    if of[i] >= 0 or values[i] != i:
                         continue
-                    if of is None:
-                        of = self._source(e, kin, has_cotangent)
-                    if of:
-                        j = first.get(of[min(k, len(of) - 1)])
-                        if j is not None and self.value(j) < i:
-                            self.of[i] = j
+                    if source is None:
+                        source = self._source(e, kind, has_cotangent)
+                    if source:
+                        j = first.get(source[min(k, len(source) - 1)])
+                        if j is not None and values[j] < i:
+                            of[i] = j
 
     def _source(self, e: Equation, kin: int, has_cotangent: set[int]) -> Sequence[Atom]:
-        source = next((o for o in ancestors(e) if any(v in self.first for v in o.outvars)), None)
+        known = self.first.keys()
+        source = next((o for o in ancestors(e) if not known.isdisjoint(o.outvars)), None)
         if source is None:
             return ()
         if kin == _OF_COTANGENT:
@@ -197,33 +209,34 @@ class Variables:
                 return tuple(read)
         return source.outvars
 
-    def columns(self) -> dict[str, list[int]]:
+    def columns(self) -> dict[str, Any]:
         """The columns of the wire format."""
-        values = [self.value(i) for i in range(self.size)]
-        # A relation of one variable holds for all with the same value.
-        of: dict[int, int] = {}
-        kin = [_VALUE] * self.size
-        computed = {values[i] for i in self.computed}
+        values, kins, of_each = (np.array(column, np.int64) for column in (self.values, self.kin, self.of))
+        # A relation of one variable holds for all with the same value. The most certain one is written last.
+        certainty = np.argsort(np.array(_CERTAIN))[kins]
+        order = np.argsort(certainty, kind="stable")[::-1]
+        is_known = np.isin(kins, (_TANGENT, _COTANGENT, _COPY))
+        is_computed = np.zeros(self.size, bool)
+        is_computed[values[list(self.computed)]] = True
+        kin, of = np.full(self.size, _VALUE), np.full(self.size, -1)
+        told = order[(is_known | ~is_computed[values])[order] & (kins != _VALUE)[order]]
+        kin[values[told]] = kins[told]
+        belongs = (of_each >= 0) & (values[of_each] < values)
+        told = order[belongs[order]]
+        of[values[told]] = of_each[told]
+        of_value, of_told = values[of_each], of[values]
         others: dict[tuple[int, int], int] = {}
-        certainty = np.argsort(np.array(_CERTAIN))[np.array(self.kin, np.int64)]
-        for i in np.argsort(certainty, kind="stable").tolist():
-            k, v, j = self.kin[i], values[i], self.of.get(i, -1)
-            if k in (_TANGENT, _COTANGENT) and not kin[v]:
-                kin[v] = k
-            elif v not in computed or k == _COPY:
-                kin[v] = kin[v] or k
-            if j < 0 or values[j] >= v:
-                continue
-            if of.setdefault(v, j) != j and k in (_TANGENT, _COTANGENT, _COPY) and values[of[v]] != values[j]:
-                others[v, values[j]] = k
+        differs = belongs & is_known & (of_told != of_each) & (values[of_told] != of_value)
+        for i in order[differs[order]][::-1].tolist():
+            others[self.values[i], int(of_value[i])] = self.kin[i]
         for i, j, k in self.others:
-            v, j = values[i], values[j]
-            if j < v and (v not in of or values[of[v]] != j):
+            v, j = self.values[i], self.values[j]
+            if j < v and (of[v] < 0 or values[of[v]] != j):
                 others.setdefault((v, j), k)
         return {
             "variable_value": values,
-            "variable_kin": [kin[v] for v in values],
-            "variable_of": [of.get(v, -1) for v in values],
+            "variable_kin": kin[values],
+            "variable_of": of_told,
             "others_value": [v for v, _ in others],
             "others_of": [j for _, j in others],
             "others_kin": list(others.values()),

@@ -1,7 +1,7 @@
 """The programs of all stages and their equations, a row for each.
 
-There may be a hundred thousand rows, so columns are built one at a time, and values that many rows share are computed
-once.
+There may be a hundred thousand rows, so columns are built one at a time, and what equations of one kind share is
+computed once.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import numpy as np
 from jaxviz.analysis.donation import Donation, donations_of
 from jaxviz.analysis.grouping import alike, grouped, pattern, repetitions
 from jaxviz.analysis.implied import exchange_text, implied
+from jaxviz.analysis.kinds import Kinds
 from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import remembered
-from jaxviz.features.explorer.numbers import Numbers, Shared, shared
+from jaxviz.features.explorer.numbers import Numbers, shared
 from jaxviz.features.explorer.relations import Variables, handed_to
 from jaxviz.higher_order import is_scan, of, scan_length
 from jaxviz.higher_order.jit import JIT
@@ -35,19 +36,23 @@ _ROLE = {role: i for i, role in enumerate(ROLES)}
 
 _NO_ORIGIN = Origin(None, "", "", "primal")
 
+_ByKind = tuple[list[Equation], np.ndarray]
+"""The first equation of each kind, in order, and for each equation the index of its kind's."""
+
 
 class Rows:
     """The rows of all stages: `add_stage` for each, then `finish`."""
 
-    def __init__(self, columns: dict[str, Any], numbers: Numbers):
+    def __init__(self, columns: dict[str, Any], numbers: Numbers, kinds: Kinds):
         self.columns = columns
         self.numbers = numbers
+        self.kinds = kinds
         self.programs: list[Program] = []
         self.owners: list[int] = []
         """For each program the row that contains it, or -1."""
         self.equations: list[Equation] = []
         self.stages: list[dict[Atom, int]] = []
-        """For each stage the numbers of its atoms; those of literals are negative."""
+        """For each stage the numbers of its variables."""
         self.program_of: list[int] = []
         """For each row the number of its program."""
         self.first: dict[Equation, int] = {}
@@ -67,10 +72,11 @@ class Rows:
         inputs = list(chain.from_iterable([e.invars for e in equations]))
         results = list(chain.from_iterable([p.outvars for p in programs]))
         label_of = dict(zip(program.invars, labels, strict=True))
-        number = self._add_variables(list(dict.fromkeys(binders + outputs)), names, label_of)
+        variables = self._add_variables(list(dict.fromkeys(binders + outputs)), names, label_of)
+        self.stages.append(variables)
+        number = variables.copy()
         for a in dict.fromkeys(filterfalse(number.__contains__, chain(inputs, results))):
             number[a] = ~self.numbers.literal(a)  # type: ignore[arg-type]
-        self.stages.append(number)
         for name, atoms in (
             ("binder_vars", binders), ("output_vars", outputs), ("input_atoms", inputs), ("result_atoms", results),
         ):  # fmt: skip
@@ -140,21 +146,21 @@ class Rows:
         self.holders = np.array(self.owners, np.int64)[self.program_of]
         first = np.fromiter(map(self.first.setdefault, equations, count()), np.int64, n)
         add["equation_twin"] = np.where(first == np.arange(n), -1, first)
-        sources = shared([e.source for e in equations])
-        add["equation_location"] = self._locations(sources)
-        add["equation_scope"] = self.numbers.paths_to(equations, sources)
+        by_kind = examples, of_row = self._by_kind(equations)
+        add["equation_location"] = self._locations(by_kind)
+        add["equation_scope"] = self.numbers.paths_to(examples)[of_row]
         add["equation_decision"] = (
             string.all([decisions.get(e, "") for e in equations]) if decisions else [0] * len(equations)
         )
-        self._add_operations()
-        self._add_origins()
+        self._add_operations(by_kind)
+        self._add_origins(by_kind)
         self._add_operands()
         self._add_no_relations()
         add["equation_group"] = np.arange(n)
 
     def add_repetitions(self) -> None:
-        """Which equations are of one expression in repeated layers, calls and iterations: a tenth of the work."""
-        self.columns["equation_group"] = repetitions(self.equations, self.holders.tolist())
+        """Which equations are of one expression in repeated layers, calls and iterations."""
+        self.columns["equation_group"] = repetitions(self.equations, self.holders.tolist(), self.kinds)
 
     def label_inputs(self, program: int, labels: Sequence[int]) -> None:
         """Describes the first inputs of a program, with strings."""
@@ -191,19 +197,26 @@ class Rows:
         )
 
     def add_relations(self) -> None:
-        """Which variables have the same value, and which are tangents and cotangents of others: a fifth of the work,
-        and visible only when a value is selected."""
+        """Which variables have the same value, and which are tangents and cotangents of others: visible only when a
+        value is selected."""
         stage_of = self.columns["program_stage"]
         if isinstance(stage_of, np.ndarray):
             stage_of = stage_of.tolist()
         self.columns.update(Variables(self.stages, self.programs, stage_of, self._program_holders).columns())
 
-    def _locations(self, sources: Shared) -> np.ndarray:
+    def _by_kind(self, equations: Sequence[Equation]) -> _ByKind:
+        kinds = self.kinds.all(equations)
+        _, first, which = np.unique(kinds, return_index=True, return_inverse=True)
+        in_order = np.argsort(first)
+        return [equations[i] for i in first[in_order].tolist()], np.argsort(in_order)[which]
+
+    def _locations(self, by_kind: _ByKind) -> np.ndarray:
         """The user's line of each equation, or of an enclosing one; a library's if none of them has one."""
-        places = self._inherited(self.numbers.own_lines_of(self.equations, sources))
+        examples, of_row = by_kind
+        places = self._inherited(self.numbers.own_lines_of(examples)[of_row])
         rest = np.flatnonzero(places < 0)
-        equations = [self.equations[row] for row in rest]
-        places[rest] = self.numbers.locations_of(equations, shared([e.source for e in equations]))
+        examples, of_rest = self._by_kind([self.equations[row] for row in rest.tolist()])
+        places[rest] = self.numbers.locations_of(examples)[of_rest]
         return self._inherited(places)
 
     def _inherited(self, places: np.ndarray) -> np.ndarray:
@@ -213,10 +226,11 @@ class Rows:
             places[rest], holders[rest] = places[holders[rest]], self.holders[holders[rest]]
         return places
 
-    def _add_operations(self) -> None:
-        """The columns that depend on the operation: many equations share few operations."""
-        operations, of_row = shared([e.operation for e in self.equations])
-        examples = dict(zip(of_row.tolist(), self.equations, strict=True))
+    def _add_operations(self, by_kind: _ByKind) -> None:
+        """The columns that depend on the operation."""
+        operations, of_kind = shared([e.operation for e in by_kind[0]])
+        examples = dict(zip(of_kind.tolist(), by_kind[0], strict=True))
+        of_row = of_kind[by_kind[1]]
         string, costs = self.numbers.string, dict[int, Cost]()
         cells = (
             string.all([operation.primitive.name for operation in operations]),
@@ -255,18 +269,21 @@ class Rows:
         while (row := int(self.holders[row])) >= 0:
             yield self.equations[row]
 
-    def _add_origins(self) -> None:
-        """The columns that depend on the origin, which all equations of one application of a rule share."""
-        origins, of_row = shared([e.origin or _NO_ORIGIN for e in self.equations])
-        string = self.numbers.string
+    def _add_origins(self, by_kind: _ByKind) -> None:
+        """The columns that depend on the origin."""
+        string, origins = self.numbers.string, [e.origin or _NO_ORIGIN for e in by_kind[0]]
         roles = [_ROLE[o.role] for o in origins]
         transforms, rules = string.all([o.transform for o in origins]), string.all([o.rule for o in origins])
-        rows, earlier = [self.first.get(o.equation, -1) for o in origins], [0] * len(origins)  # type: ignore[arg-type]
-        for i, o in enumerate(origins):
-            if rows[i] < 0 and o.equation is not None:
-                rows[i], earlier[i] = self._earlier(o.equation)
-        names = ("equation_role", "equation_transform", "equation_rule", "equation_origin", "equation_earlier")
-        self._add_shared(names, (roles, transforms, rules, rows, earlier), of_row)
+        names = ("equation_role", "equation_transform", "equation_rule")
+        self._add_shared(names, (roles, transforms, rules), by_kind[1])
+        first, equations = self.first, self.equations
+        of_origins = [None if e.origin is None else e.origin.equation for e in equations]
+        rows = np.array([-1 if e is None else first.get(e, -1) for e in of_origins], np.int64)
+        earlier = np.zeros(len(rows), np.int64)
+        is_derived = np.array([o.equation is not None for o in origins], bool)[by_kind[1]]
+        for row in np.flatnonzero((rows < 0) & is_derived).tolist():
+            rows[row], earlier[row] = self._earlier(of_origins[row])  # type: ignore[arg-type]
+        self.columns.update(equation_origin=rows, equation_earlier=earlier)
 
     def _earlier(self, equation: Equation) -> tuple[int, int]:
         """For an equation whose origin is not shown, the row of its nearest origin that is, or -1; and, as a string,

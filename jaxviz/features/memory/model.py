@@ -12,10 +12,9 @@ from typing import Literal as OneOf
 
 import numpy as np
 
-from jaxviz.analysis.grouping import pattern, repetition
+from jaxviz.analysis.grouping import pattern
 from jaxviz.analysis.layouts import Layouts
 from jaxviz.analysis.passes import OpenedStep
-from jaxviz.analysis.walk import place_of
 from jaxviz.derivation import Derivation
 from jaxviz.features.memory.fusions import Does, is_fused, may_write_into_an_operand, only_added
 from jaxviz.features.memory.names import DerivationNames
@@ -589,7 +588,7 @@ class Model:
             return key
         if b.equation is None:
             return pattern(b.name)
-        return pattern(b.name), repetition(b.equation, b.within, place_of(b.equation, b.var))
+        return pattern(b.name), self.names_at(b.born).repetition(b.equation, b.within, b.var)
 
 
 def _comes_late(e: Equation) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,6 +32,10 @@ class DerivationNames:
         """
         named = self._of_cotangent(equation, var) or self._naming.name(equation, within, place_of(equation, var))
         return named or what_makes(equation, within)
+
+    def repetition(self, equation: Equation, within: Sequence[Equation], var: Atom | None) -> Hashable:
+        """A key shared by the values of one expression in repeated layers and calls."""
+        return self._naming.repetition(equation, within, place_of(equation, var))
 
     def location(self, equation: Equation, within: Sequence[Equation]) -> Location | None:
         """The user's line of an equation."""

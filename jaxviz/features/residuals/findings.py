@@ -19,10 +19,12 @@ from jaxviz.higher_order.jit import JIT
 from jaxviz.higher_order.shard_map import only_passes_a_scalar
 from jaxviz.ir import compat
 from jaxviz.ir.primitives import keeps_numbers
-from jaxviz.ir.syntax import Atom, Equation, Literal, Program
+from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program
 from jaxviz.report.data import Data
 from jaxviz.report.tables import format_bytes, nbytes, short_location, type_text
+from jaxviz.transforms.driver import Mask, call_of
 from jaxviz.transforms.inline import inlined, numbers_in_place
+from jaxviz.transforms.linearize import Mode, linearize_program, mode_of, with_each_once
 
 if TYPE_CHECKING:
     from jaxviz.features.residuals.residual import Residual
@@ -366,6 +368,42 @@ def find_forced(residuals: Sequence[Residual]) -> tuple[Finding, ...]:
             excess[_type(r.atom)] -= 1
             findings.append(finding(r, r.nbytes))
     return largest_first(findings)
+
+
+def most_forced(residuals: Sequence[Residual]) -> int:
+    """At most how many bytes `find_forced` finds, which is told without deriving the function once more: those of
+    numbers, if each jit saves the same when it is inlined."""
+    if not residuals:
+        return 0
+    derivation = residuals[0].site.derivation
+    mode = mode_of(derivation.cond_residuals)
+    only_numbers = all(_saves_the_same(*call, mode) for call in derivation.linearized.calls)
+    return sum(r.nbytes for r in residuals if not only_numbers or r.source_kind == "literal")
+
+
+def _saves_the_same(operation: Operation, nonzeros: Mask, mode: Mode) -> bool:
+    """Whether an operation with programs saves the same operands and results, and other values of the same types, when
+    its jits are inlined, so that the same is saved of everything around it too."""
+    call = call_of(operation)
+    changes = lambda e: of(e) is JIT or any(isinstance(a, Literal) and a.held for a in e.invars)
+    if not any(changes(e) for _, e in call.walk()):
+        return True
+    opened = numbers_in_place(inlined(call, (JIT.primitive,)))
+    # One that is an operand, a constant or another result is another value when it is inlined.
+    own = {v for e in opened.equations for v in e.outvars}
+    if operation.effects or len(own.intersection(opened.outvars)) < len(opened.outvars):
+        return False
+    saved, opened_saved = (_saved(program, nonzeros, mode) for program in (call, opened))
+    return saved == opened_saved
+
+
+def _saved(program: Program, nonzeros: Mask, mode: Mode) -> tuple[Counter[Any], Mask]:
+    """The inputs and results that a program saves, by place, and the types of other values; and which results have
+    tangents."""
+    parts = with_each_once(linearize_program(program, nonzeros, mode=mode))
+    results = parts.forward.outvars[: len(program.outvars)]
+    places = {a: i for i, a in enumerate((*program.invars, *results))}
+    return Counter(places.get(a, _type(a)) for a in parts.residuals), parts.nonzeros_out
 
 
 def _type(atom: Atom) -> tuple[Any, Any]:

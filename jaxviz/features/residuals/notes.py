@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jaxviz.analysis.checkpoints import names_without_effect
 from jaxviz.analysis.devices import spans_devices
 from jaxviz.derivation import Derivation
-from jaxviz.features.residuals.findings import Finding, texts_of
+from jaxviz.features.residuals.findings import Finding, most_forced, texts_of
 from jaxviz.ir.compat import is_float0
 from jaxviz.report.tables import counted, format_bytes, listed, type_text
 from jaxviz.transforms.unopened import unopened_note
@@ -52,7 +52,8 @@ def notes_of(saved: ResidualSet) -> tuple[str, ...]:
             "each is saved once."
         )
     # The occasional scalar that a jitted jax.numpy function receives as an array is not worth a note.
-    if saved.forced and 100 * sum(f.nbytes for f in saved.forced) >= saved.saved.nbytes:
+    is_worth_it = lambda size: 100 * size >= saved.saved.nbytes
+    if is_worth_it(most_forced(saved.every)) and saved.forced and is_worth_it(sum(f.nbytes for f in saved.forced)):
         notes.append(
             f"{_bytes_of(saved.forced)} are saved only because they cross the boundary of a jitted function; without "
             f"the inner jit they would not be: {listed(texts_of(saved.forced))}."

@@ -91,11 +91,12 @@ def _of_reference(versions: Sequence[Version]) -> str:
 
 
 def _needed(residuals: Sequence[Residual], first: Residual) -> str:
-    readers = [(r, reader) for r in residuals for reader in (r.linear if r.backward is None else r.backward)]
+    of_each = [(r.decision, r.linear if r.backward is None else r.backward) for r in residuals]
+    readers = dict.fromkeys((decision, first.site.like(reader)) for decision, some in of_each for reader in some)
     if not readers:
         dropped = "" if first.kind == "argument" else ", so a compiled gradient drops it"
         return f"nothing reads it again{dropped}"
-    of_saved = [reader for r, reader in readers if r.decision != "offloaded"]
+    of_saved = [reader for decision, reader in readers if decision != "offloaded"]
     if not of_saved:
         return _OFFLOADED
     rest = "" if len(of_saved) == len(readers) else f"partly {_OFFLOADED}; the rest is "

@@ -16,7 +16,7 @@ from typing import Literal as OneOf
 
 from jaxviz import higher_order
 from jaxviz.analysis.checkpoints import moved_or_rounded
-from jaxviz.analysis.grouping import alike, grouped, pattern, repetition
+from jaxviz.analysis.grouping import alike, grouped, pattern
 from jaxviz.analysis.modules import module_of, scopes_of
 from jaxviz.analysis.naming import IN_DERIVATIVE, written_at
 from jaxviz.analysis.site import Site, call_name
@@ -232,7 +232,7 @@ class Residual(Data):
         if self.producer is None:
             computed: Hashable = pattern(self.expression)
         else:
-            computed = repetition(self.producer, self.holders, self.sources[0].place)
+            computed = self.site.naming.repetition(self.producer, self.holders, self.sources[0].place)
         is_read = bool(self.backward)
         place = self.place, self.location, any(s.carry is not None for s in self.sources)
         return computed, self.source_kind, self.type, self.rule, self.decision, is_read, *place

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from functools import cached_property
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from device_programs import CASES
 from printed_programs import FIXTURE, PROGRAMS, printed
 
 import jaxviz
+from jaxviz.analysis.naming import Naming
 from jaxviz.derivation import STAGES
 from jaxviz.features.cost.parts import cost_of
 from jaxviz.features.explorer.columns import pattern_of, view_of
@@ -199,6 +201,15 @@ def test_steps_are_the_equations_of_the_timeline_and_buffers_its_values(view, de
     holders = {r: i for i, value in enumerate(timeline.values) for r in value.residuals}
     assert holders
     assert view.columns["residual_buffer"].tolist() == [holders.get(i, -1) for i in range(len(derivation.residuals))]
+
+
+def test_residuals_and_memory_are_named_by_one_search(monkeypatch):
+    searched, find = [], Naming.__dict__["_readers"].func
+    counted = cached_property(lambda naming: searched.append(naming) or find(naming))
+    counted.__set_name__(Naming, "_readers")
+    monkeypatch.setattr(Naming, "_readers", counted)
+    view_of(jaxviz.derive(lambda x: jnp.sum(jnp.sin(x) * jnp.cos(x)), jnp.ones(3)))
+    assert len(searched) == 1
 
 
 def test_steps_of_a_function_called_twice_have_rows_of_their_own():
