@@ -119,10 +119,9 @@ _NO_TANGENT = "custom VJP rule that closes over a tangent"
 
 def _only_reach_its_rule(operation: Operation, nonzeros: Mask) -> bool:
     """Whether tangents only reach values that the rule closes over, on which the function does not depend."""
-    n = operation.params["num_consts"]
-    if not any(nonzeros[:n]) or any(nonzeros[n:]):
-        return False
-    return not any(nonzeros[: compat.n_closed_over(write_params(operation))])
+    params = write_params(operation)
+    n_consts, n_taken = compat.n_closed_over(params), compat.n_taken(params)
+    return any(nonzeros) and not any(nonzeros[:n_consts]) and not any(nonzeros[n_consts + n_taken :])
 
 
 def _tangents(operation: Operation, nonzeros: Mask) -> list[Var]:
@@ -139,7 +138,7 @@ def _custom_vjp_parts(operation: Operation, nonzeros: Mask) -> tuple[Program, tu
     """The forward rule, operands → results; its residuals; and the equation that represents the backward rule."""
     params = write_params(operation)
     n_consts = compat.n_closed_over(params)
-    if any(nonzeros[: params["num_consts"]]):
+    if any(nonzeros[: n_consts + compat.n_taken(params)]):
         raise compat.closed_over_error()
     with without_leaks(params["fwd_jaxpr_thunk"]):
         traced, n_residuals, forwarded = compat.trace_forward_rule(

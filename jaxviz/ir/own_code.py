@@ -25,6 +25,12 @@ _STARTS = tuple(
 )
 """The files whose frames are outside of the user's program, which they start."""
 _JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
+_WRITTEN_ON_JAX = tuple(
+    os.path.join(_JAX, *path.split("/"))
+    for path in ("example_libraries/", "experimental/ode.py", "experimental/rnn.py")
+)
+"""Models, optimizers and solvers that come with JAX and are written on it, as those of any library are. For JAX none of
+its frames is the user's, nor is a library's here: what these compute has a name in them."""
 _INSTALLED = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
 
 _MADE_UP = ("<frozen ", "<magic>")
@@ -86,7 +92,7 @@ def owner(file: str) -> Owner:
     if _is_among(file, included):
         return "user"
     if file.startswith(_JAX):
-        return "jax"
+        return "library" if file.startswith(_WRITTEN_ON_JAX) else "jax"
     if any(folder in file for folder in _INSTALLED):
         return "library"
     return "user" if compat.is_user_file(file) and not file.startswith(_MADE_UP) else "python"

@@ -49,7 +49,7 @@ from jaxviz.ir.trace import trace
 from jaxviz.notebook.calls import CallError, EvaluatedCall, split
 from jaxviz.report.files import write_file
 from jaxviz.report.sizes import read_size
-from jaxviz.report.tables import format_flops, short_location, wrapped
+from jaxviz.report.tables import short_location, wrapped
 from jaxviz.runtime.flags import check_flags
 from jaxviz.transforms.transpose import logged_at
 from jaxviz.xla.collectives.reading import collectives
@@ -170,7 +170,7 @@ class Request:
             (outcome,) = self.of(compare_policies, policies=[to]).outcomes
             budget = outcome.nbytes
             self.say(wrapped(
-                f"{to.name} saves {outcome.saved} and recomputes {format_flops(outcome.flops)}; for the same residuals:"
+                f"{to.name} saves {outcome.saved} and recomputes {outcome.recomputes}; for the same residuals:"
             ))  # fmt: skip
         plan = self.of(plan_remat, budget=budget, memory=memory, work=work)
         if options.code:

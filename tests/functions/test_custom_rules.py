@@ -235,6 +235,18 @@ def of_what_is_around(around, derive):
 COMPUTED_AROUND = {
     **{f"once, {around}": of_what_is_around(around, lambda m, f: m.grad(f)) for around in AROUND},
     **{f"twice, {around}": of_what_is_around(around, twice) for around in AROUND},
+    **{
+        f"what is constant, in a {body}": lambda m, f, around=USES[body]: m.grad(
+            lambda x: around(functools.partial(lambda s, y: f(y, s), jnp.asarray(2.0) * 1.5))(x)
+        )(0.3)
+        for body in ("cond", "scan", "jit", "checkpoint", "checkpoint in scan")
+    },
+    **{
+        f"what is not differentiated, in a {body}": lambda m, f, around=USES[body]: m.grad(
+            lambda x, w: around(lambda y, s=w * 1.5: f(y, s))(x)
+        )(0.3, 2.0)
+        for body in ("cond", "scan")
+    },
     "what is differentiated": lambda m, f: twice(m, lambda x: m.vmap(lambda s: f(x, s * x))(SCALES).sum())(0.3),
     "what is mapped and differentiated": lambda m,
     f: m.grad(lambda x: m.vmap(lambda s: f(x, s))(x * SCALES).sum())(0.3),
@@ -303,6 +315,32 @@ def test_a_rule_may_pass_a_function_that_closes_over_its_values(rule, apply):
     np.testing.assert_allclose(jax.jit(jaxviz.grad(f))(SCALES), jax.grad(f)(SCALES), rtol=1e-6)
     assert jaxviz.derive(f, SCALES).check().agrees
     assert jaxviz.residuals(f, SCALES).nbytes == 12
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def sine_of_a_function(f, x):
+    return f(x)
+
+
+sine_of_a_function.defvjp(lambda f, x: (f(x), x), lambda f, x, ct: (ct * jnp.cos(x),))
+
+
+@pytest.mark.parametrize("derive", [
+    lambda m, f: m.grad(m.grad(f))(0.7, 1.3),
+    lambda m, f: jax.grad(m.grad(f))(0.7, 1.3),
+    lambda m, f: m.grad(m.grad(m.grad(f)))(0.7, 1.3),
+    lambda m, f: jax.jit(m.grad(m.grad(f)))(0.7, 1.3),
+    lambda m, f: m.vmap(m.grad(m.grad(f)), in_axes=(0, None))(SCALES, 1.3),
+    lambda m, f: jax.vmap(m.grad(m.grad(f)), in_axes=(None, 0))(0.7, SCALES),
+])  # fmt: skip
+def test_a_backward_rule_that_passes_such_a_function_may_be_differentiated(derive):
+    f = jax.custom_vjp(lambda x, y: jnp.sin(x) * y)
+    backward = lambda res, ct: (
+        ct * sine_of_a_function(lambda z: jnp.sin(z) * res[1], res[0]), ct * jnp.sin(res[0]),
+    )  # fmt: skip
+    f.defvjp(lambda x, y: (jnp.sin(x) * y, (x, y)), backward)
+    squared = lambda x, y: f(x, y) ** 2
+    np.testing.assert_allclose(derive(jaxviz, squared), derive(jax, squared), rtol=1e-5)
 
 
 @jax.tree_util.register_dataclass

@@ -32,7 +32,7 @@ Kind = Literal[
 """How a derivative ends. By structure: see `structure.Reason`; the loss does not read the parameter; it is no leaf of
 an argument. At these values: a factor is zero; the slope of a function is, as of a relu or where it is saturated; what
 a `where` or a `cond` takes is something else; numbers are too small for their type; terms add up to zero; it becomes
-zero from iteration to iteration; only elements are read whose cotangent is zero."""
+zero from iteration to iteration; no elements are read whose cotangent is not zero, or others are written over it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +133,9 @@ class Reasons:
         others = [(k, a) for k, a in enumerate(e.invars) if a not in search.linear(level)]
         if does.kind == "selection":
             return self._selection(run, death, others[0][1])
+        if does.kind in ("scattering", "update"):  # the cotangent of an array, with zeros where others are written
+            is_array = death.operand == 0
+            return "other elements", "where other values are written over it" if is_array else _NOT_READ
         for _, a in others:
             if isinstance(a, Var) and a.aval.dtype.kind not in "biu" and not search.ever(level, a):
                 return self._factor(run, death, a)
@@ -153,7 +156,7 @@ class Reasons:
             return "cancellation", "where its terms add up to zero"
         if does.grows == "sum":
             return "cancellation", "where its terms add up to zero"
-        return "other elements", "which reads only elements whose cotangent is zero"
+        return "other elements", _NOT_READ
 
     def _never_meets(self, run: GradientRun, death: Death, factor: ZeroFactor, u: Array, c: Array) -> str:
         """A factor whose elements are zero wherever those of the cotangent are not."""
@@ -161,7 +164,7 @@ class Reasons:
         source, zero = factor.source, np.broadcast_to(c == 0, np.broadcast_shapes(u.shape, c.shape))
         at = source.equation if source is not None else None
         is_own = at is not None and primal_equation(at) is primal_equation(death.equation)
-        what = "its own value" if is_own else factor.text
+        what = factor.text if not is_own else "its slope" if factor.is_slope else "its own value"
         if any(is_loop(e) for e, _ in death.level.path):
             return f"where {what} is zero in each element in which the gradient that arrives is not"
         n = int(np.sum(np.broadcast_to(u != 0, zero.shape)))
@@ -355,6 +358,7 @@ def _function(e: Equation) -> str:
     return of(e).function_of_rule(e.operation) or operation_of(e)
 
 
+_NOT_READ = "which reads no element whose cotangent is not zero"
 _STRUCTURAL = {
     "asked": "which stops it on purpose",
     "library": "where the code of {} stops it",

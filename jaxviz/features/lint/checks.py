@@ -155,7 +155,7 @@ def _recompute(
             f"{_sizes(instead, saved)}, saved instead: {listed(_sources(_largest_first(instead, saved), saved), 4)}."
         )
     else:
-        text += "values that are saved anyway."
+        text += "values that are in memory anyway."
     if c.saving.unread:
         text += f" Nothing reads {format_bytes(c.saving.unread)} of that again: XLA drops it, so no total counts it."
     fix = f"{_how(c, call, lines)} {_effect(search, trade)}"

@@ -75,8 +75,8 @@ class SavedValues:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of everything saved."""
-        return sum(map(self.nbytes_of, self.readers))
+        """The bytes of everything saved, without arguments."""
+        return sum(self.nbytes_of(a) for a in self.readers if a not in self.arguments)
 
     @cached_property
     def unread(self) -> set[Atom]:
@@ -168,7 +168,7 @@ class SavedValues:
             concerned |= {a: None for e in run for a in self.reads.get(e, ())}
             needed |= self._needed(set(run))
         gone = [a for a in concerned if a not in needed and self.readers[a] <= inside]
-        instead = [a for a in needed if a not in self.readers]
+        instead = [a for a in needed if a not in self.readers and a not in self.arguments]
         size = sum(map(self.nbytes_of, gone)) - sum(map(self.nbytes_of, instead))
         return CheckpointSaving(gone, instead, size, sum(self.nbytes_of(a) for a in gone if a in self.unread))
 
@@ -196,7 +196,7 @@ class CheckpointSaving:
 
     Args:
       gone: the values of the forward program that would not be saved any more.
-      instead: those that would be saved instead, to recompute them from.
+      instead: those that would be saved instead, to recompute them from; arguments are in memory anyway.
       nbytes: how many bytes less would be saved; negative if it is more.
       unread: how much of `gone` the backward program does not read.
     """

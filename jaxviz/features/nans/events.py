@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,6 +47,13 @@ def events_of(births: Sequence[Birth], values: Values, hidden: bool, names: Sear
     for b in reversed(births):
         events[b] = _event(b, values[b.level, b.steps], next(iter(events.values()), None), hidden, names)
     return events
+
+
+def apart(events: Iterable[Event], others: Sequence[Event]) -> tuple[Event, ...]:
+    """The events of expressions that none of others has, one for each: a function and its slope fail together."""
+    at = lambda e: e.location and (e.location, e.location.column, e.location.end_line, e.location.end_column)
+    known = set(map(at, others))
+    return tuple({at(e): e for e in events if at(e) not in known}.values())
 
 
 def _values(equations: Sequence[Equation]) -> list[Atom]:

@@ -39,6 +39,7 @@ from jaxviz.features.nans.capture import (
 from jaxviz.features.nans.causes import operand
 from jaxviz.features.nans.events import (
     SearchNames,
+    apart,
     chain_of,
     described,
     events_of,
@@ -174,7 +175,7 @@ def find_nan(
         if bad:
             report = replace(_find(subject, bad), harmless=others)
         elif others or subject.unsearched:
-            report = NanReport(subject.function, (), None, (), None, (), others)
+            report = NanReport(subject.function, (), None, (), None, (), harmless=others)
         else:
             return None
     ran = LATEST.keep(Ran(subject.derivation, subject.stepped or subject.inputs, subject.has_gradient))
@@ -189,6 +190,10 @@ def _find(subject: _Subject, bad: Sequence[int]) -> NanReport:
         note = f"{_OTHERWISE} Run equation by equation, it gave finite results as well."
         report = _find_by_stepping(subject) or NanReport(subject.function, names, None, (), None, (), note=note)
     return replace(report, results=names)
+
+
+_OTHERS = 8
+"""How many operations are examined besides the first that computed an infinity and a NaN."""
 
 
 def _flagged_run(subject: _Subject, program: Program, watching: Watching = "finite") -> NanSearch:
@@ -227,9 +232,11 @@ def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
     elif isinstance(first.value, Literal) and not first.equations and nan is not None and nan.equations:
         first = nan  # an intentional infinity, as in a mask, that becomes a NaN
     births = [b for b in dict.fromkeys((first, nan)) if b is not None and b.equations]
+    every = search.births_of_results(shown, INFINITE)
+    others = [] if blamed else [b for b in every if b.equations and b not in births][:_OTHERS]
     way = chain_of(first)
     places = [(level, search.first(level, v, first.kind) or first.steps[: len(level.devices)]) for _, level, v in way]
-    requests: dict[Place, list[Atom]] = operands_and_results(births)
+    requests: dict[Place, list[Atom]] = operands_and_results([*births, *others])
     for place, (_, _, v) in zip(places, way, strict=True):
         requests.setdefault(place, []).append(v)
     addresses = subject.called.addresses
@@ -242,10 +249,15 @@ def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
     became = events.get(nan) if nan is not None and nan is not first else None
     if born is not None and became is not None and (born.made == "NaN" or born.equation_is(became)):
         became = None
-    sources = () if first.equations else (_source_text(subject, first),)
+    came_in = [b for b in every if not b.equations and not isinstance(b.value, Literal)]
+    sources = () if first.equations else tuple(dict.fromkeys(_source_text(subject, b) for b in (first, *came_in)))
     passed = [values[place][v] for place, (_, _, v) in zip(places, way, strict=True)]
     chain = with_values(way, [steps for _, steps in places], passed, addresses)
-    return NanReport(subject.function, (), born, sources, became, chain, address=addressed.first(values, addresses))
+    one = lambda b: events_of([b], values, _may_hide(subject, bad), subject.called)[b]
+    known = [e for e in (born, became) if e is not None]
+    also = apart(map(one, others), known)
+    address = addressed.first(values, addresses)
+    return NanReport(subject.function, (), born, sources, became, chain, also=also, address=address)
 
 
 def _argument_to_blame(subject: _Subject, search: NanSearch, shown: Sequence[int], bad: Sequence[int]) -> Birth | None:

@@ -18,7 +18,7 @@ from jaxviz.report.data import Data
 from jaxviz.report.latest import Latest
 from jaxviz.report.pictures import fitted
 from jaxviz.report.places import source_line
-from jaxviz.report.report import Part, Report, Table
+from jaxviz.report.report import Listed, Part, Report, Table
 from jaxviz.report.tables import listed, short_location, wrapped
 
 
@@ -217,6 +217,7 @@ class NanReport(Report, schema="find_nan"):
       given: the arguments and constants that contained it from the start.
       became_nan: where an infinity became a NaN; None if it was a NaN from the start, or never became one.
       chain: the lines from there to a result.
+      also: other operations that computed one from finite numbers, which reaches these results too.
       harmless: infinities and NaNs that reach no result, if they were asked for.
       title: what was searched, such as "gradient of `loss` in `params`" or "function `f`".
       unsearched: what was not searched, and why, such as a gradient without reverse mode; '' if all was.
@@ -232,6 +233,7 @@ class NanReport(Report, schema="find_nan"):
     given: tuple[str, ...]
     became_nan: Event | None
     chain: tuple[Passed, ...]
+    also: tuple[Event, ...] = ()
     harmless: tuple[Passed, ...] = ()
     title: str = ""
     unsearched: str = ""
@@ -278,6 +280,8 @@ class NanReport(Report, schema="find_nan"):
         if self.chain:
             lines += ["", "From there:"]
             lines += [wrapped(_line(p), "  ") for p in self.chain]
+        if self.also:
+            lines += ["", f"{_ALSO}:", *(wrapped(text, "  ") for text in self._others())]
         for title, passed in self._harmless():
             lines += ["", f"{title}:", *(wrapped(_line(p), "  ") for p in passed)]
         for text in filter(None, (self.unsearched, self.note)):
@@ -293,6 +297,9 @@ class NanReport(Report, schema="find_nan"):
         ways = [(*_cells(p), *("" if x is None else str(x) for x in (p.value, p.address))) for p in self.chain]
         if ways:
             yield Table((*heads, "value", "address"), ways, "<<<<<<", "from there")
+        if self.also:
+            yield f"{_ALSO}:"
+            yield Listed(self._others())
         for title, passed in self._harmless():
             yield Table((*heads, "decides"), [(*_cells(p), p.decides) for p in passed], "<<<<<", title)
         yield self.unsearched
@@ -332,6 +339,10 @@ class NanReport(Report, schema="find_nan"):
         if event.cause.remedy and (event is self.born or self._is_own or self.born is None):
             yield f"Instead: {event.cause.remedy}"
 
+    def _others(self) -> Iterator[str]:
+        for e in self.also:
+            yield f"`{e.expression or e.primitive}` at {e.short}: {e.cause.text}"
+
     def _harmless(self) -> Iterator[tuple[str, Sequence[Passed]]]:
         without, deciding = ([p for p in self.harmless if bool(p.decides) is decides] for decides in (False, True))
         if without:
@@ -348,6 +359,7 @@ class NanReport(Report, schema="find_nan"):
         "born",
         "became_nan",
         "chain",
+        "also",
         "harmless",
         "unsearched",
         "note",
@@ -363,6 +375,8 @@ def _equation_text(event: Event) -> str:
     of = f" (the derivative of {event.operation})" if event.is_derivative and event.operation else ""
     return f"{event.equation}{_OF_CUSTOM_RULE if event.operation.startswith('custom_') else of}"
 
+
+_ALSO = "Other operations that are not finite, on the way to these results"
 
 _OF_CUSTOM_RULE = " (of a function with a custom rule)"
 

@@ -126,7 +126,7 @@ class Writer:
         bound = (peak if peak > highest else 0) if is_shown else written
         other = self._lower_than(bound) if is_free else None
         if other is not None:
-            has = f"peak of {format_bytes(trial.trade.peak_nbytes)} and recomputes {format_flops(trial.trade.flops)}"
+            has = f"peak of {format_bytes(trial.trade.peak_nbytes)} and recomputes {trial.trade.recomputes}"
             code, best = other.with_note(f"plan.apply checkpoints something else: it has a {has}."), None
         elif code.files and not is_shown:
             why = _RAISES if peak > written else _IN_VAIN if is_in_vain else _NOT_THERE
@@ -160,7 +160,7 @@ class Writer:
         if not _is_as_good(best.trade, trial.trade, limits):
             notes.append(
                 f"plan.apply can also save values that no name in your source refers to; it has a peak of "
-                f"{format_bytes(trial.trade.peak_nbytes)} and recomputes {format_flops(trial.trade.flops)}."
+                f"{format_bytes(trial.trade.peak_nbytes)} and recomputes {trial.trade.recomputes}."
             )
         notes += limits.exceeded_by(best.trade)
         if any(part.exchanges_again for part, _ in best.form.choices):
@@ -191,11 +191,13 @@ class Writer:
         comes_to = search.measured(derive_like(program, search.plain))
         notes: list[str] = []
         if comes_to != trade:
-            notes.append(
-                "No name in your source tells some of the switches apart; as set, they have a peak of "
-                f"{format_bytes(trade.peak_nbytes)} "
-                f"and save {format_bytes(trade.saved_nbytes)}, and recompute {format_flops(trade.flops)}."
+            figures, as_set = (
+                f"a peak of {format_bytes(t.peak_nbytes)} and save {format_bytes(t.saved_nbytes)}, and recompute "
+                f"{t.recomputes}"
+                for t in (comes_to, trade)
             )
+            have = f"have {as_set}" if as_set != figures else "come to the same figures"
+            notes.append(f"No name in your source tells some of the switches apart; as set, they {have}.")
         names = self._named(extents, moved)
         while True:
             ways = {r: self.ways(r) for r in regions}

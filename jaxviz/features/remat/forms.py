@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from jaxviz.analysis.naming import OwnName
 from jaxviz.derivation import Derivation
 from jaxviz.features.cost.counts import Cost
-from jaxviz.features.cost.parts import flops_of
+from jaxviz.features.cost.parts import parts, remembered, total_of
 from jaxviz.features.remat.choices import Choice, Part
 from jaxviz.features.remat.regions import Region, Spot
 from jaxviz.features.remat.tuning import ALTERNATIVES
 from jaxviz.ir import compat
-from jaxviz.ir.syntax import Program, Var
+from jaxviz.ir.syntax import Equation, Program, Var
+from jaxviz.report.tables import counted, format_flops
 
 ON_HOST = "_on_host"
 """The suffix of names of offloaded values."""
@@ -32,6 +34,7 @@ class Trade:
       offloaded: bytes of offloaded residuals, which the other bytes do not include.
       transfer: the FLOPs that the device could do during the transfers.
       saved_nbytes: bytes that it saves, without its arguments; see `SavedBytes`.
+      transcendentals: the same as `flops` for values of exp, sin and the like, which XLA does not count as FLOPs.
     """
 
     peak_nbytes: int
@@ -40,6 +43,12 @@ class Trade:
     offloaded: int = 0
     transfer: int = 0
     saved_nbytes: int = 0
+    transcendentals: int = 0
+
+    @property
+    def recomputes(self) -> str:
+        """`3.1 MFLOP and 4,096 transcendentals`."""
+        return work_text(self.flops, self.transcendentals)
 
     @property
     def work(self) -> int:
@@ -77,15 +86,6 @@ class Form:
     def work(self) -> int:
         """What is recomputed, and what is moved to the host, in FLOPs."""
         return sum(choice.work for _, choice in self.choices)
-
-    def transcendentals(self) -> dict[str, int]:
-        """How often each function that XLA counts separately, such as `tanh`, is recomputed; the most frequent
-        first."""
-        counts: Counter[str] = Counter()
-        for part, choice in self.choices:
-            for primitive, n in part.graph.transcendentals(part.names_of(choice)).items():
-                counts[primitive] += part.times * n
-        return dict((+counts).most_common())
 
     def within(self, spare: int) -> Form | None:
         """The form with less work, for at most this many more bytes: one choice after the other is replaced by the one
@@ -154,11 +154,31 @@ def by_peak(trial: Trial) -> tuple[int, int, int]:
     return trial.trade.peak_nbytes, trial.trade.work, trial.trade.nbytes
 
 
-def all_flops(derivation: Derivation) -> int:
-    """FLOPs of both passes, except for the rounding of saved values."""
+def work_of(derivation: Derivation) -> Cost:
+    """The work of both passes, except for the rounding of saved values."""
     known: dict[int, Cost] = {}
-    return sum(
-        flops_of(e, known, free=compat.reduce_precision_p)
-        for program in (derivation.forward, derivation.backward)
-        for e in program.equations
-    )
+    return total_of(remembered(e, known, free=compat.reduce_precision_p) for e in _equations(derivation))
+
+
+def transcendentals_of(derivation: Derivation) -> Counter[str]:
+    """How often both passes compute each function that XLA counts apart from FLOPs, such as `tanh`."""
+    counts: Counter[str] = Counter()
+    for part in chain.from_iterable(map(parts, _equations(derivation))):
+        counts[part.equation.primitive.name] += part.cost.transcendentals
+    return counts
+
+
+def _equations(derivation: Derivation) -> Iterator[Equation]:
+    return chain(derivation.forward.equations, derivation.backward.equations)
+
+
+def work_text(flops: int, transcendentals: int, share: str = "", functions: str = "") -> str:
+    """`3.1 MFLOP (0.2 %) and 4,096 transcendentals (tanh)`: work that is recomputed.
+
+    Args:
+      share, functions: what is said of each in brackets, if anything.
+    """
+    said = lambda what, more: f"{what} ({more})" if more else what
+    work = [said(format_flops(flops), share)] if flops else []
+    work += [said(counted(transcendentals, "transcendental"), functions)] if transcendentals > 0 else []
+    return " and ".join(work) or "nothing that is counted as FLOPs"

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -26,7 +25,7 @@ import numpy as np
 from jaxviz.analysis.layouts import Layouts
 from jaxviz.derivation import Derivation
 from jaxviz.features.cost.counts import Cost
-from jaxviz.features.cost.parts import flops_of, parts
+from jaxviz.features.cost.parts import flops_of
 from jaxviz.features.remat.checkpointing import makes_references
 from jaxviz.features.remat.regions import BODIES, with_nested
 from jaxviz.features.remat.solver import Problem
@@ -378,17 +377,6 @@ class Graph:
             return nbytes(v.aval)
         own: dict[Atom, Atom] = dict(zip(self.named.forward.invars, self.flat.invars, strict=True))
         return self.sizes_of.of(own.get(v, v))
-
-    def transcendentals(self, saved: Sequence[str]) -> Counter[str]:
-        """How often each function that XLA counts separately, such as `tanh`, is recomputed if these names are
-        saved."""
-        nodes, _ = self.reached(self.needed, frozenset(saved))
-        counts: Counter[str] = Counter()
-        for node in (self.nodes[i] for i in nodes & self.in_forward):
-            for part in parts(node.equation):
-                n = node.where.times * node.where.devices
-                counts[part.equation.primitive.name] += part.cost.transcendentals * n
-        return counts
 
 
 def _reads(equation: Equation) -> dict[Atom, tuple[Atom, ...]] | None:

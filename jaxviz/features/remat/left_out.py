@@ -10,7 +10,7 @@ from typing import Any
 
 from jaxviz.derivation import Derivation
 from jaxviz.features.memory.timeline import peak_of
-from jaxviz.features.remat.forms import all_flops
+from jaxviz.features.remat.forms import work_of
 from jaxviz.features.remat.graph import derive_like
 from jaxviz.features.residuals.saved_bytes import saved_values
 from jaxviz.higher_order import is_scan, of, scan_length
@@ -51,7 +51,7 @@ class Derived:
 
     @cached_property
     def flops(self) -> int:
-        return all_flops(self.derivation)
+        return work_of(self.derivation).flops
 
     @cached_property
     def peak(self) -> int:

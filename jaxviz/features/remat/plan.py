@@ -13,7 +13,7 @@ from jaxviz.analysis.budgets import evenly
 from jaxviz.analysis.grouping import alike, grouped
 from jaxviz.analysis.training_step import taking_gradient_of
 from jaxviz.features.remat.diff import Limits, write_plan
-from jaxviz.features.remat.forms import Trade, Trial, by_peak, by_work
+from jaxviz.features.remat.forms import Trade, Trial, by_peak, by_work, transcendentals_of, work_text
 from jaxviz.features.remat.graph import best_trades
 from jaxviz.features.remat.names import Saved, names_of, saved_by
 from jaxviz.features.remat.pasted import in_branches as put_in_branches
@@ -337,18 +337,16 @@ class RematPlan(Report, schema="plan_remat"):
 
     @property
     def _work(self) -> str:
-        """`3.1 MFLOP and 4,096 transcendentals (tanh)`."""
-        again = self.transcendentals
-        functions = f"{counted(sum(again.values()), 'transcendental')} ({listed(again)})" if again else ""
-        if not self.flops:
-            return functions or "nothing that is counted as FLOPs"
-        return f"{format_flops(self.flops)} ({self._share(self.flops)}){' and ' if functions else ''}{functions}"
+        """`3.1 MFLOP (0.2 %) and 4,096 transcendentals (tanh)`."""
+        after = self.after
+        return work_text(after.flops, after.transcendentals, self._share(after.flops), listed(self.transcendentals))
 
     @cached_property
     def transcendentals(self) -> Mapping[str, int]:
         """The number of recomputed transcendentals, such as exponentials and sines, by primitive; XLA does not count
         them as FLOPs."""
-        return self.trial.form.transcendentals()
+        again = transcendentals_of(self.trial.derivation) - transcendentals_of(self._search.plain)
+        return dict(again.most_common())
 
     def _chart(self) -> TradeOff:
         marks = [(self.before.peak_nbytes, self.before.flops, "as written", "no checkpoints")]
@@ -389,12 +387,13 @@ class RematPlan(Report, schema="plan_remat"):
         trades = sorted({*few, self.after, self.before, *self.outline[-1:]}, key=lambda t: (-t.peak_nbytes, t.work))
         if trades[0].peak_nbytes - trades[-1].peak_nbytes < WORTH * trades[0].peak_nbytes:
             return
+        figures = {t: (format_bytes(t.peak_nbytes), format_bytes(t.saved_nbytes), self._share(t.flops)) for t in trades}
+        # Of plans that read alike, a choice among them would be none.
+        named = {row: name for t, row in figures.items() if (name := known.get(t))}
+        rows = dict.fromkeys((*row, known.get(t) or named.get(row, "")) for t, row in figures.items())
         yield Table(
-            ("peak", "saves", "recomputes", ""),
-            [
-                (format_bytes(t.peak_nbytes), format_bytes(t.saved_nbytes), self._share(t.flops), known.get(t, ""))
-                for t in trades
-            ],
+            ("peak", "saves", "extra FLOPs", ""),
+            list(rows),
             ">>><",
             "Other plans; use memory=, work= or residuals= to choose one:",
             shown=None,

@@ -27,6 +27,7 @@ from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation
 from jaxviz.features.memory.timeline import MemoryTimeline
 from jaxviz.features.remat.compiled_effects import undone_by_xla
+from jaxviz.features.remat.forms import work_text
 from jaxviz.features.remat.set_policy import has_checkpoints
 from jaxviz.features.remat.without_effect import body_of, checkpoints_in, without_effect
 from jaxviz.features.residuals.notes import gradient_note
@@ -54,6 +55,7 @@ class Outcome(Data):
       all_flops: the FLOPs of both passes, without the rounding that JAX adds for each saved value.
       flops: the FLOPs beyond those of the function without checkpoints.
       timeline: its modelled memory over time.
+      transcendentals: the same as `flops` for values of exp, sin and the like, which XLA does not count as FLOPs.
     """
 
     name: str
@@ -61,6 +63,12 @@ class Outcome(Data):
     all_flops: int
     flops: int
     timeline: MemoryTimeline = field(repr=False)
+    transcendentals: int = 0
+
+    @property
+    def recomputes(self) -> str:
+        """`3.1 MFLOP and 4,096 transcendentals`."""
+        return work_text(self.flops, self.transcendentals)
 
     @property
     def residuals(self) -> ResidualSet:

@@ -16,7 +16,7 @@ from jaxviz.derivation import Derivation, derive
 from jaxviz.features.memory.model import KINDS
 from jaxviz.features.memory.timeline import SPARED, MemoryTimeline, XlaMemory, memory, peak_text, xla_memory
 from jaxviz.features.remat.checkpointing import check_policies_count
-from jaxviz.features.remat.forms import Trade, all_flops
+from jaxviz.features.remat.forms import Trade, work_of
 from jaxviz.features.remat.graph import best_trades
 from jaxviz.features.remat.plan import AGAIN, PEAK, RematPlan
 from jaxviz.features.remat.planning import Planning, check_is_traced, check_references
@@ -419,8 +419,8 @@ def compare_policies(
     settings = _with_unique_names([setting(p) for p in several])
     own = subject_of(f, args, kwargs, argnums)
     plain = derive_under(own, Setting(NO_CHECKPOINTS))
-    n_plain = all_flops(plain)
-    without = Outcome(NO_CHECKPOINTS, plain, n_plain, 0, memory(plain))
+    work_plain = work_of(plain)
+    without = Outcome(NO_CHECKPOINTS, plain, work_plain.flops, 0, memory(plain))
 
     refused: list[compat.PolicyRefused] = []
 
@@ -429,8 +429,9 @@ def compare_policies(
             d = derive_under(own, to)
             if d is plain or to.name == NO_CHECKPOINTS:
                 return replace(without, name=name)
-            n = all_flops(d)
-            return Outcome(name, d, n, n - n_plain, memory(d))
+            work = work_of(d)
+            more = work.flops - work_plain.flops, work.transcendentals - work_plain.transcendentals
+            return Outcome(name, d, work.flops, more[0], memory(d), more[1])
         except compat.PolicyRefused as error:
             refused.append(error)
             return None

@@ -22,7 +22,7 @@ from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.checkpointing import checkpointed, makes_references, refused_in_checkpoint
 from jaxviz.features.remat.choices import Part
 from jaxviz.features.remat.context import Context
-from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial, all_flops, by_peak, by_work
+from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial, by_peak, by_work, work_of
 from jaxviz.features.remat.graph import Graph, Sizes, derive_like, distinct, named_values
 from jaxviz.features.remat.offload import Offload
 from jaxviz.features.remat.pasted import lengths_of_chunks
@@ -53,7 +53,8 @@ class Search:
         self.flat = self.context.flat
         self.call = Call.planned(derivation)
         self.plain = derive_like(self.flat, derivation) if self.context.written else derivation
-        self.plain_flops = all_flops(self.plain)
+        self.plain_work = work_of(self.plain)
+        self.plain_flops = self.plain_work.flops
         self.recompute_collectives = recompute_collectives
         self.trials: dict[Hashable, Trial] = {}
         self.compiled: dict[tuple[Program, bool], Any] = {}
@@ -175,8 +176,9 @@ class Search:
         nbytes = sum(sizes_of[a] for a in residuals) - moved
         saved = sum(sizes_of[a] for a in distinct(saved_values(derivation)) if not compat.is_on_host(a.aval))
         transfer = int(self.offload.flops_per_byte * moved) if self.offload is not None else 0
-        more = all_flops(derivation) - self.plain_flops
-        return Trade(peak_of(derivation, sizes.layouts), nbytes, more, moved, transfer, saved)
+        work, plain = work_of(derivation), self.plain_work
+        again = work.flops - plain.flops, work.transcendentals - plain.transcendentals
+        return Trade(peak_of(derivation, sizes.layouts), nbytes, again[0], moved, transfer, saved, again[1])
 
     def _layouts(self, opened: Derivation) -> tuple[Layouts, Sequence[int]] | None:
         """The shardings of the gradient, within its step, and over how many devices each input of the function is

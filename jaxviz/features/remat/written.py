@@ -26,7 +26,7 @@ from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.set_policy import NOTHING
 from jaxviz.features.remat.source import Extent, source_line, span_of
 from jaxviz.ir.expressions import Span
-from jaxviz.report.tables import format_bytes, format_flops, printable, short_location
+from jaxviz.report.tables import format_bytes, printable, short_location
 
 POLICY = "SAVED"
 BY_HAND = Way("", None, ())
@@ -222,4 +222,4 @@ def _comes_to(trade: Trade, search: Search) -> str:
     moves = f", {described(trade.offloaded)}" if trade.offloaded else ""
     peak = f"peak {format_bytes(search.written.peak_nbytes)} → {format_bytes(trade.peak_nbytes)} as modelled"
     saves = f"saves {format_bytes(search.written.saved_nbytes)} → {format_bytes(trade.saved_nbytes)}"
-    return f"{search.call.name}: {peak}, {saves}, recomputes {format_flops(trade.flops)}{moves}"
+    return f"{search.call.name}: {peak}, {saves}, recomputes {trade.recomputes}{moves}"

@@ -53,30 +53,19 @@ class Dataflow:
         inputs = list(map(self.order_of_input, range(len(program.invars))))
         behind = {v: {(o, 0): None} for v, o in zip(program.invars, inputs, strict=True)}
         of_results = self._inside((), program, behind)
-        self._readers: dict[Order, dict[Neighbour, None]] = {}
+        readers: dict[Order, dict[Neighbour, None]] = {}
         for reader, operands in self._read.items():
             for operand, steps in operands:
-                self._readers.setdefault(operand, {})[reader, -steps] = None
+                readers.setdefault(operand, {})[reader, -steps] = None
         self.of_values = [_values(self._read.get(o, ())) for o in orders]
-        self.of_cotangents: _Neighbours = [tuple(self._readers.get(o, ())) for o in orders]
+        self.of_cotangents: _Neighbours = [tuple(readers.get(o, ())) for o in orders]
         self.of_results = list(map(_values, of_results))
-        self.of_gradient: _Neighbours = [tuple(self._readers.get(o, ())) for o in inputs]
+        self.of_gradient: _Neighbours = [tuple(readers.get(o, ())) for o in inputs]
 
     @staticmethod
     def order_of_input(i: int) -> Order:
         """Where an input is: before all that is computed, and its cotangent after that."""
         return (-1 - i,)
-
-    def reached(self, inputs: Iterable[int]) -> set[Order]:
-        """Where the values are that are computed from some inputs."""
-        ahead = [self.order_of_input(i) for i in inputs]
-        seen: set[Order] = set()
-        while ahead:
-            for order, _ in self._readers.get(ahead.pop(), ()):
-                if order not in seen:
-                    seen.add(order)
-                    ahead.append(order)
-        return seen
 
     def _inside(self, path: Path, nested: Program, behind: _Behind) -> list[dict[Neighbour, None]]:
         for e in nested.equations:

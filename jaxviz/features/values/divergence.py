@@ -73,6 +73,8 @@ class Divergence(Report, schema="divergence"):
       first, second: the names of the runs.
       partings: how far they are apart, array by array, in the order in which the first run computed them.
       alone: the addresses that only one of them has.
+      one_sided: those of values of both of which only one has a cotangent, since in the other one no differentiated
+        argument leads there.
       note: what was not looked at; '' if that is nothing.
       call: of two recordings the number of the calls that these are, and how many were compared.
       agreed: the number of the last calls that agree, if there are some.
@@ -87,6 +89,7 @@ class Divergence(Report, schema="divergence"):
     second: str
     partings: tuple[Parting, ...]
     alone: tuple[str, ...]
+    one_sided: tuple[str, ...] = ()
     note: str = ""
     call: tuple[int, int] | None = None
     agreed: int | None = None
@@ -107,6 +110,7 @@ class Divergence(Report, schema="divergence"):
         "noise",
         "turn",
         "alone",
+        "one_sided",
         "not_returned",
         "note",
     )
@@ -294,6 +298,11 @@ class Divergence(Report, schema="divergence"):
             parts.append(f"What they return was not compared, since {self.not_returned}.")
         if self.alone:
             parts.append(f"Not compared, since only one of them has it: {listed(map(repr, self.alone), 5)}.")
+        if self.one_sided:
+            parts.append(
+                "No cotangent is compared, since in one of them no differentiated argument leads there, of "
+                f"{listed(map(repr, self.one_sided), 5)}."
+            )
         return parts
 
     def _growth(self) -> str | None:
@@ -336,7 +345,9 @@ def compare_records(a: RunRecord, b: RunRecord, names: tuple[str, str], agreed: 
     """
     pairs, (returned, not_returned), gradient = paired_values(a, b), paired_results(a, b, names), paired_gradients(a, b)
     paired = {*pairs, *pairs.values()}
-    alone = dict.fromkeys(e.value.address for run in (a, b) for e in run.events if e not in paired)
+    unpaired = [e.value for run in (a, b) for e in run.events if e not in paired]
+    alone = dict.fromkeys(v.address for v in unpaired if v.phase != "cotangent")
+    one_sided = dict.fromkeys(v.address for v in unpaired if v.phase == "cotangent" and v.address not in alone)
     values = {o.value for o in paired}
     before = [_without_counterpart(run, values) for run in (a, b)]
     calls = (a.number - agreed.call[0]) * agreed.drift if agreed and agreed.call else float(max(a.number, 1))
@@ -352,7 +363,13 @@ def compare_records(a: RunRecord, b: RunRecord, names: tuple[str, str], agreed: 
     for e, _ in returned:
         partings[e] = replace(partings[e], is_choice=is_choice(e.value))
     return Divergence(
-        *names, (*given, *partings.values()), tuple(alone), a.note or b.note, drift=drift, not_returned=not_returned
+        *names,
+        (*given, *partings.values()),
+        tuple(alone),
+        tuple(one_sided),
+        a.note or b.note,
+        drift=drift,
+        not_returned=not_returned,
     )
 
 

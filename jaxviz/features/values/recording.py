@@ -52,6 +52,7 @@ from jaxviz.features.values.tapped import (
     inside_all,
     is_differentiable,
     number_of,
+    places_with_tangents,
     returns_number,
     run_with_taps,
     tapped_passes,
@@ -98,11 +99,15 @@ class RecordedPart:
 
     @property
     def taps(self) -> Taps:
-        order_of, flow = zip(self.values, self._orders, strict=True), self._flow
-        passed = flow.reached(self.differentiated) if self.differentiated else None
-        linked = None if passed is None else {v.place for v, order in order_of if order in passed}
         places = [v.place for v in self.values]
+        linked = self._with_tangents if self.differentiated else None
         return Taps(places, columns, only_inside=not self.path, linked=linked, literals=self.literals)
+
+    @cached_property
+    def _with_tangents(self) -> frozenset[Place]:
+        """The values that have cotangents, as in `jax.grad`: of others, as of what follows a `stop_gradient`, none is
+        computed."""
+        return places_with_tangents(self.program, [v.place for v in self.values], self.differentiated)
 
     def packed(self, ran: TappedRun) -> list[list[Any]]:
         """The summaries of its values, of their cotangents, of its results and of its gradient, those of small arrays
@@ -215,8 +220,8 @@ class GradientPart(RecordedPart):
 
     @cached_property
     def tapped(self) -> TappedPasses:
-        taps = self.taps if self.has_cotangents else replace(self.taps, linked=())
         with inside_all(self.path):
+            taps = self.taps if self.has_cotangents else replace(self.taps, linked=())
             return tapped_passes(self.derivation, self.program, taps)
 
     def found_in(self, run: StepRun, mark: int) -> None:

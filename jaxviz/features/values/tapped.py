@@ -33,6 +33,7 @@ from jaxviz.report.tables import short_location
 from jaxviz.runtime.evaluate import evaluate
 from jaxviz.transforms.driver import Builder, reordered_inputs, with_constants_as_inputs
 from jaxviz.transforms.inline import inlined_where
+from jaxviz.transforms.linearize import linearize_program
 
 NO_STEP = np.zeros(1, np.int32)
 """The vector of iterations around a whole function."""
@@ -412,6 +413,15 @@ def _with_linked_taps(program: Program, taps: Taps) -> tuple[Program, dict[Place
     own = {p: Var(_of_cotangent(a)) for p, a in returned.items() if is_linked(p)}
     tapped, places = with_taps(program, taps, own)
     return tapped, {p: returned[p] for p in places}, own
+
+
+def places_with_tangents(
+    program: Program, places: Collection[Place], differentiated: Sequence[int]
+) -> frozenset[Place]:
+    """Those of some values that have tangents, if some inputs do."""
+    tapped, found = with_taps(program, Taps(places))
+    parts = linearize_program(tapped, [i in differentiated for i in range(len(tapped.invars))])
+    return frozenset(compress(found, parts.nonzeros_out[len(program.outvars) :]))
 
 
 def run_with_taps(

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import jax
 from jax.extend.core import ClosedJaxpr
 
-from jaxviz.ir.compat.checks import _is_nonzero, is_float0, zeros
+from jaxviz.ir.compat.checks import _RULES_LOG, _is_nonzero, is_float0, zeros
+from jaxviz.ir.compat.jaxprs import unknown_debug_info
 from jaxviz.ir.compat.private import _ad, _ad_util, _batching, _core, _hijax, _lu, _source, api_util
 from jaxviz.ir.syntax import Equation
 
@@ -195,10 +196,14 @@ class _TakenRule:
         ]
 
     def forward(self, *args: Any) -> list[Any]:
+        self.store()
+        return self._evaluate(*args)
+
+    def store(self) -> None:
+        """What the rule does when it is traced, besides returning results: its backward rule asks for that."""
         for store, value in self._stored:
             store.reset()
             store.store(value)
-        return self._evaluate(*args)
 
     def _evaluate(self, *args: Any) -> list[Any]:
         """Maps closed-over values and operands to results. What linearize keeps as an array stays one in a trace that
@@ -266,6 +271,35 @@ def _forward_of_rule(
         return rule.forward, list(in_avals), []
     call = lambda *args: rule.call_wrapped(*(x for pair in zip(args, nonzeros, strict=True) for x in pair))
     return call, list(in_avals), []
+
+
+def _taken_forward_params(taken: _TakenRule, rule: Any, backward: Any) -> dict[str, Any]:
+    """The params of an equation whose forward rule was traced immediately. What the rule closes over is among the
+    operands, and may not be differentiated."""
+    jaxpr = taken.traced.jaxpr.jaxpr
+    closed_over = jaxpr.constvars
+    info = unknown_debug_info(len(closed_over) + len(jaxpr.invars), len(jaxpr.outvars))
+    opened = jaxpr.replace(constvars=[], invars=[*closed_over, *jaxpr.invars], debug_info=info)
+
+    def thunk(*nonzeros: bool) -> tuple[Any, list[Any]]:
+        allowed = [*[False] * taken.n_consts, *taken.carries]
+        if any(nz and not may for nz, may in zip(nonzeros, allowed, strict=True)):
+            raise _ad.CustomVJPException()
+        taken.store()
+        return opened, []
+
+    def zeros_too(call: Callable[..., Any], *args: Any) -> Any:
+        cts = call(*args)
+        logged = []
+        if _RULES_LOG:
+            cts, *logged = cts
+        cts = [*(_ad.Zero(v.aval.to_ct_aval()) for v in closed_over), *cts]
+        return (cts, *logged) if _RULES_LOG else cts
+
+    return {
+        "fwd_jaxpr_thunk": _lu.wrap_init(thunk, debug_info=rule.debug_info),
+        "bwd": backward.wrap(zeros_too, (), None),
+    }
 
 
 def custom_function(hi: Any) -> Any:
@@ -337,8 +371,9 @@ def _closed_over(root: Any) -> Iterator[Any]:
             pending.append(x.val)
         elif isinstance(x, functools.partial):
             pending += [x.func, *x.args, *x.keywords.values()]
-        elif isinstance(x, (jax.custom_jvp, jax.custom_vjp)):
-            pending += [getattr(x, name, None) for name in ("fun", "jvp", "fwd", "bwd")]
+        elif hasattr(type(x), "defjvp") or hasattr(type(x), "defvjp"):
+            # With custom rules; JAX 0.11 has another class for those of hi-primitives, whose rules close over it.
+            pending += [getattr(x, name, None) for name in ("fun", "f", "jvp", "jvp_fun", "fwd", "bwd")]
         elif isinstance(x, types.FunctionType):
             pending += [cell for cell in x.__closure__ or () if cell != types.CellType()]
             pending += x.__defaults__ or ()
@@ -407,9 +442,10 @@ the rules; those of a hi-primitive by itself."""
 _seen_bodies: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def _note_rules(params: Mapping[str, Any]) -> None:
+def _note_rules(params: Mapping[str, Any]) -> list[Any]:
     """Notes the variables of the custom rules in the bodies of an equation that is being traced; JAX uses the rules at
-    once."""
+    once. Returns what traces the rules that are new."""
+    thunks: list[Any] = []
     for jaxpr in _core.jaxprs_in_params(params):
         if jaxpr in _seen_bodies:
             continue
@@ -418,8 +454,10 @@ def _note_rules(params: Mapping[str, Any]) -> None:
             thunk = eqn.params.get("jvp_jaxpr_fun") or eqn.params.get("fwd_jaxpr_thunk")
             if thunk is not None:
                 _variables[thunk.f] = _variables_of(thunk)
+                thunks.append(thunk)
             _note_hi_primitive(eqn.params)
-            _note_rules(eqn.params)
+            thunks += _note_rules(eqn.params)
+    return thunks
 
 
 def _note_hi_primitive(params: Mapping[str, Any]) -> None:

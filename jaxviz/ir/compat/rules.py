@@ -162,10 +162,13 @@ def trace_custom_jvp_rule(
 def n_closed_over(params: Mapping[str, Any]) -> int:
     """How many of the first operands of a call with a custom rule are not passed to the rule, since it closes over them
     itself."""
-    if "jvp_jaxpr_fun" in params:
-        return int(params["num_consts"])
+    return int(params["num_consts"])
+
+
+def n_taken(params: Mapping[str, Any]) -> int:
+    """How many of the operands after these a forward rule closed over, when it was traced immediately."""
     rule = _rules.get(params["fwd_jaxpr_thunk"].f)
-    return int(params["num_consts"]) - (rule.n_consts if isinstance(rule, _TakenRule) else 0)
+    return rule.n_consts if isinstance(rule, _TakenRule) else 0
 
 
 def trace_forward_rule(

@@ -22,6 +22,7 @@ from jaxviz.ir.compat.custom_rules import (
     _note_hi_primitive,
     _note_rules,
     _rules,
+    _taken_forward_params,
     _TakenRule,
     _with_unused_inputs,
     closed_over_by_jvp_rule_error,
@@ -94,7 +95,7 @@ class _Trace(_pe.DynamicJaxprTrace):
         if _config.eager_constant_folding.value and self.keeps_rules and self._come_from_outside(tracers):
             return primitive.bind_with_trace(self.parent_trace, tracers, tuple(map(_core.typeof, tracers)), params)
         if self.keeps_rules:
-            _note_rules(params)
+            self.holds_tracers |= any(_holds_tracers(self, rule) for rule in _note_rules(params))
             _note_hi_primitive(params)
         hi = params.get("_prim")
         if hi is not None and ((self.takes_rules and hasattr(hi, "traced")) or _holds_tracers(self, hi)):
@@ -261,7 +262,7 @@ class _Trace(_pe.DynamicJaxprTrace):
             # JAX's own rule can no longer be traced. Its replacement distinguishes zero tangents from others.
             eqn.params |= {name: _thunk_of(taken, [t.aval for t in eqn.in_tracers[n:]], rule), "symbolic_zeros": True}
         else:
-            eqn.params["num_consts"] = n + len(consts)
+            eqn.params |= _taken_forward_params(taken, rule, eqn.params["bwd"])
         if taken.out_trees is not None:
             out_tree, residual_tree, forwarded = taken.out_trees
             shifted = [i if i is None else i + n + len(consts) for i in forwarded]

@@ -302,6 +302,21 @@ def test_a_factor_that_is_zero_in_each_element_that_arrives():
     assert ending.text == turns
 
 
+@pytest.mark.parametrize(("loss", "kind", "text"), [
+    (lambda w: jnp.sum(w.at[:].set(jnp.ones(4))), "other elements", "where other values are written over it"),
+    (lambda w: jnp.sum(jax.lax.dynamic_update_slice(w, jnp.ones(4), (0,))), "other elements", "are written over it"),
+    (lambda w: jnp.sum(jnp.zeros(4).at[jnp.arange(4, 8)].set(w, mode="drop")), "other elements", "reads no element"),
+    (lambda w: jnp.sum(jnp.clip(w, -0.1, 0.1)), "zero factor", "is not zero in 2 of 4 elements, and its slope is zero"),
+])  # fmt: skip
+def test_what_is_not_zero_itself_is_not_said_to_be(loss, kind, text):
+    """All that these read and compute is other than zero, and so is each cotangent but that of the argument."""
+    w = jnp.array([-2.0, -1.0, 1.0, 2.0])
+    assert not jnp.any(jax.grad(loss)(w))
+    (ending,) = jaxviz.gradient_flow(loss, w).leaves[0].endings
+    assert ending.kind == kind
+    assert text in ending.text
+
+
 def flow_of(name):
     c = FLOW_CASES[name]
     return jaxviz.gradient_flow(c.loss, *c.args)

@@ -65,6 +65,10 @@ def attend_inline(w, x):
     return jnp.sum(weights @ w)
 
 
+def growth(x):
+    return jnp.tanh(jnp.exp(x))
+
+
 def stretched(h):
     h = jnp.exp(h) * h
     return jnp.tanh(h) * h
@@ -338,6 +342,9 @@ CASES = [
     Case("cheap-recompute", "function", partial(feed_forward, normalize),
          partial(feed_forward, jax.checkpoint(normalize)), WX,
          words=("wrap normalize in jax.checkpoint",)),
+    Case("cheap-recompute", "argument", lambda x, w: jnp.sum(growth(x) @ w),
+         lambda x, w: jnp.sum(jax.checkpoint(growth)(x) @ w), (X, W), exact=False,
+         words=("could be recomputed from values that are in memory anyway",)),
     Case("cheap-recompute", "lines", attend_inline, lambda w, x: attend(jax.checkpoint(softmax), w, x @ w), WX,
          words=("into a separate function", "`x @ w @ w` (test_lint.py:")),
     Case("cheap-recompute", "part_of_lines", stretched_inline,

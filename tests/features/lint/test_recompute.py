@@ -70,6 +70,7 @@ def with_checkpoints(program: Program, runs: Sequence[Sequence[Equation]]) -> Pr
 
 
 def held_by_jax(program: Program, nonzeros) -> int:
+    """Bytes of what JAX saves, without arguments, which are in memory anyway."""
     found = []
 
     def hold(*given):
@@ -78,7 +79,8 @@ def held_by_jax(program: Program, nonzeros) -> int:
             return as_function(program)(*(next(it) if nz else x for nz, x in zip(nonzeros, given, strict=True)))
 
         _, pull = jax.vjp(f, *(x for nz, x in zip(nonzeros, given, strict=True) if nz))
-        found.append(sum(nbytes(jax.typeof(x)) for x in {id(x): x for x in jax.tree.leaves(pull)}.values()))
+        saved = {id(x): x for x in jax.tree.leaves(pull) if not any(x is argument for argument in given)}
+        found.append(sum(nbytes(jax.typeof(x)) for x in saved.values()))
 
     program = _literals_as_constants(program)
     jax.make_jaxpr(hold)(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in program.in_avals))
@@ -99,9 +101,11 @@ def check(d: Derivation, runs) -> int:
 # Its rule closes over a number, which is an array when JAX traces the rule, and a literal after converting the program
 # back.
 OWN_NUMBERS = ("custom_jvp_symbolic_zeros",)
+# Outside of `jit` a number that is converted to its own type is the argument itself, which is then not counted.
+ITSELF = ("trees",)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES[::3] if c.name not in OWN_NUMBERS], ids=str)
+@pytest.mark.parametrize("case", [c for c in CASES[::3] if c.name not in OWN_NUMBERS + ITSELF], ids=str)
 def test_what_a_checkpoint_saves_is_what_jax_holds_less(case):
     d = flat(case.fun, *case.args)
     check(d, [run for _, run in _runs(d.primal, _line)][:4])
@@ -119,7 +123,8 @@ def test_of_models(model):
     f, args = model(2)
     d = flat(f, *args)
     kept = SavedValues(d)
-    assert kept.nbytes == sum(nbytes(a.aval) for a in d.linearized.residuals)
+    saved = [a for a in d.linearized.residuals if a not in d.primal.invars]
+    assert kept.nbytes == sum(nbytes(a.aval) for a in saved)
     assert check(d, [run for _, run in _runs(d.primal, _line)])
     before = held_by_jax(d.primal, d.nonzeros)
     for c in candidates(kept):

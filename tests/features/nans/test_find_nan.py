@@ -494,3 +494,51 @@ def test_the_call_of_find_nan_is_no_part_of_a_function_of_jax(f, x):
     assert "in find_nan" not in explained
     assert "`jaxviz" not in explained
     assert "is infinite at 0." in explained or "The log of 0 is -inf." in explained
+
+
+def two_causes(x):
+    return jnp.sum(jnp.log(x - 1.0)) + jnp.sum(jnp.exp(x * 100.0))
+
+
+def two_causes_in_its_gradient(x):
+    return jnp.sum(jnp.where(x > 0, jnp.log(x), 0.0)) + jnp.linalg.norm(x - x) + jnp.max(jnp.sqrt(x))
+
+
+def two_causes_in_a_loop(x):
+    def step(c, y):
+        return c + jnp.log(y), jnp.sqrt(y - 2.0)
+
+    c, ys = lax.scan(step, 0.0, x[::-1])
+    return c + ys.sum()
+
+
+@pytest.mark.parametrize(
+    ("f", "mended"),
+    [
+        (two_causes, {"jnp.log(x - 1.0)": "x", "jnp.exp(x * 100.0)": "x"}),
+        (two_causes_in_its_gradient, {"jnp.log(x)": "x", "jnp.linalg.norm(x - x)": "0.0", "jnp.sqrt(x)": "x"}),
+        (two_causes_in_a_loop, {"jnp.log(y)": "y", "jnp.sqrt(y - 2.0)": "y"}),
+    ],
+)
+def test_every_independent_cause_is_said(f, mended):
+    """Without the operations that it names, and not without fewer, everything is finite."""
+    x = jnp.array([0.0, 1.0, 2.0])
+    report = jaxviz.find_nan(f, x)
+    named = [e.expression for e in (report.born, report.became_nan, *report.also) if e is not None]
+    assert sorted(named) == sorted(next(n for n in named if name in n) for name in mended)
+    for name in report.also:
+        assert name.expression in str(report)
+    source = inspect.getsource(f)
+    for left_in in [*mended, None]:
+        text = source
+        for name, instead in mended.items():
+            text = text if name == left_in else text.replace(name, instead)
+        names = {"jnp": jnp, "lax": lax}
+        exec(text, names)
+        value, slope = jax.value_and_grad(names[f.__name__])(x)
+        assert bool(jnp.isfinite(value) and jnp.all(jnp.isfinite(slope))) == (left_in is None)
+
+
+def test_every_argument_that_came_in_is_said():
+    report = jaxviz.find_nan(lambda x, y: jnp.sum(x * y), jnp.array([jnp.nan, 1.0]), jnp.array([1.0, jnp.nan]))
+    assert [text.split(" (")[0] for text in report.given] == ["the argument x", "the argument y"]

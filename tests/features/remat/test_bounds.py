@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -221,6 +222,17 @@ def test_the_whole_trade_and_how_near_a_plan_is_to_the_best_are_said_without_a_b
     assert sum("this plan" in row for row in rows) == 1
     lowest = min(t.peak_nbytes for t in plan.front)
     assert peaks[-1] == pytest.approx(lowest, rel=0.05)
+
+
+def test_plans_that_read_alike_are_one_row():
+    plan = jaxviz.plan_remat(unrolled, *inputs(unrolled))
+    rows, n = list(next(plan._trade()).rows), len(plan.outline)
+    trials = plan._search.trials
+    for key, t in list(trials.items()):
+        near = replace(t.trade, peak_nbytes=t.trade.peak_nbytes - 1, flops=t.trade.flops + (t.trade.flops > 0))
+        trials["near", key] = replace(t, trade=near)
+    assert len(plan.outline) > n
+    assert list(next(plan._trade()).rows) == rows
 
 
 def test_a_proved_bound_is_a_bound(monkeypatch):

@@ -615,16 +615,19 @@ def test_a_plan_that_lowers_the_peak_by_next_to_nothing_is_none(bound):
 
 
 def test_it_is_said_which_functions_are_recomputed_that_count_as_no_flops():
-    f = lambda x: jnp.sum(jnp.sin(jnp.exp(x)))
+    def f(x):
+        return jnp.sum(jnp.sin(jnp.exp(x)))
+
     plan = planned(f, jnp.ones((8, 8)), budget=256)
     assert plan.flops == 0
     before, after = (jaxviz.cost(g, jnp.ones((8, 8))).total.transcendentals for g in (f, plan.apply(f)))
     assert plan.transcendentals == {"exp": after - before} == {"exp": 64}
     assert "recomputes 64 transcendentals (exp)" in plan.summary
+    assert plan.code().splitlines()[0].endswith("recomputes 64 transcendentals")
 
     def looped(x):
         return jnp.sum(lax.scan(lambda c, _: (jnp.sin(jnp.exp(c)), None), x, None, length=5)[0])
 
     plan = planned(looped, jnp.ones(8), budget=160)
     before, after = (jaxviz.cost(g, jnp.ones(8)).total.transcendentals for g in (looped, plan.apply(looped)))
-    assert sum(plan.transcendentals.values()) == after - before > 0
+    assert sum(plan.transcendentals.values()) == plan.after.transcendentals == after - before > 0

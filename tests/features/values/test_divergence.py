@@ -213,6 +213,34 @@ def test_the_gradient_is_compared_in_the_arguments_that_are_chosen():
     assert "params['b']" in jaxviz.divergence(first, second, X, params, argnums=1).parting.what
 
 
+def test_a_cotangent_that_only_one_of_them_has_is_not_zero():
+    """Where no differentiated argument leads, JAX computes no cotangent, and that of the sum would be 1, not 0."""
+
+    def loss(w, x):
+        h = jnp.tanh(x @ w)
+        return jnp.sum(h)
+
+    def frozen(w, x):
+        h = jnp.tanh(x @ lax.stop_gradient(w))
+        return jnp.sum(h)
+
+    for found in (jaxviz.divergence(loss, frozen, WS[0, 0], X), jaxviz.divergence(frozen, loss, WS[0, 0], X)):
+        assert found.parting.what == "the gradient in `w`"
+        assert {"jnp.sum(h)", "h"} <= set(found.one_sided)
+        assert not {"jnp.sum(h)", "h"} & set(found.alone)
+        assert "no differentiated argument leads there, of 'jnp.sum(h)', 'h'" in " ".join(str(found).split())
+    assert [v for v in jaxviz.record(frozen, WS[0, 0], X).values if v.phase == "cotangent"] == []
+
+
+def test_a_cotangent_of_what_no_result_depends_on_is_zero():
+    def loss(w, x):
+        h = jnp.tanh(x @ w)
+        return jnp.sum(lax.stop_gradient(h) * x) + jnp.sum(w)
+
+    of_h = [v for v in jaxviz.record(loss, WS[0, 0], X).values if (v.phase, v.address) == ("cotangent", "h")]
+    assert [v.summaries[0] for v in of_h] == [0.0]
+
+
 def test_what_only_data_goes_through_need_not_be_differentiated():
     """JAX differentiates no `while_loop` in reverse, and the gradient in `w` passes none."""
 
