@@ -221,6 +221,7 @@ def test_a_page_that_fails_keeps_no_other_from_running(tmp_path, run_pages):
     assert [Path(record.uri).stem for record in kept] == ["right"]
 
 
+@pytest.mark.slow(sweep=True)
 def test_what_a_page_compiles_is_found_again_by_the_next_build(tmp_path, run_pages):
     code = "import jax, jaxviz\njaxviz.compiled_memory(lambda x: jax.numpy.sum(jax.numpy.sin(x) ** 2), 1.0)"
     run_pages({"page": code})

@@ -13,6 +13,7 @@ from short_runs import short
 import jaxviz
 from jaxviz import teach
 from jaxviz.ir.emit import as_function
+from jaxviz.teach.checks import difference
 from jaxviz.teach.saved_values import _Case
 from jaxviz.teach.sessions import ValueNumber
 
@@ -203,6 +204,18 @@ def test_the_index_of_all_of_a_reference_is_no_blank():
     assert exercise.answer(all_of_a_reference)
     assert exercise.answer(dots_in_place_of_an_argument).is_right is None
     assert exercise.answer(dots_in_place_of_a_value).is_right is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "complex64", "int32"])
+def test_arrays_differ_where_numpy_says_so(dtype):
+    values = [0, 1, -1, 2] if dtype == "int32" else [0, 1, 1 + 1e-7, -1, 2e38, -2e38, np.inf, -np.inf, np.nan]
+    with np.errstate(over="ignore", invalid="ignore"):
+        every = np.asarray(values).astype(dtype)
+        for a in every:
+            for b in every:
+                is_close = np.isclose(a, b, rtol=1e-5, atol=0, equal_nan=True)
+                for ours, theirs in ((a, b), (np.full((2, 3), a), np.full((2, 3), b))):
+                    assert (difference(ours, theirs, 1e-5, "NumPy") == "") == is_close, (a, b)
 
 
 def test_the_checks_of_code_compare_both_parts_of_complex_numbers():
