@@ -48,7 +48,7 @@ def test_what_contributing_names_is_there():
     named |= set(re.findall(r"\]\(((?!http)[^)#]+)\)", text))
     named |= {f"jaxviz/{p}" for p in re.findall(r"`((?:ir|rules|analysis)/\w+\.py)`", text)}
     assert len(named) > 20
-    built = {"docs/_build/html", "docs/_build/outputs", "jaxviz/static", "widgets/node_modules"}
+    built = {"docs/_build/compiled", "docs/_build/html", "docs/_build/outputs", "jaxviz/static", "widgets/node_modules"}
     assert [name for name in sorted(named - built) if not (ROOT / name).exists()] == []
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
     for called in re.findall(r"`make ([\w -]+)`|^ {4}make ([\w-]+)", text, re.M):
