@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from jaxviz.analysis.addresses import Address
 from jaxviz.analysis.phases import ValuePhases
-from jaxviz.features.nans.capture import kinds_of
-from jaxviz.features.nans.search import Birth, NanSearch, Place, ProgramLevel, Steps, Values, has_steps
+from jaxviz.features.nans.search import Birth, NanSearch, Place, ProgramLevel, Steps, ValueKinds, has_steps
 from jaxviz.higher_order import is_loop, of
 from jaxviz.ir.syntax import Atom, Equation
 from jaxviz.transforms.inline import Made
@@ -53,20 +52,28 @@ class AddressedWay:
     values: Sequence[tuple[Place, Atom]]
     kind: int
 
+    @property
+    def places(self) -> dict[Place, list[Atom]]:
+        """The values of each program and step."""
+        together: dict[Place, list[Atom]] = {}
+        for place, v in self.values:
+            together.setdefault(place, []).append(v)
+        return together
+
     @staticmethod
     def of(search: NanSearch, birth: Birth, addresses: SearchAddresses) -> AddressedWay:
-        found = []
+        found: dict[tuple[Place, Atom], None] = {}
         for level, value in birth.chain:
             if value in level.makers:
                 steps = search.first(level, value, birth.kind) or birth.steps[: len(level.devices)]
                 computed = [v for e in search.computed_from(level, value)[0] for v in e.outvars]
-                found += [((level, steps), v) for v in computed if addresses.has(level, v)]
-        return AddressedWay(found, birth.kind)
+                found |= {((level, steps), v): None for v in computed if addresses.has(level, v)}
+        return AddressedWay(list(found), birth.kind)
 
-    def first(self, values: Values, addresses: SearchAddresses) -> Address | None:
-        """The address of the first that is not finite, given all of them; None if none is."""
+    def first(self, kinds: ValueKinds, addresses: SearchAddresses) -> Address | None:
+        """The address of the first that is not finite, given the kinds of all; None if none is."""
         for place, v in self.values:
-            if kinds_of(values[place][v])[self.kind]:
+            if kinds[place][v][self.kind]:
                 return addresses.of(place[0], v, place[1])
         return None
 

@@ -60,22 +60,36 @@ class RecordedRun:
 
     def values(self, requests: Sequence[Request]) -> list[list[Any]]:
         """Values of the program and nested ones, for each request, all computed by one compiled program."""
+        return self.values_and_kinds(requests, ())[0]
+
+    def kinds(self, requests: Sequence[Request]) -> list[list[Kinds]]:
+        """For each of these values whether it contains non-finite elements, and a NaN, without keeping it."""
+        return self.values_and_kinds((), requests)[1]
+
+    def values_and_kinds(
+        self, values: Sequence[Request], kinds: Sequence[Request]
+    ) -> tuple[list[list[Any]], list[list[Kinds]]]:
+        """Some values, and of others the kinds, which compiles much faster than to return thousands of values."""
+        requests = [*values, *kinds]
+        if not requests:
+            return [], []
         outermost = {(id(path[0][0]), path[0][1]): path[0] for path, _, _ in requests if path}
         begun = {key: self._begun(*at) for key, at in outermost.items() if key[0] in self.reached}
         steps = {k: step for k, (step, _) in self.reached.items()}
 
-        def capture(inputs: Any, known: Any, carries: Any, begun_with: Any) -> list[list[Any]]:
+        def capture(inputs: Any, known: Any, carries: Any, begun_with: Any) -> tuple[list[list[Any]], list[list[Any]]]:
             reached = {k: (step, carry) for (k, step), carry in zip(steps.items(), carries, strict=True)}
             recorded = RecordedRun(
                 self.program, inputs, dict(zip(self.known, known, strict=True)), reached,
                 dict(zip(begun, begun_with, strict=True)),
             )  # fmt: skip
-            return values_at(recorded, requests)
+            shown = values_at(recorded, requests)
+            return shown[: len(values)], [list(map(_traced_kinds, xs)) for xs in shown[len(values) :]]
 
         carries = [carry for _, carry in self.reached.values()]
         inputs = list(self.inputs), list(self.known.values()), carries, list(begun.values())
-        values: list[list[Any]] = self.jit(capture)(*inputs)
-        return values
+        shown, of_kinds = self.jit(capture)(*inputs)
+        return shown, [[(bool(infinite), bool(nan)) for infinite, nan in each] for each in of_kinds]
 
     def _begun(self, loop: Equation, place: int) -> list[Any]:
         """The inputs of one of a loop's programs in the step that was reached; on the CPU without compiling."""
@@ -240,9 +254,13 @@ def kinds_of_all(values: Sequence[Any]) -> list[Kinds]:
     """For each array whether it contains non-finite elements, and a NaN."""
     on_cpu = jax.default_backend() == "cpu"
     large = [k for k, x in enumerate(values) if is_inexact(x) and not on_cpu and nbytes(compat.aval_of(x)) > _SMALL]
-    kinds_on_device = jax.jit(lambda xs: [(~jnp.isfinite(x).all(), jnp.isnan(x).any()) for x in xs])
+    kinds_on_device = jax.jit(lambda xs: list(map(_traced_kinds, xs)))
     known = dict(zip(large, kinds_on_device([values[k] for k in large]) if large else (), strict=True))
     return [(bool(known[k][0]), bool(known[k][1])) if k in known else _kinds_here(x) for k, x in enumerate(values)]
+
+
+def _traced_kinds(x: Any) -> tuple[Any, Any]:
+    return (~jnp.isfinite(x).all(), jnp.isnan(x).any()) if is_inexact(x) else (False, False)
 
 
 def is_inexact(x: Any) -> bool:

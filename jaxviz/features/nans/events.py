@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from jaxviz.features.nans.advice import ALIASES
 from jaxviz.features.nans.capture import kinds_of
 from jaxviz.features.nans.causes import SINGLE, Case, Operand, cause_of, is_slope, operand
 from jaxviz.features.nans.report import Devices, Event, Iteration, Passed
-from jaxviz.features.nans.search import Birth, NanSearch, Place, ProgramLevel, Steps, Values, computed_by
+from jaxviz.features.nans.search import Birth, NanSearch, ProgramLevel, Steps, Values, computed_by
 from jaxviz.higher_order import is_scan, of
 from jaxviz.ir import compat
 from jaxviz.ir.expressions import expression_at, shortened_expression
@@ -26,14 +26,6 @@ from jaxviz.ir.primitives import plain
 from jaxviz.ir.syntax import Atom, Equation, Literal, Var
 from jaxviz.report.tables import short_location, type_text
 from jaxviz.transforms.flags import INFINITE, NAN, decides
-
-
-def operands_and_results(births: Sequence[Birth]) -> dict[Place, list[Atom]]:
-    """What each of the possible equations reads and computes, in the step in question."""
-    together: dict[Place, list[Equation]] = {}
-    for b in births:
-        together.setdefault((b.level, b.steps), []).extend(b.equations)
-    return {place: _values(equations) for place, equations in together.items()}
 
 
 def events_of(births: Sequence[Birth], values: Values, hidden: bool, names: SearchNames) -> dict[Birth, Event]:
@@ -49,17 +41,17 @@ def events_of(births: Sequence[Birth], values: Values, hidden: bool, names: Sear
     return events
 
 
-def apart(events: Iterable[Event], others: Sequence[Event]) -> tuple[Event, ...]:
-    """The events of expressions that none of others has, one for each: a function and its slope fail together."""
-    at = lambda e: e.location and (e.location, e.location.column, e.location.end_line, e.location.end_column)
-    known = set(map(at, others))
-    return tuple({at(e): e for e in events if at(e) not in known}.values())
+def of_other_expressions(births: Sequence[Birth], known: Sequence[Birth]) -> list[Birth]:
+    """The first of each expression that none of the known ones is in: a function and its slope fail together."""
+    first = {_expression_of(b): b for b in reversed(births) if b.equations}
+    seen = set(map(_expression_of, known))
+    return [b for at, b in reversed(first.items()) if at not in seen]
 
 
-def _values(equations: Sequence[Equation]) -> list[Atom]:
-    """The values that equations read and compute."""
-    atoms = (a for e in equations for a in (*e.invars, *e.outvars))
-    return list(dict.fromkeys(a for a in atoms if isinstance(a, Var)))
+def _expression_of(birth: Birth) -> Any:
+    e = birth.equations[-1]
+    at = _line_of(birth.level, e)
+    return e if at is None else (at, at.column, at.end_line, at.end_column)
 
 
 def _event(birth: Birth, env: Mapping[Atom, Any], later: Event | None, hidden: bool, names: SearchNames) -> Event:
@@ -304,7 +296,7 @@ def harmless_in(search: NanSearch, bad: Sequence[int]) -> tuple[Passed, ...]:
     search.births_of_results(bad, INFINITE, seen)
     lines: dict[Any, Passed] = {}
     for level, value in search.raised_values():
-        for birth in search.births(level, value, INFINITE, seen):
+        for birth in search.apart(search.births(level, value, INFINITE, seen)):
             if birth.equations:
                 e = birth.equations[-1]
                 decided = _decided(search, birth)

@@ -39,17 +39,16 @@ from jaxviz.features.nans.capture import (
 from jaxviz.features.nans.causes import operand
 from jaxviz.features.nans.events import (
     SearchNames,
-    apart,
     chain_of,
     described,
     events_of,
     first_bad,
     harmless_in,
-    operands_and_results,
+    of_other_expressions,
     with_values,
 )
 from jaxviz.features.nans.report import LATEST, NanReport, Passed, Ran
-from jaxviz.features.nans.search import Birth, NanSearch, Place, ProgramLevel
+from jaxviz.features.nans.search import Birth, NanSearch, Place, ProgramLevel, operands_and_results
 from jaxviz.higher_order import carried, is_call, is_choice, is_loop, of
 from jaxviz.higher_order.hi_primitive import HI_PRIMITIVE
 from jaxviz.higher_order.while_loop import with_one_predicate
@@ -193,7 +192,7 @@ def _find(subject: _Subject, bad: Sequence[int]) -> NanReport:
 
 
 _OTHERS = 8
-"""How many operations are examined besides the first that computed an infinity and a NaN."""
+"""How many operations are described besides the first that computed an infinity and a NaN."""
 
 
 def _flagged_run(subject: _Subject, program: Program, watching: Watching = "finite") -> NanSearch:
@@ -224,16 +223,17 @@ def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
     shown = [k for k in bad if k < len(program.outvars) and search.is_bad_result(k, INFINITE)]
     if not shown:
         return None
-    first, nan = (search.earliest(shown, kind) for kind in (INFINITE, NAN))
-    assert first is not None
-    blamed = _argument_to_blame(subject, search, shown, bad)
+    infinite, nans = search.origins(shown, (INFINITE, NAN))
+    first, nan = infinite[0], next(iter(nans), None)
+    with_nans = search.inputs_with_nans(shown)
+    blamed = _argument_to_blame(subject, search, with_nans, bad)
     if blamed is not None:
         first = blamed
     elif isinstance(first.value, Literal) and not first.equations and nan is not None and nan.equations:
         first = nan  # an intentional infinity, as in a mask, that becomes a NaN
     births = [b for b in dict.fromkeys((first, nan)) if b is not None and b.equations]
-    every = search.births_of_results(shown, INFINITE)
-    others = [] if blamed else [b for b in every if b.equations and b not in births][:_OTHERS]
+    others = [] if blamed else of_other_expressions(infinite, births)
+    n_others, others = len(others), others[:_OTHERS]
     way = chain_of(first)
     places = [(level, search.first(level, v, first.kind) or first.steps[: len(level.devices)]) for _, level, v in way]
     requests: dict[Place, list[Atom]] = operands_and_results([*births, *others])
@@ -241,31 +241,31 @@ def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
         requests.setdefault(place, []).append(v)
     addresses = subject.called.addresses
     addressed = AddressedWay.of(search, first, addresses)
-    for place, v in addressed.values:
-        requests.setdefault(place, []).append(v)
-    values = search.values(requests)
+    values, kinds = search.values_and_kinds(requests, addressed.places)
     events = events_of(births, values, _may_hide(subject, bad), subject.called)
     born = events.get(first)
     became = events.get(nan) if nan is not None and nan is not first else None
     if born is not None and became is not None and (born.made == "NaN" or born.equation_is(became)):
         became = None
-    came_in = [b for b in every if not b.equations and not isinstance(b.value, Literal)]
-    sources = () if first.equations else tuple(dict.fromkeys(_source_text(subject, b) for b in (first, *came_in)))
+    came_in = [b for b in infinite if not b.equations and not isinstance(b.value, Literal)]
+    sources = with_nans if first.equations else (first, *came_in)
+    given = tuple(dict.fromkeys(_source_text(subject, b) for b in sources))
     passed = [values[place][v] for place, (_, _, v) in zip(places, way, strict=True)]
     chain = with_values(way, [steps for _, steps in places], passed, addresses)
-    one = lambda b: events_of([b], values, _may_hide(subject, bad), subject.called)[b]
-    known = [e for e in (born, became) if e is not None]
-    also = apart(map(one, others), known)
-    address = addressed.first(values, addresses)
-    return NanReport(subject.function, (), born, sources, became, chain, also=also, address=address)
+    also = tuple(events_of([b], values, _may_hide(subject, bad), subject.called)[b] for b in others)
+    address = addressed.first(kinds, addresses)
+    return NanReport(
+        subject.function, (), born, given, became, chain, also=also, unlisted=n_others - len(others), address=address
+    )
 
 
-def _argument_to_blame(subject: _Subject, search: NanSearch, shown: Sequence[int], bad: Sequence[int]) -> Birth | None:
+def _argument_to_blame(
+    subject: _Subject, search: NanSearch, candidates: Sequence[Birth], bad: Sequence[int]
+) -> Birth | None:
     """The argument that contains NaNs, if all results are finite with other numbers in their place.
 
     Otherwise the first non-finite value counts: a NaN in an argument may mean a missing value, and reach no result.
     """
-    candidates = search.inputs_with_nans(shown)
     if not candidates:
         return None
     inputs = list(subject.inputs)

@@ -19,7 +19,7 @@ from jaxviz.report.latest import Latest
 from jaxviz.report.pictures import fitted
 from jaxviz.report.places import source_line
 from jaxviz.report.report import Listed, Part, Report, Table
-from jaxviz.report.tables import listed, short_location, wrapped
+from jaxviz.report.tables import counted, listed, short_location, wrapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,10 +214,13 @@ class NanReport(Report, schema="find_nan"):
       function: the name of the function.
       results: the results that are not finite, such as `the loss` or `the gradient in params['w']`.
       born: the first equation that computed it from finite numbers; None if it reaches no result, or came in.
-      given: the arguments and constants that contained it from the start.
+      given: the arguments and constants that contained it from the start; beside `born`, arguments with NaNs of their
+        own.
       became_nan: where an infinity became a NaN; None if it was a NaN from the start, or never became one.
       chain: the lines from there to a result.
-      also: other operations that computed one from finite numbers, which reaches these results too.
+      also: other operations that computed one from finite numbers, on the way to these results too, one for each
+        expression.
+      unlisted: how many more such operations there are.
       harmless: infinities and NaNs that reach no result, if they were asked for.
       title: what was searched, such as "gradient of `loss` in `params`" or "function `f`".
       unsearched: what was not searched, and why, such as a gradient without reverse mode; '' if all was.
@@ -234,6 +237,7 @@ class NanReport(Report, schema="find_nan"):
     became_nan: Event | None
     chain: tuple[Passed, ...]
     also: tuple[Event, ...] = ()
+    unlisted: int = 0
     harmless: tuple[Passed, ...] = ()
     title: str = ""
     unsearched: str = ""
@@ -280,8 +284,8 @@ class NanReport(Report, schema="find_nan"):
         if self.chain:
             lines += ["", "From there:"]
             lines += [wrapped(_line(p), "  ") for p in self.chain]
-        if self.also:
-            lines += ["", f"{_ALSO}:", *(wrapped(text, "  ") for text in self._others())]
+        for title, texts in self._besides():
+            lines += ["", f"{title}:", *(wrapped(text, "  ") for text in texts)]
         for title, passed in self._harmless():
             lines += ["", f"{title}:", *(wrapped(_line(p), "  ") for p in passed)]
         for text in filter(None, (self.unsearched, self.note)):
@@ -297,9 +301,9 @@ class NanReport(Report, schema="find_nan"):
         ways = [(*_cells(p), *("" if x is None else str(x) for x in (p.value, p.address))) for p in self.chain]
         if ways:
             yield Table((*heads, "value", "address"), ways, "<<<<<<", "from there")
-        if self.also:
-            yield f"{_ALSO}:"
-            yield Listed(self._others())
+        for title, texts in self._besides():
+            yield f"{title}:"
+            yield Listed(texts)
         for title, passed in self._harmless():
             yield Table((*heads, "decides"), [(*_cells(p), p.decides) for p in passed], "<<<<<", title)
         yield self.unsearched
@@ -309,6 +313,7 @@ class NanReport(Report, schema="find_nan"):
         stops = [
             ChainLink("", "", f"came in through {source}", "NaN" if "NaN" in source else "infinity")
             for source in self.given
+            if self.born is None
         ]
         born, first = self.born, self.chain[:1]
         if born is not None and not any(p.location == born.location and born.primitive in p.operations for p in first):
@@ -339,9 +344,14 @@ class NanReport(Report, schema="find_nan"):
         if event.cause.remedy and (event is self.born or self._is_own or self.born is None):
             yield f"Instead: {event.cause.remedy}"
 
-    def _others(self) -> Iterator[str]:
-        for e in self.also:
-            yield f"`{e.expression or e.primitive}` at {e.short}: {e.cause.text}"
+    def _besides(self) -> Iterator[tuple[str, list[str]]]:
+        """What else the results are not finite for."""
+        others = [f"`{e.expression or e.primitive}` at {e.short}: {e.cause.text}" for e in self.also]
+        if others:
+            more = [f"and {counted(self.unlisted, 'more operation')}"] if self.unlisted else []
+            yield "Other operations that are not finite, on the way to these results", others + more
+        if self.born is not None and self.given:
+            yield "Arguments with NaNs, on the way to these results", list(self.given)
 
     def _harmless(self) -> Iterator[tuple[str, Sequence[Passed]]]:
         without, deciding = ([p for p in self.harmless if bool(p.decides) is decides] for decides in (False, True))
@@ -360,6 +370,7 @@ class NanReport(Report, schema="find_nan"):
         "became_nan",
         "chain",
         "also",
+        "unlisted",
         "harmless",
         "unsearched",
         "note",
@@ -375,8 +386,6 @@ def _equation_text(event: Event) -> str:
     of = f" (the derivative of {event.operation})" if event.is_derivative and event.operation else ""
     return f"{event.equation}{_OF_CUSTOM_RULE if event.operation.startswith('custom_') else of}"
 
-
-_ALSO = "Other operations that are not finite, on the way to these results"
 
 _OF_CUSTOM_RULE = " (of a function with a custom rule)"
 

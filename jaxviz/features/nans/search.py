@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from typing import Any
 
@@ -25,6 +25,9 @@ Place = tuple["ProgramLevel", Steps]
 
 Values = Mapping[Place, Mapping[Atom, Any]]
 """The values of programs in certain steps."""
+
+ValueKinds = Mapping[Place, Mapping[Atom, Kinds]]
+"""Their kinds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +127,7 @@ class Birth:
       kind: NAN, or INFINITE.
       chain: the values from here to a result, each with its level.
       alike: the other devices on which it is non-finite in that step of the loops, as `steps`.
+      is_certain: whether one of the equations does; otherwise something else explains `value`, and they may be finite.
     """
 
     level: ProgramLevel
@@ -133,6 +137,12 @@ class Birth:
     kind: int
     chain: tuple[tuple[ProgramLevel, Atom], ...]
     alike: tuple[Steps, ...] = ()
+    is_certain: bool = True
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is nothing to tell apart."""
+        return not self.equations or (self.is_certain and len(self.equations) == 1)
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -145,7 +155,8 @@ class Birth:
             if has_steps(equation):
                 step = next(steps)
                 places += [step] if is_loop(equation) else []
-        return (*places, self.level.makers.get(self.value, -1))
+        value = self.equations[-1].outvars[0] if self.equations else self.value
+        return (*places, self.level.makers.get(value, -1))
 
 
 class NanSearch:
@@ -160,6 +171,7 @@ class NanSearch:
         self.run = run
         self.top = ProgramLevel(run.program)
         self.known: dict[Any, Kinds] = {}
+        self.groups: dict[tuple[ProgramLevel, Atom], tuple[tuple[Equation, ...], list[Atom]]] = {}
         self.watches = tuple(watches)
         self.raised: dict[Any, np.ndarray] = {}
         for watch, of_watch in zip(watches, flags, strict=True):
@@ -169,9 +181,16 @@ class NanSearch:
 
     def values(self, places: Mapping[Place, Sequence[Atom]]) -> Values:
         """Values in some steps, computed from those that the run has left."""
-        groups = self.run.values([(level.path, steps, atoms) for (level, steps), atoms in places.items()])
-        pairs = zip(places.items(), groups, strict=True)
-        return {place: dict(zip(atoms, xs, strict=True)) for (place, atoms), xs in pairs}
+        return self.values_and_kinds(places, {})[0]
+
+    def values_and_kinds(
+        self, values: Mapping[Place, Sequence[Atom]], kinds: Mapping[Place, Sequence[Atom]]
+    ) -> tuple[Values, ValueKinds]:
+        """Values in some steps, and the kinds of others."""
+        requests = [[(level.path, steps, atoms) for (level, steps), atoms in of.items()] for of in (values, kinds)]
+        shown, of_kinds = self.run.values_and_kinds(*requests)
+        by_place = lambda of, groups: {p: dict(zip(of[p], xs, strict=True)) for p, xs in zip(of, groups, strict=True)}
+        return by_place(values, shown), by_place(kinds, of_kinds)
 
     def is_bad_input(self, v: Var, kind: int) -> bool:
         """Whether an input or a constant of the whole program is non-finite, or contains a NaN."""
@@ -225,13 +244,33 @@ class NanSearch:
         """Whether a result of the whole program is non-finite, or contains a NaN."""
         return self._when(self.top, self.top.program.outvars[k], (), kind) is not None
 
-    def earliest(self, results: Sequence[int], kind: int) -> Birth | None:
-        """The earliest computed value for which these results are non-finite; else an input or a constant.
+    def origins(self, results: Sequence[int], kinds: Sequence[int]) -> list[list[Birth]]:
+        """For each kind the equations, in execution order, for which these results are non-finite; then inputs.
 
         Literals in the program come last, as in `jnp.where(n > 0, x, jnp.nan)`, since they are intentional.
         """
-        births = self.births_of_results(results, kind)
-        return min(births, key=lambda b: (not b.equations, isinstance(b.value, Literal), b.order), default=None)
+        every = self.apart([b for kind in kinds for b in self.births_of_results(results, kind)])
+        in_order = sorted(every, key=lambda b: (not b.equations, isinstance(b.value, Literal), b.order))
+        return [[b for b in in_order if b.kind == kind] for kind in kinds]
+
+    def apart(self, births: Sequence[Birth]) -> list[Birth]:
+        """Each equation of these that computes a non-finite value from finite ones.
+
+        Equations of which one is known to, but none does in the program that computes their values, which rounds
+        differently, stay together.
+        """
+        requests = operands_and_results([b for b in births if not b.is_known])
+        _, kinds = self.values_and_kinds({}, requests)
+        found = []
+        for b in births:
+            if b.is_known:
+                found.append(b)
+                continue
+            here = kinds[b.level, b.steps]
+            is_bad = lambda a, b=b, here=here: (kinds_of(a.val) if isinstance(a, Literal) else here[a])[b.kind]
+            own = [e for e in b.equations if any(map(is_bad, e.outvars)) and not any(map(is_bad, e.invars))]
+            found += [replace(b, equations=(e,)) for e in own] or [b] * b.is_certain
+        return found
 
     def births_of_results(self, results: Sequence[int], kind: int, seen: set[Any] | None = None) -> list[Birth]:
         """Where the non-finite values in some results come from."""
@@ -289,8 +328,10 @@ class NanSearch:
         bad = [(a, when) for a, when in whens if when is not None]
         for a, when in bad:
             yield from self._from(level, a, when, kind, chain, seen)
-        if not bad:
-            yield Birth(level, steps, equations, value, kind, chain, self._alike(level, value, steps, kind))
+        others = _independent_of(equations, [a for a, _ in bad])
+        if others:
+            alike = self._alike(level, value, steps, kind)
+            yield Birth(level, steps, others, value, kind, chain, alike, is_certain=not bad)
 
     def _exchanged(self, level: ProgramLevel, value: Atom, steps: Steps) -> list[Steps]:
         """Where a value's operands come from: from here, and from other devices if it exchanges values with them."""
@@ -333,6 +374,8 @@ class NanSearch:
 
     def computed_from(self, level: ProgramLevel, value: Atom) -> tuple[tuple[Equation, ...], list[Atom]]:
         """The equations that compute a value, through unwatched values, from watched ones and inputs; and these."""
+        if (level, value) in self.groups:
+            return self.groups[level, value]
         visited: set[int] = set()
         frontier: dict[Atom, None] = {}
         todo = [level.makers[value]]
@@ -349,7 +392,9 @@ class NanSearch:
                     frontier[a] = None
                 else:
                     todo.append(level.makers[a])
-        return tuple(level.program.equations[k] for k in sorted(visited)), list(frontier)
+        group = tuple([level.program.equations[k] for k in sorted(visited)]), list(frontier)
+        self.groups[level, value] = group
+        return group
 
     def _when(self, level: ProgramLevel, a: Atom, steps: Steps, kind: int) -> Steps | None:
         """The step in which a value is bad that others depend on in a given step; None if it is not."""
@@ -368,8 +413,8 @@ class NanSearch:
         key = (_key(level.path, a), steps)
         if key not in self.known:
             atoms = [a, *(v for v in self._doubtful(level, steps) if v is not a)]
-            (values,) = self.values({(level, steps): atoms}).values()
-            self.known |= {(_key(level.path, v), steps): kinds_of(x) for v, x in values.items()}
+            (kinds,) = self.run.kinds([(level.path, steps, atoms)])
+            self.known |= {(_key(level.path, v), steps): of_each for v, of_each in zip(atoms, kinds, strict=True)}
         return self.known[key][kind]
 
     def _is_bad_within(self, inner: ProgramLevel, a: Atom, steps: Steps, kind: int) -> bool:
@@ -422,6 +467,26 @@ class NanSearch:
         when = self._when(level.outer, operand, before, kind)
         if when is not None:
             yield level.outer, operand, when
+
+
+def operands_and_results(births: Sequence[Birth]) -> dict[Place, list[Atom]]:
+    """What each of the possible equations reads and computes, in the step in question."""
+    together: dict[Place, dict[Atom, None]] = {}
+    for b in (b for b in births if b.equations):
+        atoms = (a for e in b.equations for a in (*e.invars, *e.outvars))
+        together.setdefault((b.level, b.steps), {}).update((a, None) for a in atoms if isinstance(a, Var))
+    return {place: list(atoms) for place, atoms in together.items()}
+
+
+def _independent_of(equations: Sequence[Equation], values: Sequence[Atom]) -> tuple[Equation, ...]:
+    """The equations, in evaluation order, that none of these values reaches."""
+    reached, others = set(values), []
+    for e in equations:
+        if reached.isdisjoint(e.invars):
+            others.append(e)
+        else:
+            reached.update(e.outvars)
+    return tuple(others)
 
 
 def _carry(equation: Equation, place: int) -> tuple[int, int] | None:
