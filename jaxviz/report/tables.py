@@ -191,6 +191,13 @@ def counted(n: int, what: str) -> str:
     return f"{n:,} {what}{'s' * (n != 1)}"
 
 
+def percent(share: float) -> str:
+    """`33 %`, `1.3 %`, `120 %`, `less than 0.01 %`: a share in percent, which may be more than the whole."""
+    if 0 < share < 0.01:
+        return "less than 0.01 %"
+    return f"{share:.2g} %" if share < 99.5 else f"{share:,.0f} %"
+
+
 def repeated(n: int, what: str) -> str:
     """`12 × f32[3]`, and `f32[3]` for one."""
     return f"{n:,} × {what}" if n > 1 else what

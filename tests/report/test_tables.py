@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxviz
 from jaxviz.report.tables import (
+    percent,
     text_table,
 )
 
@@ -48,3 +49,12 @@ def test_a_table_shows_every_cell_whatever_is_empty(table, width):
         "a"
     )
     assert not any(line.endswith(" ") for line in shown.splitlines())
+
+
+@settings(deadline=None)
+@given(st.floats(0, 1e4))
+def test_a_share_reads_as_a_number_and_is_near(share):
+    text = percent(share)
+    assert "e" not in text.removeprefix("less than")
+    number = float(text.removeprefix("less than ").removesuffix(" %").replace(",", ""))
+    assert share <= number if text.startswith("less") else abs(number - share) <= 0.051 * share

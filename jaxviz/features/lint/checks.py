@@ -44,7 +44,7 @@ from jaxviz.ir.expressions import expression_at
 from jaxviz.ir.origin import Location, library_line, own_line
 from jaxviz.ir.own_code import is_own
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program
-from jaxviz.report.tables import counted, format_bytes, listed, nbytes, repeated, short_location
+from jaxviz.report.tables import counted, format_bytes, listed, nbytes, percent, repeated, short_location
 from jaxviz.transforms.inline import inlined
 
 
@@ -423,7 +423,7 @@ def _around(region: Region, wrapped: Wrapped | None, trade: Trade | None, search
         further += f" The library that runs it also has the option {option}." if option else ""
     comes_to = ""
     if trade is not None:
-        more = f"{100 * trade.flops / max(search.plain_flops, 1):.0f} %"
+        more = percent(100 * trade.flops / max(search.plain_flops, 1))
         falls = f"falls from {format_bytes(before.peak_nbytes)} to {format_bytes(trade.peak_nbytes)} (modelled)"
         comes_to = f": the peak {falls}, for {more} more work"
     return Advice(

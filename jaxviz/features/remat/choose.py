@@ -22,6 +22,7 @@ from jaxviz.features.remat.forms import Form, Trade, Trial, by_work
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.tuning import DERIVED, EXACT, NEAR, TRIALS
+from jaxviz.report.tables import percent
 
 Room = Callable[[Trade], int]
 """The bytes that a plan leaves free; negative if it does not fit."""
@@ -62,11 +63,9 @@ class Bound:
         if not gap:
             better = "has a lower peak for that work" if self.of_peak else "takes less work"
             return f"No plan with checkpoints at the places that were tried {better}{less}."
-        percent = f"{100 * gap:.2g} %"
+        share = percent(100 * gap)
         more = (
-            f"The peak is at most {percent} higher"
-            if self.of_peak
-            else f"The gradient takes at most {percent} more FLOPs"
+            f"The peak is at most {share} higher" if self.of_peak else f"The gradient takes at most {share} more FLOPs"
         )
         return f"{more} than with the best plan that has checkpoints at the places that were tried{less}."
 

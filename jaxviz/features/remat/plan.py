@@ -28,7 +28,16 @@ from jaxviz.ir.syntax import Program
 from jaxviz.report.charts import BYTES, FLOPS, Axis, TradeOff
 from jaxviz.report.code import Diff
 from jaxviz.report.report import SHOWN, Report, Table
-from jaxviz.report.tables import counted, format_bytes, format_flops, in_library, listed, repeated, short_location
+from jaxviz.report.tables import (
+    counted,
+    format_bytes,
+    format_flops,
+    in_library,
+    listed,
+    percent,
+    repeated,
+    short_location,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -400,7 +409,7 @@ class RematPlan(Report, schema="plan_remat"):
         )
 
     def _share(self, flops: int) -> str:
-        return f"{100 * flops / max(self._search.plain_flops, 1):.2g} %"
+        return percent(100 * flops / max(self._search.plain_flops, 1))
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """Plots the plan among the best ones, peak against FLOPs recomputed; a `matplotlib` figure.

@@ -35,7 +35,7 @@ from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.progress import counting
 from jaxviz.report.sizes import read_size
-from jaxviz.report.tables import exactly, format_bytes, short_location
+from jaxviz.report.tables import exactly, format_bytes, percent, short_location
 from jaxviz.runtime.references import repeated_references
 from jaxviz.transforms.unopened import unopened_note
 
@@ -278,7 +278,7 @@ class Planning:
             raise ValueError(
                 f"{bound} would raise the peak of {search.call.name} to {exactly(lowest)}; as written it is "
                 f"{exactly(search.written.peak_nbytes)}, where its checkpoints recompute "
-                f"{100 * search.written.flops / max(search.plain_flops, 1):.2g} %"
+                f"{percent(100 * search.written.flops / max(search.plain_flops, 1))}"
             )
         return replace(self._worthwhile(bound, best, unplanned, *self._how_good(best, least)), most_work=most)
 
@@ -356,7 +356,7 @@ class Planning:
         if lowest is not None and _lowers_the_peak(search, lowest):
             share = 100 * (lowest.trade.flops - search.written.flops) / max(search.plain_flops, 1)
             less = format_bytes(lowest.trade.peak_nbytes)
-            why = f"A lower peak would cost too much work: {less} for {share:.2g} % more. Of the peak, "
+            why = f"A lower peak would cost too much work: {less} for {percent(share)} more. Of the peak, "
         return self.plan(bound, best, f"{why}{_peak_parts(search)}.")
 
 
