@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from jaxviz import higher_order
 from jaxviz.analysis.kinds import Place
@@ -53,6 +54,11 @@ class Site:
 
     @cached_property
     def _readers(self) -> dict[tuple[int, Place], Reader]:
+        return {}
+
+    @cached_property
+    def residuals(self) -> dict[Hashable, Any]:
+        """The first residual of each kind."""
         return {}
 
     def called(self, value: Var) -> str:

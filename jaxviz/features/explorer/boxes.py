@@ -67,6 +67,14 @@ _Names = tuple[_Named, ...]
 
 
 @dataclass(eq=False, slots=True)
+class _WayIn:
+    """The frames that led to equations, and the functions and scopes around these. Equal layers share one."""
+
+    stack: Sequence[Frame]
+    names: _Names
+
+
+@dataclass(eq=False, slots=True)
 class _Leaf:
     """An equation of the function without a body of its own, or one that runs its bodies as loop or by choice.
 
@@ -78,8 +86,7 @@ class _Leaf:
 
     equation: Equation
     place: int
-    stack: Sequence[Frame]
-    names: _Names
+    way: _WayIn
     line: int
     keys: tuple[_Key, ...] = ()
     bodies: list[list[_Leaf]] = field(default_factory=list)
@@ -123,10 +130,12 @@ class Boxes:
         """For each place what is in it."""
         self._paths: dict[tuple[int, Equation], Path] = {}
         self._any: dict[Equation, Path] = {}
+        self._ways: dict[tuple[_WayIn, Program, Hashable, tuple[str, ...]], _WayIn] = {}
+        """By the way to a program, the program, and the frames and the path of an equation of it."""
         self._alike = Alike()
         self._met: set[FunctionCall] = set()
         self._numbers: dict[Hashable, int] = {}
-        self._put([self._nodes(self._told_apart(self._leaves(program, (), ())), 0)], ())
+        self._put([self._nodes(self._told_apart(self._leaves(program, _WayIn((), ()))), 0)], ())
 
     def place(self, holder: int, equation: Equation) -> int:
         """The place of what an equation runs, given that of its own program. Equations may be derived ones."""
@@ -150,25 +159,22 @@ class Boxes:
 
     # --- the tree -----------------------------------------------------------------------------------------------------
 
-    def _leaves(self, program: Program, call: Sequence[Frame], names: _Names) -> list[_Leaf]:
-        """The equations of a program that is run with these frames, those of calls in place of the call."""
+    def _leaves(self, program: Program, outer: _WayIn) -> list[_Leaf]:
+        """The equations of a program to which this way leads, those of calls in place of the call."""
         content: list[_Leaf] = []
         place = len(self._in_place)
         self._in_place.append(content)
-        # Repeated layers have the same frames.
-        known: dict[Hashable, tuple[Sequence[Frame], _Names]] = {}
         for e in program.equations:
             path = tuple(self._path_to(e))
-            same = getattr(e.source, "traceback", None), path
-            if same not in known:
-                known[same] = _led_to(frames_inside(compat.frames_of(e.source)), path, program, call, names)
-            stack, named = known[same]
+            same = outer, program, getattr(e.source, "traceback", None), path
+            if (way := self._ways.get(same)) is None:
+                way = self._ways[same] = _led_to(frames_inside(compat.frames_of(e.source)), path, program, outer)
             inside = []
             for body in run_by(e):
                 self._any_place.setdefault(e, self._places.setdefault((place, e), len(self._in_place)))
-                inside.append(self._leaves(body, stack, named))
+                inside.append(self._leaves(body, way))
             if not inside or is_loop(e) or is_choice(e):
-                leaf = _Leaf(e, place, stack, named, self._line_of(e))
+                leaf = _Leaf(e, place, way, self._line_of(e))
                 leaf.bodies = [self._told_apart(leaves, leaf) for leaves in inside]
                 content.append(leaf)
             else:
@@ -177,17 +183,17 @@ class Boxes:
 
     def _told_apart(self, leaves: list[_Leaf], holder: _Leaf | None = None) -> list[_Leaf]:
         """The same, with the calls and scopes within their holder that they belong to."""
-        outer, begins = (len(holder.names), len(holder.stack)) if holder is not None else (0, 0)
-        of_leaf = calls_of([leaf.equation for leaf in leaves], [leaf.stack for leaf in leaves], begins)
+        outer, begins = (len(holder.way.names), len(holder.way.stack)) if holder is not None else (0, 0)
+        of_leaf = calls_of([leaf.equation for leaf in leaves], [leaf.way.stack for leaf in leaves], begins)
         # Equations in a library's scope are not named after its methods, though these may be around them.
         names = {
             calls[n.level]: n.name
             for leaf, calls in zip(leaves, of_leaf, strict=True)
-            for n in leaf.names
+            for n in leaf.way.names
             if not n.is_scope and n.level < len(calls)
         }
         for leaf, calls in zip(leaves, of_leaf, strict=True):
-            scopes = [n for n in leaf.names[outer:] if n.is_scope]
+            scopes = [n for n in leaf.way.names[outer:] if n.is_scope]
             around = [(i, (names[c], c)) for i, c in enumerate(calls) if i >= begins and c in names]
             around_leaf = sorted([*((n.level, (n.name, None)) for n in scopes), *around], key=itemgetter(0))
             leaf.keys = tuple(key for _, key in around_leaf)
@@ -284,17 +290,16 @@ def _are_certain(nodes: Iterable[_Section]) -> bool:
     return all(node.call is None or node.call.is_certain for node in nodes)
 
 
-def _led_to(
-    own: Sequence[Frame], path: Sequence[str], program: Program, call: Sequence[Frame], outer: _Names
-) -> tuple[Sequence[Frame], _Names]:
-    """The frames that led to an equation, and the functions and scopes around it.
+def _led_to(own: Sequence[Frame], path: Sequence[str], program: Program, outer: _WayIn) -> _WayIn:
+    """The way to an equation.
 
     Args:
       own: the frames of the equation.
       path: the functions and scopes that lead to it.
       program: the program that contains it.
-      call, outer: the frames, and the functions and scopes, of what runs the program.
+      outer: the way to what runs the program.
     """
+    call = outer.stack
     begins = begin(own, program, len(call))
     functions = []
     rest = [*path]
@@ -304,12 +309,12 @@ def _led_to(
             name = rest.pop(0)
             # What a generator does, it does between what reads its values.
             functions += [] if is_resumed(code) else [(i, name)]
-    scopes = [n.name for n in outer if n.is_scope]
+    scopes = [n.name for n in outer.names if n.is_scope]
     rest = rest[len(scopes) :] if rest[: len(scopes)] == scopes else rest
     shift = len(call) - begins
     stack = (*call, *own[begins:])
     named = [_Named(i + shift, name, False) for i, name in functions if i >= begins or not call]
-    return stack, (*outer, *named, *(_Named(len(stack), name, True) for name in rest))
+    return _WayIn(stack, (*outer.names, *named, *(_Named(len(stack), name, True) for name in rest)))
 
 
 def _name(code: object) -> str:

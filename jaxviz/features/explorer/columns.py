@@ -17,7 +17,7 @@ from jaxviz.analysis.kinds import kinds_of
 from jaxviz.derivation import STAGES, Derivation
 from jaxviz.features.explorer.lines import add_lines, add_saved_lines
 from jaxviz.features.explorer.numbers import Numbers
-from jaxviz.features.explorer.overview import add_kept, add_scopes, said_of_peak
+from jaxviz.features.explorer.overview import add_kept, add_scopes, headline_of, said_of_peak
 from jaxviz.features.explorer.rows import Rows
 from jaxviz.features.residuals.residual import Residual
 from jaxviz.features.residuals.residual_set import ResidualSet
@@ -89,16 +89,21 @@ class ViewMaker:
         numbers = Numbers(columns, self.source)
         with collector_paused(), deep_stack:
             residuals = self.derivation.residuals
-            headline = add_kept(columns, numbers, residuals)
+            add_kept(columns, numbers, residuals)
             columns["residual_kept"] = []  # these have rows in the programs
             add_saved_lines(columns, numbers, residuals.items)
             return View(
                 stages=tuple(Stage(key, *_TITLES[key], (0, 0), (0, 0), "") for key in STAGES),
                 strings=tuple(numbers.string.number),
                 columns={name: _array(values) for name, values in columns.items()},
-                headline=headline,
+                headline=self.headline,
                 **self._about(numbers),
             )
+
+    @cached_property
+    def headline(self) -> Headline:
+        """What is saved, in words; the outline has it too."""
+        return headline_of(self.derivation.residuals)
 
     @cached_property
     def first(self) -> View:
@@ -249,7 +254,10 @@ class ViewMaker:
         self._residuals, self._groups = residuals, groups
         self.add_words([first.setdefault(r.repeats, r) for r in residuals])
         add_lines(self.columns, self.numbers, self.rows, stages, self.derivation, residuals)
-        return Headline() if report is None else add_kept(self.columns, self.numbers, report)
+        if report is None:
+            return Headline()
+        add_kept(self.columns, self.numbers, report)
+        return self.headline
 
     def add_words(self, residuals: Sequence[Residual]) -> None:
         """The texts on what each residual is, where it is computed and why it is saved: for thousands of residuals a

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from jaxviz.features.memory.timeline import MemoryTimeline
 
 
-def add_kept(columns: dict[str, Any], numbers: Numbers, residuals: ResidualSet) -> Headline:
-    """Adds the saved values by expression, with a summary in words."""
+def add_kept(columns: dict[str, Any], numbers: Numbers, residuals: ResidualSet) -> None:
+    """Adds the saved values by expression."""
     expressions = residuals.expressions
     number = {id(r): i for i, e in enumerate(expressions) for r in e.residuals}
     string = numbers.string
@@ -37,6 +37,10 @@ def add_kept(columns: dict[str, Any], numbers: Numbers, residuals: ResidualSet) 
         kept_values=[e.values for e in expressions],
         kept_reason=string.all(e.reason for e in expressions),
     )
+
+
+def headline_of(residuals: ResidualSet) -> Headline:
+    """What is saved, in words."""
     saves = "; ".join([f"saves {residuals.saved}", *residuals.saved.remarks])
     return Headline(_keeps(residuals), _largest(residuals), saves=saves)
 

@@ -339,8 +339,8 @@ class Model:
                 self.late[late] = None
                 env.update((v, (late, v)) for v in e.outvars)
             else:
-                if self.late:
-                    self.catch_up([entry[0] for a in e.invars if isinstance(entry := env.get(a), tuple)])
+                if self.late and (wanted := [b[0] for a in e.invars if isinstance(b := env.get(a), tuple)]):
+                    self.catch_up(wanted)
                 self.step(e, env, within)
 
     def catch_up(self, wanted: Sequence[Late]) -> None:

@@ -63,20 +63,21 @@ def explain(residual: Residual) -> tuple[str, str]:
         return f"{what} is saved, though {short}", short
     linear, read_by = residual.linear[0], "; there is no backward program to read it"
     if residual.backward:
-        linear, backward = _one_use(residual.linear, residual.backward)
+        linear, backward = _one_use(residual.linear, residual.backward, residual.site)
         read_by = _read_by(linear, backward, location, residual.site)
-    return f"{what} is {short}: {_rule(linear)}{read_by}", short
+    return f"{what} is {short}: {_rule(residual.site.like(linear))}{read_by}", short
 
 
 def needed(residuals: Sequence[Residual]) -> str:
     """``needed again in line 12's gradient (matrix product)``: what reads the values of one expression again; and
     which versions of a reference they are."""
-    first = residuals[0]
+    alike = list(dict.fromkeys(r.alike for r in residuals))
+    again = alike[0].read_again if len(alike) == 1 else read_again(alike)
     versions = [v for r in residuals if (v := r.version) is not None]
     branches = dict.fromkeys(d.branch for r in residuals for d in r.dummies)
     filled = f"; {' and '.join(branches)} fill{'s' if len(branches) == 1 else ''} its place with a dummy"
     of_reference = f"; {_of_reference(versions)}" if versions else ""
-    return f"{_needed(residuals, first)}{filled if branches else ''}{of_reference}"
+    return f"{again}{filled if branches else ''}{of_reference}"
 
 
 def _of_reference(versions: Sequence[Version]) -> str:
@@ -90,7 +91,9 @@ def _of_reference(versions: Sequence[Version]) -> str:
     return f"version{some} of {max(v.of for v in versions)} of its reference{written}"
 
 
-def _needed(residuals: Sequence[Residual], first: Residual) -> str:
+def read_again(residuals: Sequence[Residual]) -> str:
+    """What reads the values of one expression again, of which no two are alike."""
+    first = residuals[0]
     of_each = [(r.decision, r.linear if r.backward is None else r.backward) for r in residuals]
     readers = dict.fromkeys((decision, first.site.like(reader)) for decision, some in of_each for reader in some)
     if not readers:
@@ -137,9 +140,9 @@ def _use(again: bool, operations: str, lines: Sequence[str]) -> str:
     return f"in {whose} gradient{'s' * (len(lines) > 1)} ({operations})"
 
 
-def _one_use(linear: Sequence[Reader], backward: Sequence[Reader]) -> tuple[Reader, Reader]:
+def _one_use(linear: Sequence[Reader], backward: Sequence[Reader], site: Site) -> tuple[Reader, Reader]:
     """A reader in the linear and one in the backward program that belong to one operation's derivative."""
-    use = lambda reader: (reader.source, reader.computes_again)
+    use = lambda reader: (reader.source, site.like(reader).computes_again)
     transposed = {use(reader): reader for reader in reversed(backward)}
     pairs = ((reader, found) for reader in linear if (found := transposed.get(use(reader))))
     return next(pairs, (backward[0], backward[0]))

@@ -22,7 +22,7 @@ from jaxviz.analysis.naming import IN_DERIVATIVE, written_at
 from jaxviz.analysis.site import Site, call_name
 from jaxviz.analysis.versions import Version, version_read
 from jaxviz.analysis.walk import Reader, Source, library_of, primal_equation
-from jaxviz.features.residuals.reasons import explain, needed
+from jaxviz.features.residuals.reasons import explain, needed, read_again
 from jaxviz.features.residuals.totals import merged_paths, per_device
 from jaxviz.higher_order import is_loop
 from jaxviz.ir.expressions import assignment, shows_source, source_shown_as
@@ -200,16 +200,40 @@ class Residual(Data):
         if there is none."""
         return library_of(self.producer, self.holders) if self.producer is not None else ""
 
-    @_text
+    @cached_property
+    def alike(self) -> Residual:
+        """The first residual that equations of the same kinds compute and read, so that all that is said of both but
+        the names of values is the same."""
+        place, like = self.site.naming.kinds.place, self.site.like
+        computed = place(*self._equation) if self._equation is not None else None
+        readers = (tuple(map(like, some)) for some in (self.linear, self.backward or ()))
+        key = computed, self.location, self.kind, self.decision, *readers
+        first: Residual = self.site.residuals.setdefault(key, self)
+        return first
+
+    @property
     def scope(self) -> str:
         """The scopes of `jax.named_scope` around it, such as 'encoder/attention'; for an input, those of its first
         reader."""
-        return "/".join(scopes_of(*self._equation)) if self._equation is not None else ""
+        return self.alike._scope
 
     @_text
+    def _scope(self) -> str:
+        return "/".join(scopes_of(*self._equation)) if self._equation is not None else ""
+
+    @property
     def module(self) -> str:
         """The path of the module that computes it; see `ResidualSet.by_module`."""
+        return self.alike._module
+
+    @_text
+    def _module(self) -> str:
         return (module_of(*self._equation) if self._equation is not None else "") or self.location.function
+
+    @_text
+    def read_again(self) -> str:
+        """Which lines need it again, and those that are alike."""
+        return read_again([self])
 
     @_text
     def leading_module(self) -> str:
@@ -257,7 +281,7 @@ class Residual(Data):
     @property
     def forward(self) -> Program:
         """The forward program that saves it."""
-        return self.site.derivation.forward
+        return self.site.derivation.linearized.forward  # many ask, and entering a public property takes time
 
     @property
     def origin(self) -> Origin | None:

@@ -16,7 +16,8 @@ import jaxviz
 from jaxviz.analysis.naming import Naming
 from jaxviz.derivation import STAGES
 from jaxviz.features.cost.parts import cost_of
-from jaxviz.features.explorer.columns import pattern_of, view_of
+from jaxviz.features.explorer import overview
+from jaxviz.features.explorer.columns import ViewMaker, pattern_of, view_of
 from jaxviz.features.memory import timeline as memory
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.syntax import Literal
@@ -201,6 +202,15 @@ def test_steps_are_the_equations_of_the_timeline_and_buffers_its_values(view, de
     holders = {r: i for i, value in enumerate(timeline.values) for r in value.residuals}
     assert holders
     assert view.columns["residual_buffer"].tolist() == [holders.get(i, -1) for i in range(len(derivation.residuals))]
+
+
+def test_the_headline_is_written_once(monkeypatch):
+    """The outline and the view have the same one."""
+    asked, find = [], overview.not_reached
+    monkeypatch.setattr(overview, "not_reached", lambda d: asked.append(d) or find(d))
+    maker = ViewMaker(jaxviz.derive(lambda x: jnp.sum(jnp.sin(x) * jnp.cos(x)), jnp.ones(3)))
+    assert maker.outline().headline == maker.first.headline
+    assert len(asked) == 1
 
 
 def test_residuals_and_memory_are_named_by_one_search(monkeypatch):

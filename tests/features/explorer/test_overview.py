@@ -8,6 +8,7 @@ import pytest
 import jaxviz
 from benchmarks.models import lstm, mlp, remat_transformer, scan_transformer, transformer
 from jaxviz.derivation import derive
+from jaxviz.features.explorer import boxes
 from jaxviz.features.explorer.columns import view_of
 from jaxviz.page.schema import MEMORY_KINDS, SCOPES
 from jaxviz.report.tables import format_bytes
@@ -330,3 +331,16 @@ def test_a_saved_constant_is_not_called_what_is_computed_of_it(f):
     assert labels == list(shown)
     assert not view.headline.largest or f"for `{labels[0]}` (" in view.headline.largest
     assert all(sum(r.nbytes for r in e.residuals) == e.nbytes for e in residuals.expressions)
+
+
+def test_the_stacks_of_repeated_layers_are_read_once(monkeypatch):
+    """Also those in jitted functions, of which every layer calls the same one."""
+
+    def read(n_layers):
+        ways, led_to = [], boxes._led_to
+        monkeypatch.setattr(boxes, "_led_to", lambda *of: ways.append(of) or led_to(*of))
+        f, args = transformer(n_layers)
+        view_of(derive(f, *args))
+        return len(ways)
+
+    assert read(2) == read(4)

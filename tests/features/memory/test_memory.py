@@ -15,7 +15,7 @@ from short_runs import short
 
 import jaxviz
 from benchmarks import models
-from jaxviz.features.memory.model import KINDS
+from jaxviz.features.memory.model import KINDS, Model
 
 X = jnp.ones(1000)  # 4,000 bytes
 W = jnp.ones((50, 50))  # 10,000 bytes
@@ -277,3 +277,14 @@ def test_the_gradient_of_a_slice_is_added_in_place(fun):
     timeline = jaxviz.memory(lambda w, x: jnp.mean(jnp.square(fun(w, x))), w, x)
     xla = timeline.xla.temporaries + timeline.xla.results
     assert timeline.peak_nbytes - timeline.steps[timeline.peak].nbytes[0] == pytest.approx(xla, rel=0.06)
+
+
+def test_what_waits_is_looked_for_only_where_it_is_read(monkeypatch):
+    """Of a checkpointed function most equations of the backward pass read nothing that waits."""
+    wanted, ends = [], []
+    catch_up, walk = Model.catch_up, Model.walk
+    monkeypatch.setattr(Model, "catch_up", lambda model, late: wanted.append(list(late)) or catch_up(model, late))
+    monkeypatch.setattr(Model, "walk", lambda model, *of: walk(model, *of) or ends.append(model))
+    jaxviz.memory(jax.checkpoint(lambda x: jnp.sin(jnp.sin(x) * 2.0).sum()), jnp.ones(3))
+    assert any(wanted)
+    assert sum(not late for late in wanted) <= len(ends)

@@ -1,5 +1,7 @@
 """Residuals inside loops, branches, checkpoints and custom rules."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import nested_programs  # noqa: F401  enters its programs into the table
@@ -7,12 +9,13 @@ import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from programs import CASES
-from short_runs import short_rows
+from short_runs import short, short_rows
 
 import jaxviz
 from jaxviz.analysis.checkpoints import looks_through, report_checkpoints
 from jaxviz.analysis.walk import SourceTracer
 from jaxviz.derivation import derive
+from jaxviz.features.residuals import residual
 from jaxviz.ir import compat
 from jaxviz.report.tables import nbytes
 
@@ -157,3 +160,33 @@ def test_a_value_is_said_to_be_of_the_previous_iteration_only_where_it_is():
     one = next(e for e in saved.expressions if both in e.residuals)
     assert [r.is_carried for r in one.residuals] == ([False, True] if is_shared else [True])
     assert one.label.endswith(carried) is not is_shared
+
+
+# --- what is said once for many ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", short(CASES, 5), ids=lambda case: case.name)
+def test_what_is_said_of_residuals_that_are_alike_is_what_is_said_of_each_alone(case):
+    with case.where():
+        for r in derive(case.fun, *case.args).residuals:
+            alone = replace(r, site=replace(r.site))
+            assert (r.reason, r.why, r.scope, r.module) == (alone.reason, alone.why, alone.scope, alone.module)
+            assert r.alike.location == r.location
+
+
+def test_the_readers_of_repeated_layers_are_described_once(monkeypatch):
+    def said(n_layers):
+        described, read_again = [], residual.read_again
+        monkeypatch.setattr(residual, "read_again", lambda some: described.append(some) or read_again(some))
+        found = jaxviz.residuals(lambda ws: sum_of_layers(ws), [X] * n_layers)
+        assert len({r.reason for r in found}) >= n_layers
+        return len(described)
+
+    assert said(3) == said(6)
+
+
+def sum_of_layers(ws):
+    h = X
+    for w in ws:
+        h = jnp.tanh(jnp.sin(h) * w)
+    return h.sum()
