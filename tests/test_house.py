@@ -158,7 +158,7 @@ def test_each_primitive_that_is_opened_is_in_the_table_of_programs():
 
 BUDGETS = {
     ".": 1_620,
-    "analysis": 6_935,
+    "analysis": 6_938,
     "contracts": 1_175,
     "environments": 1_650,
     "features": 445,
@@ -178,7 +178,7 @@ BUDGETS = {
     "functions": 2_296,
     "higher_order": 4_210,
     "ir": 4_000,
-    "ir/compat": 4_645,
+    "ir/compat": 4_656,
     "notebook": 1_295,
     "page": 1_250,
     "report": 2_950,
