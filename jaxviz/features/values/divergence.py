@@ -508,8 +508,8 @@ def _of_functions(
     if against is None:
         if not callable(second):
             raise TypeError("divergence takes two records, two functions with their arguments, or one with against=…")
-        other = function_name(second)
-        names = name, other if other != name else f"the other {name}"
+        named = function_name(second)
+        names = name, named if named != name else f"the other {name}"
         return compare_records(run(first, given), run(second, given), names)
     if against not in AGAINST:
         raise ValueError(f"against={against!r}; it must be one of {', '.join(map(repr, AGAINST))}")
