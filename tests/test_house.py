@@ -167,7 +167,7 @@ BUDGETS = {
     "features/debugger": 4_190,
     "features/draw": 1_520,
     "features/explorer": 4_557,
-    "features/flow": 1_895,
+    "features/flow": 1_899,
     "features/lint": 2_469,
     "features/memory": 1_242,
     "features/nans": 2_876,
