@@ -462,9 +462,10 @@ def divergence(
         functions, with their arguments after them; or with `against` one function and its arguments.
       against: in place of a second function: 'op-by-op' is the same outside of `jit`, of which the results of the whole
         are compared too, since XLA may do to that what it does not do where values leave; 'float64' and 'bfloat16' are
-        the same with its floating-point arguments converted, and for 'float64' complex ones too; 'no-remat' without its
-        checkpoints; 'unsharded' on one device, in a mesh of the same axes if `jax.set_mesh` has set one; 'perturbed'
-        with other last digits in its arguments, which nothing should notice.
+        the same with its floating-point arguments converted, and for 'float64' complex ones too, where jax.random draws
+        other numbers unless it is given a dtype; 'no-remat' without its checkpoints; 'unsharded' on one device, in a
+        mesh of the same axes if `jax.set_mesh` has set one; 'perturbed' with other last digits in its arguments, which
+        nothing should notice.
       flags: in place of a second function, values of `jax.config` under which the same runs again, such as
         {'jax_default_matmul_precision': 'highest'}.
       argnums, has_aux, cotangents: as in `record`.
