@@ -73,6 +73,12 @@ def numpy_of_what_carries_no_tangent(x):
     return jnp.sum(x) * np.asarray(lax.stop_gradient(x)).max()
 
 
+@case(X)
+def masked_by_constants(x):
+    x = x.at[jnp.array([True, False, True])].set(2.0) * int(jnp.asarray(3))
+    return jnp.choose(jnp.array([1, 0, 1]), [x, x * x])[jnp.asarray(np.array([False, True, True]))]
+
+
 PATHS = tuple(CASES)
 
 # --- rules that look at values ----------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxviz.ir import compat
 from jaxviz.ir.sharing import exact
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program
 
@@ -84,6 +85,8 @@ def _key_of_param(value: Any) -> Hashable:
 
     A function, such as a custom rule, is not compiled, and its code identifies it well enough.
     """
+    if (code := compat.code_of_rule(value)) is not None:
+        return code
     if callable(value) and not isinstance(value, type):
         return id(getattr(value, "__code__", None) or type(value))
     try:

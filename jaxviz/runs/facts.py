@@ -318,7 +318,7 @@ def append(path: Path, compiled: CompiledOnce) -> None:
 def changed(change: KeyChange) -> KeyChanged:
     """A change without the values of the user's program."""
     before, after = change.before, change.after
-    if change.kind in ("static", "static field", "closure"):
+    if change.kind.startswith("static") or change.kind == "closure":
         looks_same = after.startswith("another ")
         before, after = "one value", "another that looks the same" if looks_same else "another"
     elif change.kind == "tree":

@@ -71,11 +71,13 @@ class KeyValue:
       text: its representation.
       token: represents it in comparisons; a copy, a hash or an identity, never the value itself.
       by_identity: whether it is compared by identity.
+      is_function: whether it is a function, which is always compared by identity.
     """
 
     text: str
     token: Any
     by_identity: bool = False
+    is_function: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,8 @@ class Compilation:
       is_primitive: whether it is a single operation outside `jit`.
       began: the start time, in seconds since the epoch.
       seconds: by phase, 'trace', 'lower' and 'compile', for the phases that happened.
+      root: identifies the function that the user wrote, inside partial applications, methods and wrappers. 0 if
+        unknown.
     """
 
     number: int
@@ -135,6 +139,7 @@ class Compilation:
     is_primitive: bool
     began: float = field(default_factory=time.time)
     seconds: dict[str, float] = field(default_factory=dict)
+    root: int = 0
 
     @property
     def is_compiled(self) -> bool:
@@ -252,7 +257,8 @@ def _new(name: str, call: compat.JitCall | None, frame: Any) -> Compilation:
     if compat.is_primitive_call(call.fun):
         return Compilation(number, name, call.kind, at, this, site, None, "jax", is_primitive=True)
     key = key_of(call.fun, call.info, call.args, call.kwargs)
-    return Compilation(number, name, call.kind, at, this, site, key, owner_of(at), is_primitive=False)
+    root = identity(root_function(call.fun))
+    return Compilation(number, name, call.kind, at, this, site, key, owner_of(at), is_primitive=False, root=root)
 
 
 def is_of_user(fun: Any) -> bool:
@@ -383,7 +389,8 @@ def _held(x: Any) -> KeyValue:
         return KeyValue(_text(x), (type(x).__name__, x))
     kind: Any = type(x)
     by_identity = kind.__eq__ is object.__eq__ and kind.__hash__ is object.__hash__
-    return KeyValue(_text(x), (kind.__name__, identity(x) if by_identity else hash(x)), by_identity)
+    token = kind.__name__, identity(x) if by_identity else hash(x)
+    return KeyValue(_text(x), token, by_identity, by_identity and _is_function(x))
 
 
 def _text(x: Any) -> str:
@@ -399,16 +406,23 @@ def _written(x: Any, depth: int) -> str:
         return f"{kind.__name__}.{x._name_}"
     if isinstance(x, (jax.Array, np.ndarray)):
         return _kind(x)
-    if callable(x) and getattr(root_function(x), "__code__", None) is not None:
+    if isinstance(x, np.generic):
+        return f"{kind.__name__}({x})"
+    if _is_function(x):
         return function_name(x)
     if depth and kind in (tuple, list, frozenset, set, dict) and len(x) <= _REPR:
         if isinstance(x, dict):
             return f"{{{', '.join(f'{_written(k, depth - 1)}: {_written(v, depth - 1)}' for k, v in x.items())}}}"
-        items = ", ".join(_written(y, depth - 1) for y in x)
+        items = ", ".join(_written(y, depth - 1) for y in x) + "," * (kind is tuple and len(x) == 1)
         return f"[{items}]" if kind is list else f"({items})" if kind is tuple else f"{{{items}}}"
     if depth and (fields := _fields(x)):
         return f"{kind.__name__}({', '.join(f'{name}={_written(v, depth - 1)}' for name, v in fields.items())})"
     return f"a {kind.__name__}"
+
+
+def _is_function(x: Any) -> bool:
+    """Whether a value is a function with Python code, or something around one."""
+    return callable(x) and getattr(root_function(x), "__code__", None) is not None
 
 
 def _fields(x: Any) -> dict[str, Any]:
@@ -453,8 +467,8 @@ def _bound(x: Any, depth: int = 8) -> KeyValue:
         arrays = any(p.by_identity for p in parts)
         text = f"a {type(x).__name__} of {len(parts):,} values" if arrays else _text(x)
         return KeyValue(text, (type(x).__name__, names, tuple(p.token for p in parts)), arrays)
-    code = getattr(root_function(x), "__code__", None) if callable(x) else None
-    if code is not None:  # a function that is created anew is not the reason for the difference
+    if _is_function(x):  # a function that is created anew is not the reason for the difference
+        code = root_function(x).__code__
         return KeyValue(function_name(x), (code.co_filename, code.co_firstlineno, code.co_name))
     return KeyValue(_text(x), (type(x).__name__, identity(x)), by_identity=True)
 

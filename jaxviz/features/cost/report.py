@@ -134,9 +134,10 @@ class CostReport(CostOfRows, Report, schema="cost"):
         """cost of the gradient of `loss` in `params`: 3.2 MFLOP, 41.0 k transcendentals, 2.1 MiB read, …"""
         total = self.total
         sent = f", {format_bytes(total.bytes_sent)} sent between devices" if total.bytes_sent else ""
+        plural = "s" * (total.transcendentals != 1)
         return (
             f"cost of the {self.about}: {format_flops(total.flops)}, {format_count(total.transcendentals)} "
-            f"transcendentals, {format_bytes(total.bytes_read)} read, {format_bytes(total.bytes_written)} "
+            f"transcendental{plural}, {format_bytes(total.bytes_read)} read, {format_bytes(total.bytes_written)} "
             f"written{sent}: {total.intensity:.1f} FLOPs per byte"
         )
 

@@ -209,24 +209,22 @@ class Reasons:
 
     def _selection(self, run: GradientRun, death: Death, condition: Atom) -> tuple[Kind, str]:
         factor = self._origin(run, death, condition)
-        n = math.prod(condition.aval.shape)
-        count = f"{'all ' if n > 1 else 'its '}{counted(n, 'element')}" if n > 1 else "its element"
         if factor.is_slope or not factor.name:
-            return "slope", f"whose slope is zero in {count}"
-        return "branch", f"where `{factor.name}` selects something else in {count}"
+            return "slope", f"whose slope is zero{_in_all(condition)}"
+        return "branch", f"where `{factor.name}` selects something else{_in_all(condition)}"
 
     def _factor(self, run: GradientRun, death: Death, a: Atom) -> tuple[Kind, str]:
         """A factor that is zero in all elements, in each iteration."""
         factor = self._origin(run, death, a)
-        n = math.prod(a.aval.shape)
-        count = f"all {counted(n, 'element')}" if n > 1 else "its element"
+        if not math.prod(a.aval.shape):
+            return "zero factor", f"where it is multiplied by {factor.text}, which has no element"
         if factor.source is not None and (cause := self._cause(run, factor.source)) is not None:
-            return cause.kind, f"whose slope is zero in {count}, since {cause.why}"
+            return cause.kind, f"whose slope is zero{_in_all(a)}, since {cause.why}"
         if factor.is_slope:
-            return "slope", f"whose slope is zero in {count}"
+            return "slope", f"whose slope is zero{_in_all(a)}"
         if factor.how:
             return factor.kind, f"where it is multiplied by {factor.text}, which is {_ROUNDED[factor.how]}"
-        return "zero factor", f"where it is multiplied by {factor.text}, which is zero in {count}"
+        return "zero factor", f"where it is multiplied by {factor.text}, which is zero{_in_all(a)}"
 
     def _origin(self, run: GradientRun, death: Death, a: Atom) -> ZeroFactor:
         """What a value that a cotangent meets is: an argument, or an expression of the forward pass."""
@@ -347,6 +345,12 @@ class ZeroFactor:
 
 def _keeps(e: Equation) -> bool:
     return keeps_numbers(e) and isinstance(e.invars[0], Var)
+
+
+def _in_all(a: Atom) -> str:
+    """` in all 16 elements`, and nothing of a value with one."""
+    n = math.prod(a.aval.shape)
+    return f" in all {counted(n, 'element')}" if n > 1 else ""
 
 
 def _is_slope(e: Equation, name: str) -> bool:

@@ -17,7 +17,7 @@ from jaxviz.arguments import Argnums
 from jaxviz.displays import display
 from jaxviz.features.values.compiler import CompiledDifference, compiled_difference
 from jaxviz.features.values.pairs import paired_arguments, paired_gradients, paired_results, paired_values
-from jaxviz.features.values.partings import Parting, parting, parting_of_arguments
+from jaxviz.features.values.partings import Parting, parting, parting_of_arguments, rounded_in
 from jaxviz.features.values.recording import prepared
 from jaxviz.features.values.records import (
     GRADIENT,
@@ -35,6 +35,7 @@ from jaxviz.report.charts import NUMBERS, Axis, Curve, Curves
 from jaxviz.report.latest import Latest
 from jaxviz.report.report import Drawn, Part, Report, Table
 from jaxviz.report.tables import counted, listed, together
+from jaxviz.runtime.cache import function_name
 from jaxviz.runtime.flags import Flags, flags_text, under_flags
 from jaxviz.transforms.inline import inlined
 
@@ -350,15 +351,19 @@ def compare_records(a: RunRecord, b: RunRecord, names: tuple[str, str], agreed: 
     one_sided = dict.fromkeys(v.address for v in unpaired if v.phase == "cotangent" and v.address not in alone)
     values = {o.value for o in paired}
     before = [_without_counterpart(run, values) for run in (a, b)]
+    places = [rounded_in(run) for run in (a, b)]
     calls = (a.number - agreed.call[0]) * agreed.drift if agreed and agreed.call else float(max(a.number, 1))
     # What XLA leaves out of the roundings of a type differs between equal programs, if both compute in it.
     coarse = a.last_place if a.last_place == b.last_place else 0.0
     given = [parting_of_arguments(x, y, calls, coarse) for x, y in paired_arguments(a, b)]
     drift = max((1.0, *(calls * p.noise for p in given if p.phase == "carried")))
     partings = {
-        e: parting(e, o, (*before[0](e.value), *before[1](o.value)), drift, coarse > 0)
+        e: parting(
+            e, o, (*before[0](e.value), *before[1](o.value)), drift, coarse > 0,
+            max(places[0](e.value), places[1](o.value)),
+        )
         for e, o in sorted((*pairs.items(), *returned, *gradient), key=lambda pair: pair[0].key)
-    }
+    }  # fmt: skip
     is_choice = _choices(a, {e.value.order for e, p in partings.items() if e.value.phase in _FORWARD and p.noise})
     for e, _ in returned:
         partings[e] = replace(partings[e], is_choice=is_choice(e.value))
@@ -457,9 +462,10 @@ def divergence(
         functions, with their arguments after them; or with `against` one function and its arguments.
       against: in place of a second function: 'op-by-op' is the same outside of `jit`, of which the results of the whole
         are compared too, since XLA may do to that what it does not do where values leave; 'float64' and 'bfloat16' are
-        the same with its floating-point arguments converted, and for 'float64' complex ones too; 'no-remat' without its
-        checkpoints; 'unsharded' on one device, in a mesh of the same axes if `jax.set_mesh` has set one; 'perturbed'
-        with other last digits in its arguments, which nothing should notice.
+        the same with its floating-point arguments converted, and for 'float64' complex ones too, where jax.random draws
+        other numbers unless it is given a dtype; 'no-remat' without its checkpoints; 'unsharded' on one device, in a
+        mesh of the same axes if `jax.set_mesh` has set one; 'perturbed' with other last digits in its arguments, which
+        nothing should notice.
       flags: in place of a second function, values of `jax.config` under which the same runs again, such as
         {'jax_default_matmul_precision': 'highest'}.
       argnums, has_aux, cotangents: as in `record`.
@@ -495,7 +501,7 @@ def _of_functions(
     run: Callable[..., RunRecord],
 ) -> Divergence:  # fmt: skip
     """Two functions compared; `run` makes the record of one."""
-    name = getattr(first, "__name__", "function")
+    name = function_name(first)
     if flags is not None:
         one = run(first, given)
         with under_flags(flags):
@@ -503,8 +509,8 @@ def _of_functions(
     if against is None:
         if not callable(second):
             raise TypeError("divergence takes two records, two functions with their arguments, or one with against=…")
-        other = getattr(second, "__name__", "function")
-        names = name, other if other != name else f"the other {name}"
+        named = function_name(second)
+        names = name, named if named != name else f"the other {name}"
         return compare_records(run(first, given), run(second, given), names)
     if against not in AGAINST:
         raise ValueError(f"against={against!r}; it must be one of {', '.join(map(repr, AGAINST))}")

@@ -389,6 +389,17 @@ def _closed_over(root: Any) -> Iterator[Any]:
                 pending += [part] if _is_container(part) else jax.tree.leaves(part, is_leaf=_is_container)
 
 
+def code_of_rule(rule: Any) -> tuple[Any, ...] | None:
+    """The code of a custom rule in the params of an equation, and the numbers that it closes over, which are those of
+    another call of the same function; None for what is no rule."""
+    if not isinstance(rule, _lu.WrappedFun):
+        return None
+    parts = list(_closed_over(rule))
+    return *(x.__code__ for x in parts if isinstance(x, types.FunctionType)), *(
+        (type(x), x) for x in parts if type(x) in (bool, int, float, complex, str)
+    )
+
+
 def _is_container(x: Any) -> bool:
     return isinstance(x, (tuple, list, dict))
 

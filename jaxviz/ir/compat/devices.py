@@ -1,4 +1,4 @@
-"""Named axes and `shard_map`."""
+"""Named axes, `shard_map`, and the devices that a jaxpr is run on."""
 
 from __future__ import annotations
 
@@ -197,3 +197,18 @@ def on_meshes_of(values: Iterable[Any], jaxpr: Any, moves: Iterable[int]) -> Any
 
 def _is_abstract(sharding: Any) -> bool:
     return isinstance(getattr(sharding, "mesh", None), AbstractMesh)
+
+
+def jaxpr_as_fun(jaxpr: Any) -> Callable[..., list[Any]]:
+    """The function of a ClosedJaxpr, like `jax.extend.core.jaxpr_as_fun`, but with the user's `jax_debug_nans`.
+
+    JAX's function switches it off while it runs, and afterwards it stays off in this thread for calls whose program is
+    already compiled.
+    """
+    moves = abstract_moves(jaxpr.jaxpr)
+
+    def fun(*args: Any) -> list[Any]:
+        opened = on_meshes_of((*jaxpr.consts, *args), jaxpr.jaxpr, moves) if moves else jaxpr.jaxpr
+        return list(_core.eval_jaxpr(opened, jaxpr.consts, *args))
+
+    return fun

@@ -28,7 +28,6 @@ from jaxviz.ir.compat.custom_rules import (
     closed_over_by_jvp_rule_error,
     custom_function,
 )
-from jaxviz.ir.compat.devices import abstract_moves, on_meshes_of
 from jaxviz.ir.compat.jaxprs import is_ref, unknown_debug_info
 from jaxviz.ir.compat.private import _ad, _config, _core, _lu, _pe, _source, _xla_client, dtypes
 from jaxviz.ir.compat.values import Copies, concrete_value
@@ -406,6 +405,11 @@ class _PathTrace(_Trace):
         tracer = super().new_arg(aval, source_info)
         return _PathTracer(self, aval, tracer.val, source_info)
 
+    def new_const(self, c: Any, source_info: Any, aval: Any = None) -> Any:
+        tracer = super().new_const(c, source_info, aval)
+        tracer.__class__ = _PathTracer  # and not another tracer: JAX drops a constant with the tracer that it made
+        return tracer
+
     def emit_eqn(self, *args: Any, **kwargs: Any) -> Any:
         out = super().emit_eqn(*args, **kwargs)
         self._catch_up()
@@ -548,21 +552,6 @@ def trace_to_jaxpr(
     traced_ = TracedJaxpr(ClosedJaxpr(jaxpr, consts), trace.held, looks, trace.made_from, trace.bodies)
     trace.invalidate()
     return traced_
-
-
-def jaxpr_as_fun(jaxpr: Any) -> Callable[..., list[Any]]:
-    """The function of a ClosedJaxpr, like `jax.extend.core.jaxpr_as_fun`, but with the user's `jax_debug_nans`.
-
-    JAX's function switches it off while it runs, and afterwards it stays off in this thread for calls whose program is
-    already compiled.
-    """
-    moves = abstract_moves(jaxpr.jaxpr)
-
-    def fun(*args: Any) -> list[Any]:
-        opened = on_meshes_of((*jaxpr.consts, *args), jaxpr.jaxpr, moves) if moves else jaxpr.jaxpr
-        return list(_core.eval_jaxpr(opened, jaxpr.consts, *args))
-
-    return fun
 
 
 def evaluate_in_trace(

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 _ADVICE = {
     "function": "{again}",
+    "wrapper": "JAX caches compiled programs by function object, of which there are {n} so far, since each "
+    "functools.partial, bound method or wrapper of {name} is a new one: make it and jit it once, outside of the "
+    "function that is called repeatedly.",
     "closure": "A value that it closes over is a constant of the program, and {names} changed: pass {names} as an "
     "argument.",
     "shape": "Each shape is compiled separately ({names}): pad to a few sizes and mask, or call it with batches of one "
@@ -22,11 +25,15 @@ _ADVICE = {
     "two.",
     "place": "Put {names} on the same device each time, or commit it to none: jax.device_put with a device commits an "
     "array to it.",
-    "unequal": "The static {names} looks the same but does not compare equal: give its class __eq__ and __hash__.",
-    "static": "Each value of a static argument is compiled separately: where {names} is only used in arithmetic, pass "
-    "it as an array and not as static.",
-    "static field": "The values of static fields are part of the key: where {names} is only used in arithmetic, make "
-    "it an array, in a field that is not static.",
+    "static function": "Each static function ({names}) is compiled separately, and is compared by identity: pass the "
+    "same object in each call, and not a lambda or a functools.partial that is made in the call.",
+    "static object": "A static object whose class defines no __eq__ ({names}) is compared by identity: pass the same "
+    "object in each call, or give its class __eq__ and __hash__.",
+    "static": "Each value of a static argument is compiled separately: what is only used in arithmetic ({names}), pass "
+    "as an array and not as static.",
+    "static field": "The values of static fields are part of the key: make what is only used in arithmetic ({names}) "
+    "an array, in a field that is not static.",
+    "passing": "The key has how each argument is passed: give {names} always by position or always by keyword.",
     "tree": "The structure of the arguments is part of the key: give {names} in each call, in the same containers.",
     "options": "It was jitted with different options: jit it once, and call the result.",
     "mesh": "Call jax.set_mesh(mesh) once, before the first call, or make each call within the same mesh: each mesh is "
@@ -57,7 +64,7 @@ def advice_on(f: FunctionCompilations) -> Iterator[str]:
             names.setdefault("nothing", [])
     for kind, text in _ADVICE.items():
         if kind in names:
-            yield text.format(names=listed(names[kind]), again=_defined_again(f))
+            yield text.format(names=listed(names[kind]), again=_defined_again(f), name=f.name, n=f.n_functions)
 
 
 def _kinds(c: KeyChange) -> tuple[str, ...]:
@@ -65,8 +72,8 @@ def _kinds(c: KeyChange) -> tuple[str, ...]:
     match c.kind:
         case "shape and dtype":
             return "shape", "dtype"
-        case "static" if c.after.startswith("another "):
-            return ("unequal",)
+        case "tree" if c.before.startswith("given by "):
+            return ("passing",)
         case "config" if c.path in compat.MESH_IN_USE:
             return ("mesh",)
     return (c.kind,)

@@ -19,7 +19,7 @@ from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.syntax import Atom, Program
 from jaxviz.report.charts import Bars
 from jaxviz.report.report import Report, Table
-from jaxviz.report.tables import device_names, device_text, format_bytes, more_rows, nbytes, repeated
+from jaxviz.report.tables import counted, device_names, device_text, format_bytes, more_rows, nbytes, repeated
 from jaxviz.runtime.cache import function_name
 from jaxviz.runtime.stoppable import compiled_by_jax
 
@@ -84,7 +84,9 @@ class CompileReport(Report, schema="jit.report"):
         used = [d for d in self.donations if d.result is not None]
         if self.donations:
             reused = sum(self.arguments[d.argument].nbytes for d in used)
-            head += f"; {len(used)} of {len(self.donations)} donated arguments reused, {format_bytes(reused)}"
+            head += (
+                f"; {len(used)} of {counted(len(self.donations), 'donated argument')} reused, {format_bytes(reused)}"
+            )
         if self.temporary is not None:
             head += f"; temporaries {format_bytes(self.temporary)}{' a device' if n > 1 else ''}"
         return head
@@ -165,7 +167,7 @@ def report_compiled(
 
 def input_shardings(compiled: Any, program: Program) -> list[Any]:
     """The sharding of each input of a program, or of its first array; None if the compiled program leaves it out."""
-    return _by_value(jax.tree.leaves(compiled.input_shardings, is_leaf=lambda x: x is None), program.invars)
+    return _by_value(compiled.in_tree.flatten_up_to(compiled.input_shardings), program.invars)
 
 
 def compiled_inputs(program: Program, taken: Sequence[bool]) -> list[int]:
@@ -277,7 +279,7 @@ def _laid_out_otherwise(compiled: Any, program: Program, i: int, k: int, result:
     XLA has compiled is there."""
     if not hasattr(compiled, "input_formats"):
         return ""
-    argument = _by_value(jax.tree.leaves(compiled.input_formats, is_leaf=lambda x: x is None), program.invars)[i]
+    argument = _by_value(compiled.in_tree.flatten_up_to(compiled.input_formats), program.invars)[i]
     result_format = _by_value(jax.tree.leaves(compiled.output_formats), program.outvars)[k]
     if argument is None or argument.sharding is None or result_format.sharding is None:
         return ""

@@ -37,9 +37,10 @@ class KeyChange:
     """One change in the cache key.
 
     Args:
-      kind: 'shape', 'dtype', 'shape and dtype', 'weak type', 'place', 'static', 'static field' of an object, 'tree',
-        'function', 'closure', 'options', 'config', 'watch', for what `jaxviz.watch` asks of probes; or 'part', for a
-        different part of the function that a transform outside of `jit` compiles.
+      kind: 'shape', 'dtype', 'shape and dtype', 'weak type', 'place', 'static', 'static function' or 'static object' if
+        it is compared by identity, 'static field' of an object, 'tree', 'function', 'wrapper' for another partial
+        application, method or wrapper of one function, 'closure', 'options', 'config', 'watch', for what `jaxviz.watch`
+        asks of probes; or 'part', for a different part of the function that a transform outside of `jit` compiles.
       path: of the argument, such as `params['w']`; the name of the static argument, the variable, the option.
       before, after: as text; '' if there is nothing to say.
     """
@@ -53,13 +54,15 @@ class KeyChange:
         match self.kind:
             case "function":
                 return "a new function object"
+            case "wrapper":
+                return "a new object around the function"
             case "part":
                 return "a different part of the function"
             case "tree" if not self.before:
                 return f"{self.path} is new"
             case "tree" if not self.after:
                 return f"{self.path} is gone"
-            case "static" | "static field":
+            case "static" | "static function" | "static object" | "static field":
                 return f"{self.kind} {self.path}: {self.before} → {self.after}"
             case "closure":
                 return f"it closes over {self.path}: {self.before} → {self.after}"
@@ -449,7 +452,8 @@ def changes_between(old: Compilation, new: Compilation) -> tuple[KeyChange, ...]
         return tuple(_key_changes(old.key, new.key)) or (KeyChange("part", new.name),)
     changes = []
     if old.function != new.function:
-        changes = [KeyChange("function", new.name), *_changed_tokens("closure", old.key.closure, new.key.closure)]
+        kind = "wrapper" if old.root == new.root != 0 else "function"
+        changes = [KeyChange(kind, new.name), *_changed_tokens("closure", old.key.closure, new.key.closure)]
     return (*changes, *_key_changes(old.key, new.key))
 
 
@@ -488,7 +492,14 @@ def _changed_tokens(kind: str, old: dict[str, KeyValue], new: dict[str, KeyValue
         before, after = old.get(name, nothing), new.get(name, nothing)
         if before.token != after.token:
             another = f"another {after.text.removeprefix('a ')}" if before.text == after.text else after.text
-            yield KeyChange(kind, name, before.text, another)
+            yield KeyChange(_compared(kind, before, after), name, before.text, another)
+
+
+def _compared(kind: str, before: KeyValue, after: KeyValue) -> str:
+    """The kind of a change of a static value, which also says how JAX compares it."""
+    if kind != "static" or not (before.by_identity or after.by_identity):
+        return kind
+    return "static function" if before.is_function or after.is_function else "static object"
 
 
 def _tree_changes(old: CacheKey, new: CacheKey) -> Iterator[KeyChange]:

@@ -109,7 +109,7 @@ class Blocks:
 
     def holds(self, lines: Sequence[Location]) -> bool:
         """Whether something that came through these lines, the innermost first, belongs to the blocks."""
-        if self.place is not None and self.place.is_loop:
+        if self.place is not None and (self.place.is_loop or not self.lines):
             return any(map(self.place.holds, lines))
         return any((line.file, line.line) in self.lines for line in lines[:1])
 
@@ -133,7 +133,7 @@ def blocks_of(program: Program) -> list[Blocks]:
     blocks = []
     for own in grouped(runs, lambda run: place[run] or run):
         equations = [e for run in own for e in run.equations]
-        lines = frozenset(line for run in own for line in _lines_of(run.block(0)))
+        lines = frozenset(_lines_of(equations))
         blocks.append(Blocks(own, place[own[0]], sum(alike.size(e.operation) for e in equations), lines - outside))
     return sorted(blocks, key=lambda b: -b.size)
 

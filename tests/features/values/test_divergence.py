@@ -551,6 +551,28 @@ def test_a_change_is_not_lost_where_few_numbers_are_rounded():
     assert found.parting is None, str(found)
 
 
+def losses(w, x):
+    def layer(h, _):
+        h = jnp.tanh(h @ w)
+        return h, jnp.sum(h).astype(jnp.float32)
+
+    return jnp.sum(lax.scan(layer, x, length=4)[1])
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [lambda w, x: 0.5 * jnp.mean(jnp.tanh(x @ w)).astype(jnp.float32), losses],
+    ids=["converted", "converted in a loop"],
+)
+def test_a_change_is_not_lost_where_a_coarse_type_is_converted_to_a_finer_one(loss):
+    """Of a sum in bfloat16 the last digit may stay as it is when those of all arguments change."""
+    w = jnp.linspace(0.1, 1, 16, dtype=jnp.bfloat16).reshape(4, 4)
+    found = jaxviz.divergence(loss, w, w, against="float64")
+    assert found.parting is None, str(found)
+    other = lambda w, x: 1.5 * loss(w, x)
+    assert jaxviz.divergence(loss, other, w, w).parting is not None
+
+
 def test_a_number_that_a_library_writes_has_a_last_digit():
     """A root of two, in a function in which nothing has an address."""
     record = jaxviz.record(lambda key: jnp.tanh(jax.random.normal(key, (64,))), jax.random.key(0))

@@ -9,6 +9,7 @@ from benchmarks import models
 from jaxviz.analysis.repeats import Alike
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.emit import as_function
+from jaxviz.ir.origin import own_line
 from jaxviz.ir.syntax import Literal
 from jaxviz.xla.compile_cost.blocks import blocks_of, opened, runs_of
 from jaxviz.xla.compile_cost.one_block import with_one_block
@@ -35,6 +36,30 @@ def written_out(ws, x):
 
 def heads(ws, x):
     return jnp.stack([jnp.sum(jnp.tanh(jax.nn.softmax(jnp.sin(x @ w)) @ w.T) ** 2) for w in ws]).sum()
+
+
+def of_rule(factor):
+    """The identity, whose cotangent is multiplied by a factor."""
+    scaled = jax.custom_vjp(lambda x: x)
+    scaled.defvjp(lambda x: (x, None), lambda _, ct: (factor * ct,))
+    return scaled
+
+
+def with_rules(ws, x):
+    scaled = of_rule(0.5)
+    for w in ws:
+        x = scaled(jax.nn.relu(jnp.sin(x @ w) * 2.0 + jnp.cos(x)))
+    return x.sum()
+
+
+def different_rules(w, x):
+    for i in range(6):
+        x = of_rule(float(i + 1))(jnp.tanh(jnp.sin(x @ w) * 2.0 + 1.0) ** 2 + jnp.cos(x))
+    return x.sum()
+
+
+def in_a_generator(w, xs):
+    return sum(jnp.sum(jnp.sin(xs[i] @ w) * jnp.cos(xs[i])) for i in range(6))
 
 
 def every_block_returned(ws, x):
@@ -103,6 +128,8 @@ PROGRAMS = {
     "written out": (written_out, (WS[:3], X)),
     "heads": (heads, (WS, X)),
     "every block returned": (every_block_returned, (WS, X)),
+    "with rules": (with_rules, (WS, X)),
+    "in a generator": (in_a_generator, (WS[0], normal(6, 4, 6))),
     "within a loop": (within_a_loop, (WS, X)),
     "stages alike": (stages_alike, (WS[0], X)),
     "rows of computed values": (rows_of_computed, (WS[0], X)),
@@ -131,6 +158,14 @@ def test_the_blocks_are_those_that_are_written_and_one_alone_has_the_same_types(
     made = jax.make_jaxpr(as_function(cut))(*map(jnp.zeros_like, jax.tree.leaves(PROGRAMS[name][1])))
     assert [(a.shape, a.dtype) for a in made.out_avals] == [(a.shape, a.dtype) for a in program.out_avals]
     assert sum(1 for _ in cut.walk()) < sum(1 for _ in program.walk())
+
+
+@pytest.mark.parametrize("name", ["tied", "written out", "in a generator", "every block returned"])
+def test_blocks_hold_at_least_their_own_equations(name):
+    """Each on a line of its own, or all on that of what is around them."""
+    program, (largest, *_), _ = found_in(*PROGRAMS[name])
+    held = sum(largest.holds([at]) for _, e in program.walk() if (at := own_line(e.source)) is not None)
+    assert held >= 0.9 * largest.size
 
 
 def test_blocks_of_one_loop_are_together():
@@ -165,6 +200,7 @@ def reads_two_before(w, x):
     [
         (different_widths, ([normal(n, n + 1) for n in range(6, 12)], X)),
         (different_constants, (WS[0], X)),
+        (different_rules, (WS[0], X)),
         (lambda x: jnp.sum(jnp.sin(x) * x), (X,)),
     ],
 )

@@ -97,3 +97,16 @@ def test_an_array_that_is_passed_twice_and_donated_makes_the_call_fail(fun, dona
             f(*args)
     else:
         f(*args)
+
+
+def test_what_holds_no_array_is_no_argument():
+    """Neither None, nor what nothing reads, has a buffer: JAX's args_info says which arguments do."""
+    f = jax.jit(lambda p, mask, x: ({"w": p["w"] * 2, "m": None}, x + 1), donate_argnums=(0, 1, 2))
+    args = {"w": jnp.ones(3), "m": None, "rest": (), "unread": jnp.ones(2)}, None, jnp.ones(4)
+    report = jaxviz.donation(f, *args)
+    infos = jax.tree.leaves(f.trace(*args).args_info, is_leaf=lambda x: hasattr(x, "donated"))
+    assert len(report.donated) == sum(i.donated for i in infos)
+    shown = jaxviz.jit(f, donate_argnums=(0, 1, 2)).report(*args)
+    taken = f.lower(*args).compile().memory_analysis().argument_size_in_bytes
+    assert sum(p.nbytes_per_device or 0 for p in shown.arguments) == taken
+    assert "; 1 of 1 donated argument reused, 16 B" in jaxviz.jit(jnp.sin, donate_argnums=0).report(args[2]).summary
