@@ -277,3 +277,17 @@ def test_the_gradient_of_a_slice_is_added_in_place(fun):
     timeline = jaxviz.memory(lambda w, x: jnp.mean(jnp.square(fun(w, x))), w, x)
     xla = timeline.xla.temporaries + timeline.xla.results
     assert timeline.peak_nbytes - timeline.steps[timeline.peak].nbytes[0] == pytest.approx(xla, rel=0.06)
+
+
+def test_a_rule_that_jax_vjp_gives_may_have_integer_arguments():
+    """The backward half then has an array of float0 zeros, which are equal to no number."""
+
+    def rows(table, index):
+        return jax.nn.one_hot(index, len(table)) @ table
+
+    ruled = jax.custom_vjp(lambda table, index: rows(table, index))
+    ruled.defvjp(lambda *args: jax.vjp(rows, *args), lambda pull_back, ct: pull_back(ct))
+    args = jnp.ones((6, 3)), jnp.arange(4)
+    assert jax.grad(lambda *args: jnp.sum(ruled(*args)))(*args).shape == (6, 3)
+    own, plain = jaxviz.memory(ruled, *args), jaxviz.memory(rows, *args)
+    assert own.peak_nbytes == plain.peak_nbytes
