@@ -319,7 +319,8 @@ def _too_many(own):
 
 
 def _wrong_weights(own):
-    difference = jnp.abs(own(_scores, _causal) - weigh(_scores, _causal)).max()
+    weights, _ = jax.vjp(lambda scores: own(scores, _causal), _scores)  # `forward` runs where it is differentiated
+    difference = jnp.abs(weights - weigh(_scores, _causal)).max()
     return "" if difference < 1e-6 else f"A weight is off by {difference:.3g}."
 
 
@@ -350,6 +351,7 @@ leaner = teach.rule(
         "`weights * (weights_bar - jnp.sum(weights * weights_bar, -1, keepdims=True))`",
     ),
     wrong=(
+        (lambda scores, causal: (scores, weigh(scores, causal)), _backward),
         (_forward, lambda weights, weights_bar: weights * weights_bar),
         (_forward, lambda weights, weights_bar: weights * (weights_bar - jnp.sum(weights * weights_bar))),
         (lambda s, c: (weigh(s, c), (weigh(s, c), c & (s > -9))), lambda saved, bar: _backward(saved[0], bar)),

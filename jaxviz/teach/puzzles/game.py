@@ -161,7 +161,7 @@ def check(puzzle: Puzzle, answer: Any) -> Verdict:
         few = f"its gradient takes at most {100 * puzzle.extra_work:g} % more FLOPs than as given"
         checks.append(Check(few, puzzle.costs_more))
     checks += puzzle.checks
-    checks.append(Check("has no callback, and no `while` loop, whose work cannot be counted", puzzle.uncounted))
+    checks.append(Check("has nothing whose work is not known, such as a callback or a `while` loop", puzzle.uncounted))
     if puzzle.points:
         at_points = partial(puzzle.difference, on_points=True)
         checks.append(Check("also has the correct values and gradients at the hard points", at_points))
