@@ -166,7 +166,7 @@ BUDGETS = {
     "features/cost": 1_100,
     "features/debugger": 4_190,
     "features/draw": 1_520,
-    "features/explorer": 4_557,
+    "features/explorer": 4_558,
     "features/flow": 1_895,
     "features/lint": 2_469,
     "features/memory": 1_242,
