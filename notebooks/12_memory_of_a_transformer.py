@@ -133,6 +133,7 @@ print("gradients        ", kib(size(params)))
 print("residuals        ", kib(kept.nbytes_without_arguments))
 for part in kept.by_scope():
     print(f"   {part.name:18}{kib(part.nbytes):>10}")
+print(f"   read by nothing   {kib(kept.nbytes_without_arguments - kept.saved.nbytes):>10}")
 print(f"temporaries of the compiled gradient, by XLA on {jax.default_backend()}:", kib(memory.xla.temporaries))
 
 # %% [markdown]
@@ -143,6 +144,7 @@ print(f"temporaries of the compiled gradient, by XLA on {jax.default_backend()}:
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 assert kept.nbytes_without_arguments > 10 * 4 * size(params)
+assert sum(part.nbytes for part in kept.by_scope()) == kept.saved.nbytes < kept.nbytes_without_arguments
 assert abs(memory.xla.temporaries / kept.nbytes_without_arguments - 1) < 0.25
 assert jaxviz.derive(loss, params, tokens).check()
 
