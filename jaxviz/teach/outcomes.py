@@ -134,6 +134,8 @@ def read_results(path: str | Path) -> Results:
 
 def _again(a: Answered) -> str | None:
     """What is wrong with an answer that was right, '' if nothing is; None if it cannot be checked in this session."""
+    if a.kind == "code" and not a.source:
+        return "its source was not found."
     if a.puzzle:
         from jaxviz.teach.puzzles.game import again
 

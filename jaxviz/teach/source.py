@@ -12,6 +12,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 
@@ -43,18 +44,26 @@ def program_of(answer: Any) -> str:
 
         return f"answer = jax.checkpoint_policies.{policy_name(answer)}"
     code = getattr(inspect.unwrap(answer), "__code__", None)
-    if code is None or not (source := _expression(code.co_filename) or getattr(answer, "__name__", "")).strip("<>"):
-        return ""
-    return f"{source_of(answer)}\n\nanswer = {source}\n"
+    source = "" if code is None else _expression(code) or str(getattr(answer, "__name__", ""))
+    return f"{source_of(answer)}\n\nanswer = {source}\n" if source not in ("", "<lambda>") else ""
 
 
-def _expression(file: str) -> str:
+def _expression(code: CodeType) -> str:
     """What a cell answers with: `my_relu` of `mask.answer(my_relu)`; '' for a module, and if that is not clear."""
+    file = code.co_filename
     cell = "" if Path(file).exists() and "ipykernel" not in file else "".join(linecache.getlines(file))
     with contextlib.suppress(SyntaxError):  # a magic
         given = _answered(ast.parse(cell))
+        given = [g for g in given if _has(g, code)] if len(given) > 1 else given
         return ast.unparse(given[0]) if len(given) == 1 else ""
     return ""
+
+
+def _has(answer: ast.expr, code: CodeType) -> bool:
+    """Whether an answer is the function with that code, or has it as a part."""
+    names = {n.id for n in ast.walk(answer) if isinstance(n, ast.Name)}
+    lines = {n.lineno for n in ast.walk(answer) if isinstance(n, ast.Lambda)}
+    return code.co_firstlineno in lines if code.co_name == "<lambda>" else code.co_name in names
 
 
 def _answered(tree: ast.AST) -> list[ast.expr]:

@@ -127,6 +127,53 @@ def test_answers_to_puzzles_are_checked_again_in_any_session(tmp_path):
     assert "does not count: It takes 537.4 MFLOP; par is 1.6 MFLOP." in read.problems[1]
 
 
+TWO_ANSWERS = """order.answer(lambda a, b, c, v: a @ (b @ (c @ v)))
+cubed.answer(
+    lambda x: x * x * x,
+)
+
+
+def forward(x):
+    return 2 * x
+
+
+def backward(x):
+    return x / 2
+
+
+def other(x):
+    return 3 * x
+
+
+halves.answer((forward, backward))
+third.answer((other, lambda y: y / 3))
+"""
+
+
+def test_each_answer_of_a_cell_with_several_is_checked_again(tmp_path):
+    order = teach.puzzles.show("order", tmp_path / "mine.py")
+    there_and_back = teach.Check("comes back", lambda pair: "" if pair[1](pair[0](6.0)) == 6.0 else "It does not.")
+    halves, third = (teach.rule(text, there_and_back) for text in ("Double and halve.", "Another such pair."))
+    cell, name = TWO_ANSWERS, "<cell of several>"
+    linecache.cache[name] = (len(cell), None, cell.splitlines(True), name)
+    exercises = {"order": order, "cubed": cubed(), "halves": halves, "third": third}
+    exec(compile(cell, name, "exec"), dict(exercises))
+    assert teach.results().n_right == 4
+    read = teach.read_results(teach.results().save(tmp_path / "results.json"))
+    assert (read.problems, read.again) == ((), 4)
+    assert teach.puzzles.card(tmp_path / "mine.py").solved == 1
+
+
+def test_an_answer_whose_source_is_not_found_is_right_and_cannot_be_checked_again(tmp_path):
+    order = teach.puzzles.show("order", tmp_path / "mine.py")
+    verdict = order.answer(lambda a, b, c, v: a @ (b @ (c @ v)))  # of a module, which does more than that
+    assert verdict
+    assert verdict.note.startswith("It is not stored, since its source was not found")
+    assert not (tmp_path / "mine.py").exists()
+    read = teach.read_results(teach.results().save(tmp_path / "results.json"))
+    assert "does not count: its source was not found" in read.problems[0]
+
+
 def test_a_file_that_has_no_results_is_refused(tmp_path):
     (tmp_path / "other.json").write_text("[]")
     with pytest.raises(ValueError, match="has no results"):

@@ -227,6 +227,8 @@ def _known(puzzle: Puzzle) -> Verdict:
 def _kept(puzzle: Puzzle, answer: Any, path: Path) -> str:
     """Stores an answer if its source alone is right and better than the stored one, and reports it."""
     source = program_of(answer)
+    if not source:
+        return "It is not stored, since its source was not found: write it as a function, in a cell of its own."
     problem, amount = again(puzzle.name, source)
     if problem:
         return f"It is not stored, since its cell alone is not right: {problem} Put everything that it needs into it."
