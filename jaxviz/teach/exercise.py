@@ -78,6 +78,11 @@ class Verdict(Data):
     def __bool__(self) -> bool:
         return self.is_right is True
 
+    @property
+    def reason(self) -> str:
+        """What is wrong with an answer in code: why the first check failed; else the headline."""
+        return next((p.why for p in self.points if p.mark == "wrong" and p.why), self.headline)
+
     def __str__(self) -> str:
         lines = [wrapped(f"{_start(self.is_right)}{self.headline}")]
         for p in self.points:
@@ -199,7 +204,7 @@ class Exercise:
     _n_hints: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        sessions.exercises[self.question] = self
+        sessions.enter(self)
 
     def answer(self, given: Any = ...) -> Verdict:
         """The verdict on an answer.

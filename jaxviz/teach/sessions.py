@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -65,14 +66,25 @@ def from_json(text: str) -> Any:
     return json.loads(text, object_hook=lambda entry: ValueNumber(entry["value"]))
 
 
-exercises: WeakValueDictionary[str, Exercise] = WeakValueDictionary()
-"""The exercises of this session, by their questions."""
+exercises: WeakValueDictionary[int, Exercise] = WeakValueDictionary()
+"""The exercises of this session, in the order in which they were created."""
+
+_numbers = itertools.count()
 
 progress: dict[str, Answered] = {}
 """What was done with them, by their questions."""
 
 student = ""
 """What was given to `teach.seed`."""
+
+
+def enter(exercise: Exercise) -> None:
+    exercises[next(_numbers)] = exercise
+
+
+def asking(question: str) -> Exercise | None:
+    """The newest exercise with that question, of those that are still there; None if there is none."""
+    return next((e for _, e in sorted(exercises.items(), reverse=True) if e.question == question), None)
 
 
 def of(exercise: Exercise) -> Answered:

@@ -2,6 +2,8 @@
 
 import json
 import linecache
+import sys
+from types import ModuleType
 from weakref import WeakValueDictionary
 
 import jax.numpy as jnp
@@ -162,6 +164,49 @@ def test_each_answer_of_a_cell_with_several_is_checked_again(tmp_path):
     read = teach.read_results(teach.results().save(tmp_path / "results.json"))
     assert (read.problems, read.again) == ((), 4)
     assert teach.puzzles.card(tmp_path / "mine.py").solved == 1
+
+
+def test_an_answer_may_use_what_the_notebook_defines(tmp_path, monkeypatch):
+    notebook = ModuleType("__main__")
+    notebook.squared = lambda x: x * x
+    cell = "cubed.answer(lambda x: squared(x) * x)"
+    linecache.cache["<cell of a helper>"] = (len(cell), None, [cell], "<cell of a helper>")
+    code = cubed()
+    exec(compile(cell, "<cell of a helper>", "exec"), {"cubed": code, **vars(notebook)})
+    path = teach.results().save(tmp_path / "results.json")
+    assert "NameError: name 'squared' is not defined" in teach.read_results(path).problems[0]
+    monkeypatch.setitem(sys.modules, "__main__", notebook)
+    read = teach.read_results(path)
+    assert (read.problems, read.again) == ((), 1)
+    notebook.squared = lambda x: x
+    assert "does not count: At 2." in teach.read_results(path).problems[0]  # and says why
+
+
+WALK = """def evaluate(program, *inputs):
+    env = dict(zip(program.inputs, inputs))
+    for e in program.equations:
+        env.update(zip(e.outputs, my.bind(e.op, *[my.read(env, a) for a in e.inputs], **e.params)))
+    return [my.read(env, a) for a in program.outputs]
+
+
+walking.answer(evaluate)
+"""
+
+
+@pytest.mark.slow
+def test_answers_to_the_exercises_of_the_small_engine_are_checked_again(tmp_path, monkeypatch):
+    notebook = ModuleType("__main__")
+    notebook.my = my = teach.autodiff.engine(tmp_path / "answers" / "mine.py")
+    notebook.walking = teach.autodiff.exercise(my, "evaluate")
+    cell, name = WALK, "<cell of evaluate>"
+    linecache.cache[name] = (len(cell), None, cell.splitlines(True), name)
+    exec(compile(cell, name, "exec"), vars(notebook))
+    monkeypatch.setitem(sys.modules, "__main__", notebook)
+    path = teach.results().save(tmp_path / "results.json")
+    read = teach.read_results(path)
+    assert (read.n_right, read.again, read.problems) == (1, 1, ())
+    path.write_text(path.read_text().replace("env.update", "env.copy().update"))
+    assert "does not count" in teach.read_results(path).problems[1]
 
 
 def test_an_answer_whose_source_is_not_found_is_right_and_cannot_be_checked_again(tmp_path):

@@ -255,5 +255,5 @@ def again(name: str, source: str) -> tuple[str, int]:
         return f"{raised(error)}.", 0
     verdict = check(puzzle, answer)
     if not verdict:
-        return f"{next((p.why for p in verdict.points if p.mark == 'wrong'), verdict.headline).rstrip('.')}.", 0
+        return f"{verdict.reason.rstrip('.')}.", 0
     return "", puzzle.measured(puzzle.function_of(answer))
