@@ -184,7 +184,7 @@ BUDGETS = {
     "report": 2_950,
     "runs": 1_947,
     "runtime": 1_800,
-    "teach": 7_432,
+    "teach": 7_458,
     "transforms": 3_596,
     "xla": 10,
     "xla/collectives": 2_230,

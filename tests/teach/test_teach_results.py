@@ -6,6 +6,7 @@ import sys
 from types import ModuleType
 from weakref import WeakValueDictionary
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -207,6 +208,26 @@ def test_answers_to_the_exercises_of_the_small_engine_are_checked_again(tmp_path
     assert (read.n_right, read.again, read.problems) == (1, 1, ())
     path.write_text(path.read_text().replace("env.update", "env.copy().update"))
     assert "does not count" in teach.read_results(path).problems[1]
+
+
+def test_a_function_of_the_notebook_under_a_checkpoint_is_checked_again_as_that(tmp_path, monkeypatch):
+    """Also if another cell tests it, as one of nbgrader does."""
+    notebook = ModuleType("__main__")
+    cells = {
+        "<cell of the model>": "def block(x):\n    return jnp.sin(jnp.sin(x))\n",
+        "<cell of the answer>": "mine = jax.checkpoint(block)\nsaving.answer(mine)\n",
+        "<cell of the test>": "verdict = saving.answer(mine)\n",
+    }
+    saving = teach.rule("Save nothing.", teach.keeps_at_most(0, 1.0))
+    vars(notebook).update(jax=jax, jnp=jnp, saving=saving)
+    for name, cell in cells.items():
+        linecache.cache[name] = (len(cell), None, cell.splitlines(True), name)
+        exec(compile(cell, name, "exec"), vars(notebook))
+    path = teach.results().save(tmp_path / "results.json")
+    notebook.mine = ...  # the teacher has another answer, or none
+    monkeypatch.setitem(sys.modules, "__main__", notebook)
+    read = teach.read_results(path)
+    assert (read.n_right, read.again, read.problems) == (1, 1, ())
 
 
 def test_an_answer_whose_source_is_not_found_is_right_and_cannot_be_checked_again(tmp_path):
