@@ -84,7 +84,10 @@ print("later:", halves.linear)
 
 # %% [markdown]
 # `forward` gives the result, and after it the residuals; `linear` takes them, and the tangent, and gives the tangent of the result. In the
-# linear half there is no `sin` and no `exp`. All work that is not linear was done in the first half.
+# linear half there is no `sin` and no `exp`. All work that is not linear was done in the first half. In a picture, the residuals are the arrows that cross the cut:
+
+# %%
+jaxviz.draw(f, 2.0, stage="forward+linear")
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted

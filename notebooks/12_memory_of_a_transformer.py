@@ -133,6 +133,7 @@ print("gradients        ", kib(size(params)))
 print("residuals        ", kib(kept.nbytes_without_arguments))
 for part in kept.by_scope():
     print(f"   {part.name:18}{kib(part.nbytes):>10}")
+print(f"   read by nothing   {kib(kept.nbytes_without_arguments - kept.saved.nbytes):>10}")
 print(f"temporaries of the compiled gradient, by XLA on {jax.default_backend()}:", kib(memory.xla.temporaries))
 
 # %% [markdown]
@@ -143,6 +144,7 @@ print(f"temporaries of the compiled gradient, by XLA on {jax.default_backend()}:
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 assert kept.nbytes_without_arguments > 10 * 4 * size(params)
+assert sum(part.nbytes for part in kept.by_scope()) == kept.saved.nbytes < kept.nbytes_without_arguments
 assert abs(memory.xla.temporaries / kept.nbytes_without_arguments - 1) < 0.25
 assert jaxviz.derive(loss, params, tokens).check()
 
@@ -319,7 +321,8 @@ def _too_many(own):
 
 
 def _wrong_weights(own):
-    difference = jnp.abs(own(_scores, _causal) - weigh(_scores, _causal)).max()
+    weights, _ = jax.vjp(lambda scores: own(scores, _causal), _scores)  # `forward` runs where it is differentiated
+    difference = jnp.abs(weights - weigh(_scores, _causal)).max()
     return "" if difference < 1e-6 else f"A weight is off by {difference:.3g}."
 
 
@@ -350,6 +353,7 @@ leaner = teach.rule(
         "`weights * (weights_bar - jnp.sum(weights * weights_bar, -1, keepdims=True))`",
     ),
     wrong=(
+        (lambda scores, causal: (scores, weigh(scores, causal)), _backward),
         (_forward, lambda weights, weights_bar: weights * weights_bar),
         (_forward, lambda weights, weights_bar: weights * (weights_bar - jnp.sum(weights * weights_bar))),
         (lambda s, c: (weigh(s, c), (weigh(s, c), c & (s > -9))), lambda saved, bar: _backward(saved[0], bar)),

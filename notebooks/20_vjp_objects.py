@@ -173,7 +173,7 @@ def _fails(pair):
 def _too_much(pair):
     _, pull = jax.jit(pair[0])(w, x)
     n = leaves_nbytes(pull)
-    return f"The object takes {kib(n)}, and its weights are {kib(MATRIX)}." if n > leaves_nbytes(forward(w, x)[1]) - MATRIX else ""
+    return f"The object takes {kib(n)}, and its weights are {kib(MATRIX)}." if n > leaves_nbytes(jax.jit(lambda w, x: jax.vjp(stage, w, x))(w, x)[1]) - MATRIX else ""
 
 
 def _again(pull, w, ct):

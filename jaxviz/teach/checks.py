@@ -39,7 +39,7 @@ def computes(reference: Callable[..., Any], *points: tuple[Any, ...], tol: float
 
 def gradient_of(reference: Callable[..., Any], *points: tuple[Any, ...], tol: float = 1e-4) -> Check:
     """Checks that the answer has the same gradient, by JAX, as a reference; for several results, of their sum, and for
-    complex ones, of the sum of their real and imaginary parts.
+    complex ones, of the sum of their real and imaginary parts. A custom rule must not change the result.
 
     >>> teach.rule("Write `square`.", teach.gradient_of(jnp.square, (3.0,), (-1.0,)))
 
@@ -57,8 +57,17 @@ def gradient_of(reference: Callable[..., Any], *points: tuple[Any, ...], tol: fl
 
         return pulled_back
 
+    def of_its_rule(written: Callable[..., Any]) -> str:
+        for args in points:
+            problem = difference(jax.vjp(written, *args)[0], written(*args), tol, "without that")
+            if problem:
+                return f"At {shown_inputs(args)}, where it is differentiated, {problem}"
+        return ""
+
     name = f"the gradient of {function_name(reference)}"
-    return _gives(f"has {name}", name, gradient(reference), gradient, points, tol)
+    of_gradient = _gives(f"has {name}", name, gradient(reference), gradient, points, tol)
+    # A custom rule computes the value again, and may compute another one.
+    return Check(of_gradient.says, lambda written: of_gradient.fails(written) or of_its_rule(written))
 
 
 def _gives(

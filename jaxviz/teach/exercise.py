@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -77,6 +78,11 @@ class Verdict(Data):
 
     def __bool__(self) -> bool:
         return self.is_right is True
+
+    @property
+    def reason(self) -> str:
+        """What is wrong with an answer in code: why the first check failed; else the headline."""
+        return next((p.why for p in self.points if p.mark == "wrong" and p.why), self.headline)
 
     def __str__(self) -> str:
         lines = [wrapped(f"{_start(self.is_right)}{self.headline}")]
@@ -199,7 +205,7 @@ class Exercise:
     _n_hints: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        sessions.exercises[self.question] = self
+        sessions.enter(self)
 
     def answer(self, given: Any = ...) -> Verdict:
         """The verdict on an answer.
@@ -210,7 +216,7 @@ class Exercise:
         if given is ... or (isinstance(given, (list, tuple)) and any(x is ... for x in given)):
             return Verdict(None, BLANK)
         verdict = self.check(given)
-        sessions.note_answer(self, given, verdict)
+        sessions.note_answer(self, given, verdict, sys._getframe(1).f_code.co_filename)
         return replace(verdict, note=self.store(given)) if verdict and self.store is not None else verdict
 
     def blank(self) -> Verdict:

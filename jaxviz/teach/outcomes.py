@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import version
@@ -134,24 +135,29 @@ def read_results(path: str | Path) -> Results:
 
 def _again(a: Answered) -> str | None:
     """What is wrong with an answer that was right, '' if nothing is; None if it cannot be checked in this session."""
+    if a.kind == "code" and not a.source:
+        return "its source was not found."
     if a.puzzle:
         from jaxviz.teach.puzzles.game import again
 
         return again(a.puzzle, a.source)[0]
-    exercise = sessions.exercises.get(a.question)
+    exercise = sessions.asking(a.question)
     if exercise is None:
         return None
     try:
         verdict = exercise.check(_run(a.source) if a.kind == "code" else sessions.from_json(a.answer))
     except Exception as error:
         return raised(error)
-    return "" if verdict else verdict.headline
+    if verdict:
+        return ""
+    return verdict.reason if a.kind == "code" else verdict.headline
 
 
 def _run(source: str) -> Any:
-    """The answer that a program assigns."""
+    """The answer that a program assigns, which may use what the notebook defines."""
     # A cell of a notebook has these names; importing jaxviz here would import a higher layer.
     modules = {"jax": "jax", "jnp": "jax.numpy", "np": "numpy", "jaxviz": "jaxviz", "teach": "jaxviz.teach"}
     cell: dict[str, Any] = {name: import_module(module) for name, module in modules.items()}
+    cell.update(vars(sys.modules["__main__"]))
     exec(compile(source, "<an answer>", "exec", dont_inherit=True), cell)
     return cell["answer"]

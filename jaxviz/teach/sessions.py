@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,8 @@ class Answered(Data):
       hints: how many hints were shown.
       is_revealed: whether the answer was revealed.
       answer: the last answer, or the last right one, as JSON; '' for code.
-      source: of an answer in code, a program that assigns it to `answer`; '' if it was not found.
+      source: of the last answer in code, or the first right one, a program that assigns it to `answer`, with what the
+        notebook defines; '' if it was not found.
     """
 
     question: str
@@ -65,14 +67,25 @@ def from_json(text: str) -> Any:
     return json.loads(text, object_hook=lambda entry: ValueNumber(entry["value"]))
 
 
-exercises: WeakValueDictionary[str, Exercise] = WeakValueDictionary()
-"""The exercises of this session, by their questions."""
+exercises: WeakValueDictionary[int, Exercise] = WeakValueDictionary()
+"""The exercises of this session, in the order in which they were created."""
+
+_numbers = itertools.count()
 
 progress: dict[str, Answered] = {}
 """What was done with them, by their questions."""
 
 student = ""
 """What was given to `teach.seed`."""
+
+
+def enter(exercise: Exercise) -> None:
+    exercises[next(_numbers)] = exercise
+
+
+def asking(question: str) -> Exercise | None:
+    """The newest exercise with that question, of those that are still there; None if there is none."""
+    return next((e for _, e in sorted(exercises.items(), reverse=True) if e.question == question), None)
 
 
 def of(exercise: Exercise) -> Answered:
@@ -82,15 +95,22 @@ def of(exercise: Exercise) -> Answered:
     return progress.setdefault(exercise.question, new)
 
 
-def note_answer(exercise: Exercise, given: Any, verdict: Verdict) -> None:
-    """Notes an answer, unless it is a blank one; the same one again, as of a cell run twice, is no other try."""
+def note_answer(exercise: Exercise, given: Any, verdict: Verdict, cell: str = "") -> None:
+    """Notes an answer, unless it is a blank one; the same one again, as of a cell run twice, is no other try.
+
+    Args:
+      cell: the file of the cell that gives the answer.
+    """
     if verdict.is_right is None or (of(exercise).is_right and not verdict.is_right):
         return
     before = of(exercise)
     if before.kind == "code":
         from jaxviz.teach.source import program_of
 
-        after = replace(before, source=program_of(given[0] if isinstance(given, (list, tuple)) and given else given))
+        first = given[0] if isinstance(given, (list, tuple)) and given else given
+        # A cell that only tests an answer does not define it.
+        is_known = before.is_right and before.source and not before.puzzle
+        after = before if is_known else replace(before, source=program_of(first, cell))
     else:
         after = replace(before, answer=as_json(given))
     is_other = not before.tries or after != before

@@ -12,6 +12,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 
@@ -23,9 +24,18 @@ def source_of(answer: Any) -> str:
     if code is None or str(function.__module__).startswith("jax."):
         return ""
     file = code.co_filename
+    if not _is_cell(file):
+        return textwrap.dedent("".join(inspect.getblock(linecache.getlines(file)[code.co_firstlineno - 1 :])))
+    return _source_of_cell(file)
+
+
+def _is_cell(file: str) -> bool:
+    """Whether a file is a cell of a notebook, rather than a module."""
+    return "ipykernel" in file or not Path(file).exists()
+
+
+def _source_of_cell(file: str) -> str:
     lines = linecache.getlines(file)
-    if Path(file).exists() and "ipykernel" not in file:  # a module, not a cell
-        return textwrap.dedent("".join(inspect.getblock(lines[code.co_firstlineno - 1 :])))
     try:
         statements = ast.parse("".join(lines)).body
     except SyntaxError:  # a magic
@@ -36,25 +46,41 @@ def source_of(answer: Any) -> str:
     return "\n".join("".join(lines[_first_line(s) - 1 : s.end_lineno]) for s in parts)
 
 
-def program_of(answer: Any) -> str:
-    """A program that assigns an answer to `answer`, from its cell alone; '' if its source was not found."""
+def program_of(answer: Any, cell: str = "") -> str:
+    """A program that assigns an answer to `answer`; '' if its source was not found.
+
+    Args:
+      answer: a function, such as one of the notebook under a checkpoint.
+      cell: the file of the cell that gives the answer; by default, that of the function's own cell is used alone.
+    """
+    code: CodeType | None = getattr(inspect.unwrap(answer), "__code__", None)
+    own = "" if code is None else code.co_filename
+    if cell not in ("", own) and _is_cell(cell) and (given := _expression(cell, code)):
+        parts = (source_of(answer) if own and _is_cell(own) else "", _source_of_cell(cell), f"answer = {given}\n")
+        return "\n\n".join(filter(None, parts))
     if str(getattr(answer, "__module__", "")).startswith("jax."):  # a policy
         from jaxviz.analysis.checkpoints import policy_name  # which runs JAX
 
         return f"answer = jax.checkpoint_policies.{policy_name(answer)}"
-    code = getattr(inspect.unwrap(answer), "__code__", None)
-    if code is None or not (source := _expression(code.co_filename) or getattr(answer, "__name__", "")).strip("<>"):
-        return ""
-    return f"{source_of(answer)}\n\nanswer = {source}\n"
+    source = "" if code is None else _expression(own, code) or str(getattr(answer, "__name__", ""))
+    return f"{source_of(answer)}\n\nanswer = {source}\n" if source not in ("", "<lambda>") else ""
 
 
-def _expression(file: str) -> str:
+def _expression(file: str, code: CodeType | None) -> str:
     """What a cell answers with: `my_relu` of `mask.answer(my_relu)`; '' for a module, and if that is not clear."""
-    cell = "" if Path(file).exists() and "ipykernel" not in file else "".join(linecache.getlines(file))
+    cell = "".join(linecache.getlines(file)) if _is_cell(file) else ""
     with contextlib.suppress(SyntaxError):  # a magic
         given = _answered(ast.parse(cell))
+        given = [g for g in given if code is not None and _has(g, code)] if len(given) > 1 else given
         return ast.unparse(given[0]) if len(given) == 1 else ""
     return ""
+
+
+def _has(answer: ast.expr, code: CodeType) -> bool:
+    """Whether an answer is the function with that code, or has it as a part."""
+    names = {n.id for n in ast.walk(answer) if isinstance(n, ast.Name)}
+    lines = {n.lineno for n in ast.walk(answer) if isinstance(n, ast.Lambda)}
+    return code.co_firstlineno in lines if code.co_name == "<lambda>" else code.co_name in names
 
 
 def _answered(tree: ast.AST) -> list[ast.expr]:

@@ -234,3 +234,11 @@ def test_what_is_linear_for_real_multiples_is_linear_also_of_complex_numbers():
     assert linear.fails(jnp.conj) == linear.fails(lambda z: 2j * z.real) == linear.fails(jnp.fft.fft) == ""
     assert linear.fails(lambda z: z + jnp.maximum(z.imag, 0)), "nothing is wrong for real numbers"
     assert linear.fails(lambda z: z * z)
+
+
+def test_a_rule_whose_forward_function_returns_something_else_has_no_right_gradient():
+    ruled = jax.custom_vjp(lambda x: jnp.tanh(x))
+    ruled.defvjp(lambda x: (x, jnp.tanh(x)), lambda y, ct: (ct * (1 - y**2),))
+    assert jax.value_and_grad(ruled)(0.5)[0] == 0.5
+    assert teach.computes(jnp.tanh, (0.5,)).fails(ruled) == ""
+    assert "where it is differentiated, it returns 0.5, but" in teach.gradient_of(jnp.tanh, (0.5,)).fails(ruled)

@@ -376,6 +376,9 @@ def test_a_table_of_rules_is_kept_with_its_decorators_and_checked_in_a_new_engin
     later = autodiff.engine(tmp_path / "answers" / "mine.py")
     assert later.partial is not later.original("partial")
     assert autodiff.exercise(later, "partial").check(later.partial)
+    # The engine has a function `rule_for` too, which others of its functions call.
+    found, wanted = later.grad(lambda x: later.sin(x) * x)(2.0), jax.grad(lambda x: jnp.sin(x) * x)(2.0)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
 @pytest.mark.slow

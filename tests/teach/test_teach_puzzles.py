@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.ad_checkpoint import checkpoint_name
+from jax.experimental import pallas as pl
 from short_runs import short
 
 import jaxviz
@@ -291,11 +292,19 @@ def with_gradient(function):
     return own
 
 
+def by_kernel(a, b, c, v):
+    def kernel(a, b, c, v, out):
+        out[...] = a[...] @ b[...] @ c[...] @ v[...]
+
+    return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(a.shape[:1], v.dtype), interpret=True)(a, b, c, v)
+
+
 CHEATS = {
     "order": [
         (lambda a, b, c, v: a @ b @ c @ v if len(a) < 100 else v, "In the value at f32[512,512]"),
         (with_gradient(of_while), "It has `while`."),
         (with_gradient(by_callback), "It has `pure_callback`."),
+        (with_gradient(by_kernel), "It has `pallas_call`."),
     ],
     "softmax": [
         (
@@ -325,6 +334,19 @@ def test_an_answer_that_is_right_only_where_it_is_compared_does_not_count(name, 
     verdict = check(puzzle, cheat)
     assert verdict.is_right is False
     assert why in verdict.points[-1].why
+
+
+@pytest.mark.parametrize("is_given", [True, False], ids=["the rule computes it", "the function computes it"])
+def test_a_function_and_its_custom_rule_have_to_compute_the_same(is_given):
+    """The function alone is measured, and where it is differentiated JAX runs the rule alone."""
+    order = teach.puzzles.show("order").puzzle
+    zeros = lambda a, b, c, v: jnp.zeros(len(a))
+    answer = jax.custom_vjp(zeros if is_given else order.solution)
+    forward = order.function if is_given else zeros
+    answer.defvjp(lambda *args: (forward(*args), args), lambda args, ct: jax.vjp(order.function, *args)[1](ct))
+    verdict = check(order, answer)
+    assert verdict.is_right is False
+    assert verdict.points[0].why.startswith("In the value ")
 
 
 def test_values_are_compared_with_jax_at_random_and_at_hard_points():

@@ -50,6 +50,7 @@ def test_the_commands_of_the_page_are_understood(monkeypatch, capsys):
     monkeypatch.setattr(__main__, "student_copies", lambda *args, **options: asked.append((args, options)) or [])
     commands = re.findall(r"python -m jaxviz\.teach (students [^\n`]*)", PAGE)
     assert [__main__.main(words.split()) for words in commands] == [0] * len(commands) == [0, 0, 0]
+    assert all(list(ROOT.glob(str(given))) for args, _ in asked for given in args[0])  # in a checkout
     assert [args[1] for args, _ in asked] == ["lecture", "handout", "source/ps1"]
     assert [options["slides"] for _, options in asked] == [True, False, False]
     assert [options["nbgrader"] for _, options in asked] == [False, False, True]

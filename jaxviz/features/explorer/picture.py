@@ -171,7 +171,7 @@ def overview_png(view: View) -> bytes:
 def drawn(overview: Overview) -> CellFigure:
     """An overview as a figure, with three axes below its headline: what runs, what is saved, and the memory."""
     runs, saved, memory = overview.runs, overview.saved, overview.memory
-    heights = {"runs": _LINE * runs.depth, "saved": _BAND * len(saved), "memory": _MEMORY}
+    heights = {"runs": _LINE * runs.depth, "saved": _BAND * max(1, len(saved)), "memory": _MEMORY}
     y = 14 + _LINE * len(overview.headline)
     figure = CellFigure(
         figsize=(WIDTH / _DPI, (y + sum(heights.values()) + 122) / _DPI), dpi=_SHARP * _DPI, facecolor="none"
@@ -196,6 +196,7 @@ def drawn(overview: Overview) -> CellFigure:
     axes, y = places["saved"]
     write(8, y - 20, "saved for the backward pass")
     bands(axes, saved, overview.edges)
+    write(8, y, "" if saved else "nothing", 8)
     for i, row in enumerate(saved):
         write(8, y + _BAND * i, fitted(row.label, 38), 8, family="DejaVu Sans Mono" if row.is_code else "DejaVu Sans")
         write(8, y + _BAND * i + 15, fitted(row.about, 48), 7.5)
@@ -226,7 +227,7 @@ def bands(axes: Axes, saved: Sequence[SavedBand], positions: Sequence[float]) ->
             half[max(0, seen[-1] + 1 - _SEEN) : seen[-1] + 1] = half.max()
         half = np.append(half, half[-1:])
         axes.fill_between(edges, i - half, i + half, step="post", color=COLOURS["residual"], linewidth=0)
-    axes.set_ylim(len(saved) - 0.5, -0.5)
+    axes.set_ylim(max(1, len(saved)) - 0.5, -0.5)
     axes.set_xlim(0, positions[-1] or 1)
     axes.set_axis_off()
 

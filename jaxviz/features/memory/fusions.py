@@ -64,7 +64,7 @@ def only_added(program: Program) -> set[Atom]:
 
 
 def _is_zero(a: Atom) -> bool:
-    return isinstance(a, Literal) and a.aval.shape == () and bool(a.val == 0)
+    return isinstance(a, Literal) and a.aval.shape == () and not compat.is_float0(a.aval) and bool(a.val == 0)
 
 
 def is_elementwise(e: Equation) -> bool:

@@ -275,6 +275,16 @@ class RematPlan(Report, schema="plan_remat"):
         """The diff of `code`, with the changed files and the resulting figures."""
         return self._write(False)
 
+    @property
+    def coded(self) -> CompiledFigures | None:
+        """XLA's figures with what `code` writes, which may be another plan; None if the bound is not of the compiled
+        peak."""
+        if self.compiled is None:
+            return None
+        written = self._in_branches if self.in_branches else self.written
+        trial = written.trial if written.files and written.trial is not None else self.trial
+        return figures_of(self._search, trial.program, self.in_branches)
+
     @cached_property
     @deep_stack
     def _in_branches(self) -> Written:

@@ -55,11 +55,9 @@ class Engine(types.ModuleType):
         for name, source in answers.read(self.path).items():
             # It may be older than `batch`, which also knows the rules of operations that are added later.
             source = re.sub(r"\bmy\.batched\b", "my.batch", source)
-            before = getattr(self, name, None)
             try:
                 self._run(name, source)
             except Exception as error:
-                setattr(self, name, before)
                 notes.append(
                     f"Your {name} in {self.path} raises {type(error).__name__}, so the notebook's own is used."
                 )
@@ -67,7 +65,9 @@ class Engine(types.ModuleType):
 
     def _run(self, name: str, source: str) -> None:
         linecache.cache[f"<your {name}>"] = (len(source), None, source.splitlines(True), f"<your {name}>")
-        exec(compile(source, f"<your {name}>", "exec", dont_inherit=True), self.__dict__)
+        cell = dict(self.__dict__)  # its other functions may have the names of functions of the engine
+        exec(compile(source, f"<your {name}>", "exec", dont_inherit=True), cell)
+        setattr(self, name, cell[name])
         self._own[name] = source
 
     def _fails_later(self, name: str, source: str, check: Callable[[Engine, Any], Verdict]) -> str:

@@ -161,7 +161,7 @@ def check(puzzle: Puzzle, answer: Any) -> Verdict:
         few = f"its gradient takes at most {100 * puzzle.extra_work:g} % more FLOPs than as given"
         checks.append(Check(few, puzzle.costs_more))
     checks += puzzle.checks
-    checks.append(Check("has no callback, and no `while` loop, whose work cannot be counted", puzzle.uncounted))
+    checks.append(Check("has nothing whose work is not known, such as a callback or a `while` loop", puzzle.uncounted))
     if puzzle.points:
         at_points = partial(puzzle.difference, on_points=True)
         checks.append(Check("also has the correct values and gradients at the hard points", at_points))
@@ -227,6 +227,8 @@ def _known(puzzle: Puzzle) -> Verdict:
 def _kept(puzzle: Puzzle, answer: Any, path: Path) -> str:
     """Stores an answer if its source alone is right and better than the stored one, and reports it."""
     source = program_of(answer)
+    if not source:
+        return "It is not stored, since its source was not found: write it as a function, in a cell of its own."
     problem, amount = again(puzzle.name, source)
     if problem:
         return f"It is not stored, since its cell alone is not right: {problem} Put everything that it needs into it."
@@ -253,5 +255,5 @@ def again(name: str, source: str) -> tuple[str, int]:
         return f"{raised(error)}.", 0
     verdict = check(puzzle, answer)
     if not verdict:
-        return f"{next((p.why for p in verdict.points if p.mark == 'wrong'), verdict.headline).rstrip('.')}.", 0
+        return f"{verdict.reason.rstrip('.')}.", 0
     return "", puzzle.measured(puzzle.function_of(answer))

@@ -16,6 +16,7 @@ from jax.tree_util import tree_map
 
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import derive
+from jaxviz.features.cost.parts import parts
 from jaxviz.features.cost.report import cost
 from jaxviz.features.remat.forms import Form
 from jaxviz.features.remat.planning import plan_remat
@@ -29,9 +30,6 @@ from jaxviz.teach.rule import Check
 
 SEEDS = (0, 1, 2)
 """The seeds of the random arguments on which an answer is compared."""
-
-UNCOUNTED = frozenset({"while", "pure_callback", "io_callback", "ffi_call"})
-"""The operations whose work is not known: how often a loop runs, and what a callback does."""
 
 _NEAR = 0.01
 """The tolerance for par, as a share of par."""
@@ -140,12 +138,15 @@ class Puzzle:
         return "" if after <= (1 + self.extra_work) * before else f"It takes {100 * (after / before - 1):.1f} % more."
 
     def uncounted(self, function: Function) -> str:
-        """A sentence on what of a function no measure counts; '' if there is nothing."""
+        """A sentence on an operation of a function whose work is not known: a `while` loop, whose iterations depend on
+        values, or one whose cost is estimated, as that of a callback or a kernel; '' if there is none."""
         run = self.run(function)
         derived = derive(run, *self._measured_input, argnums=self.argnums)
         programs = (trace(run)(*self._measured_input), derived.forward, derived.backward)
-        names = {e.primitive.name for program in programs for _, e in program.walk()} & UNCOUNTED
-        return f"It has `{min(names)}`." if names else ""
+        equations = [e for program in programs for e in program.equations]
+        estimated = {p.equation.primitive.name for e in equations for p in parts(e) if p.is_estimated}
+        loops = {e.primitive.name for program in programs for _, e in program.walk()} & {"while"}
+        return f"It has `{min(estimated | loops)}`." if estimated | loops else ""
 
     def most_of(self, function: Function) -> str:
         """A sentence on the largest contribution to the measure."""
@@ -196,9 +197,10 @@ class Puzzle:
         run = _value_and_gradient(self.run(function), self.argnums)
         names = list(inspect.signature(self.right or self.function).parameters)
         of_gradient = [f"gradient in `{names[i]}`" for i in _places(self.argnums)]
-        for args, (value, gradient) in zip(inputs, expected, strict=True):
-            our_value, our_gradient = run(*args)
-            pairs = [("value", our_value, value), *zip(of_gradient, our_gradient, gradient, strict=True)]
+        for args, (value, _, gradient) in zip(inputs, expected, strict=True):
+            our_value, differentiated, our_gradient = run(*args)
+            pairs = [("value", our_value, value), ("value of the rule's forward function", differentiated, value)]
+            pairs += zip(of_gradient, our_gradient, gradient, strict=True)
             for what, ours, theirs in pairs:
                 mistake = difference(ours, theirs, self.tol, "the right answer")
                 if mistake:
@@ -211,8 +213,8 @@ def _places(argnums: Argnums) -> tuple[int, ...]:
 
 
 def _value_and_gradient(function: Function, argnums: Argnums) -> Function:
-    """Compiled: the results, and the cotangents of the arguments for cotangents of the results that differ from element
-    to element."""
+    """Compiled: the results; the results where it is differentiated, which a custom rule computes itself; and the
+    cotangents of the arguments for cotangents of the results that differ from element to element."""
 
     def computed(*args: Any) -> Any:
         places = _places(argnums)
@@ -222,7 +224,8 @@ def _value_and_gradient(function: Function, argnums: Argnums) -> Function:
             return function(*(values.get(i, x) for i, x in enumerate(args)))
 
         out, pull_back = jax.vjp(of_some, *(args[i] for i in places))
-        return out, pull_back(tree_map(lambda y: jnp.cos(jnp.arange(y.size)).reshape(y.shape).astype(y.dtype), out))
+        cotangents = tree_map(lambda y: jnp.cos(jnp.arange(y.size)).reshape(y.shape).astype(y.dtype), out)
+        return function(*args), out, pull_back(cotangents)
 
     compiled: Function = jax.jit(computed)
     return compiled

@@ -290,12 +290,12 @@ def _changes(
     except ValueError:  # nothing fits: the lowest peak
         plan = plan_remat(f, *args, argnums=argnums, **kwargs)
     if plan.regions:
-        was, now = plan.compiled or (None, None)
-        text, code = f"Checkpoints, {plan.around}", str(plan.code())
-        if was is not None and now is not None:
-            yield _change(limit, text, was.peak_nbytes, now.peak_nbytes, code, now.unreported)
+        text, code, now = f"Checkpoints, {plan.around}", str(plan.code()), plan.coded
+        if plan.compiled is not None and now is not None:
+            yield _change(limit, text, plan.compiled[0].peak_nbytes, now.peak_nbytes, code, now.unreported)
         else:
-            yield _change(limit, text, memory(d).peak_nbytes, plan.peak_nbytes, code)
+            trade = plan.written.trade or plan.after
+            yield _change(limit, text, memory(d).peak_nbytes, trade.peak_nbytes, code)
     if d.step is not None and not any(memory(d).donated):
         donated = tuple(could_donate(d.step.traced))
         before, after = (_compiled(f, args, kwargs, names) for names in ((), donated))

@@ -301,6 +301,15 @@ def test_names_with_dollars_and_other_scripts_are_drawn_as_they_are(recwarn):
     assert not recwarn.list
 
 
+def test_a_gradient_that_saves_nothing_has_a_picture_that_says_so(recwarn):
+    """A warning, with a path of this machine, would be shown below the explorer."""
+    view = jaxviz.explore(jax.checkpoint(lambda x: jnp.sum(jnp.sin(x) ** 2)), jnp.ones(3)).view
+    figure = picture.overview_figure(view)
+    assert "nothing" in [text.get_text() for text in figure.texts]
+    assert picture.overview_png(view).startswith(b"\x89PNG")
+    assert not recwarn.list
+
+
 def test_the_memory_on_the_axis_is_that_of_the_report(explorer):
     timeline = jaxviz.memory(layers, *layers_args)
     by_kind = picture.memory_by_kind(explorer.view)

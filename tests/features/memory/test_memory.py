@@ -288,3 +288,17 @@ def test_what_waits_is_looked_for_only_where_it_is_read(monkeypatch):
     jaxviz.memory(jax.checkpoint(lambda x: jnp.sin(jnp.sin(x) * 2.0).sum()), jnp.ones(3))
     assert any(wanted)
     assert sum(not late for late in wanted) <= len(ends)
+
+
+def test_a_rule_that_jax_vjp_gives_may_have_integer_arguments():
+    """The backward half then has an array of float0 zeros, which are equal to no number."""
+
+    def rows(table, index):
+        return jax.nn.one_hot(index, len(table)) @ table
+
+    ruled = jax.custom_vjp(lambda table, index: rows(table, index))
+    ruled.defvjp(lambda *args: jax.vjp(rows, *args), lambda pull_back, ct: pull_back(ct))
+    args = jnp.ones((6, 3)), jnp.arange(4)
+    assert jax.grad(lambda *args: jnp.sum(ruled(*args)))(*args).shape == (6, 3)
+    own, plain = jaxviz.memory(ruled, *args), jaxviz.memory(rows, *args)
+    assert own.peak_nbytes == plain.peak_nbytes
