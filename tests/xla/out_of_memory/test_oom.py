@@ -75,7 +75,9 @@ Peak buffers:
 
 def peak_with(code, path, name, *types):
     """Of the function with that name, after the changes in a copy of its file: as JAX and XLA compile it."""
-    subprocess.run(["patch", "--quiet", str(path)], input=code, text=True, check=True)
+    folders = next(line for line in code.splitlines() if line.startswith("--- ")).count("/")
+    apply = ["git", "apply", f"-p{folders}", "--whitespace=nowarn", "-"]
+    subprocess.run(apply, input=code, text=True, check=True, cwd=path.parent)
     exec(compile(path.read_text(), str(path), "exec"), edited := {"__name__": path.stem, "__file__": str(path)})
     compiled = jax.jit(edited[name]).lower(*types).compile().memory_analysis()
     return compiled.temp_size_in_bytes + compiled.argument_size_in_bytes + compiled.output_size_in_bytes
