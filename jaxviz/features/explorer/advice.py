@@ -102,14 +102,14 @@ def _card(switches: Switches, residuals: Iterable[int], expression: SavedExpress
     if not effects:
         planned = _planned(switches, expression)
         alone, then = (" alone", f"; {planned}") if planned else ("", "")
-        return f"Recomputing this value{alone} would not lower the peak by {_MORE}{then}."
+        return f"Recomputing it{alone} would not lower the peak by {_MORE}{then}."
     _, best, said, condition = max(effects, key=lambda f: (f[0], _worth(switches, f[1])))
     return f"{said} {format_bytes(best.peak_nbytes)}{condition}, for {_more_work(switches, best)}."
 
 
 def _planned(switches: Switches, expression: SavedExpression) -> str:
-    """``with the checkpoints that are suggested for the whole function, its line saves 1.0 KiB instead of 2.0 KiB``; ''
-    if there are none, or if they change nothing there."""
+    """``with the suggested checkpoints its line saves 1.0 KiB instead of 2.0 KiB``; '' if none are suggested for the
+    function, or if they change nothing there."""
     key = switches.plan()
     trade = switches.trade(key)
     if not key or not isinstance(trade, Trade) or not _lowers(switches.search.written, trade):
@@ -118,7 +118,7 @@ def _planned(switches: Switches, expression: SavedExpression) -> str:
     if after >= before:
         return ""
     now = f"{format_bytes(after)} instead of {format_bytes(before)}" if after else "nothing"
-    return f"with the checkpoints that are suggested for the whole function, its line saves {now}"
+    return f"with the suggested checkpoints its line saves {now}"
 
 
 def _of_line(residuals: ResidualSet, location: Location) -> int:

@@ -81,7 +81,7 @@ def test_where_nothing_helps_it_says_so():
     peak = format_bytes(switches.search.written.peak_nbytes)
     sentence = f"no checkpoint that was tried lowers the peak of {peak} by more than 2 %"
     assert (advice["sentence"], advice["setting"]) == (sentence, "")
-    assert set(advice["cards"]) == {"Recomputing this value would not lower the peak by more than 2 %."}
+    assert set(advice["cards"]) == {"Recomputing it would not lower the peak by more than 2 %."}
 
 
 def test_a_lower_peak_that_costs_much_work_is_said():
@@ -116,9 +116,9 @@ def test_a_card_is_not_for_what_a_checkpoint_does_that_saves_its_values():
         for found in (switches.derivation.residuals, planned)
     )
     assert advice["cards"] == [
-        "Recomputing this value alone would not lower the peak by more than 2 %; with the checkpoints that are "
-        f"suggested for the whole function, its line saves {after} instead of {before}.",
-        "Recomputing this value would not lower the peak by more than 2 %.",
+        "Recomputing it alone would not lower the peak by more than 2 %; with the suggested checkpoints its line saves "
+        f"{after} instead of {before}.",
+        "Recomputing it would not lower the peak by more than 2 %.",
     ]
 
 
