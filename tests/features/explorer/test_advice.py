@@ -120,6 +120,7 @@ def test_a_card_is_not_for_what_a_checkpoint_does_that_saves_its_values():
         f"{after} instead of {before}.",
         "Recomputing it would not lower the peak by more than 2 %.",
     ]
+    assert max(map(len, advice["cards"])) <= 5 * 32  # the lines that a card keeps free, and their letters at 1280 px
 
 
 def test_python_leads_away_from_the_overview_and_the_page_does_not():
