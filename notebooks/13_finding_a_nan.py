@@ -167,7 +167,7 @@ with jax.debug_nans(True):
 _BIRTHS = {
     ("forward", "div"): "v / length, in the forward pass",
     ("forward", "select_n"): "jnp.where, in the forward pass: it lets the NaN through",
-    ("backward", "div"): "the derivative of v / length, in the backward pass",
+    ("backward", "mul"): "the derivative of v / length, in the backward pass",
 }
 
 
@@ -185,8 +185,8 @@ origin = teach.predict(
     because={
         _BIRTHS["forward", "div"]: "That is a NaN, but `where` does not select it: the loss is finite. The NaN goes nowhere.",
         _BIRTHS["forward", "select_n"]: "It works as intended: the value is 0, and the loss is finite.",
-        _BIRTHS["backward", "div"]: "`where` sends a cotangent of 0 to the side that it did not select. The derivative of `v / length` "
-        "divides that by `length`, and 0 / 0 is NaN.",
+        _BIRTHS["backward", "mul"]: "`where` sends a cotangent of 0 to the side that it did not select. The derivative of `v / length` "
+        "multiplies that by `1 / length**2`, which is infinite, and zero times infinity is NaN.",
     },
     hints=("The loss is finite.", "Both sides of a `where` are differentiated. What does the side that was not selected get?"),
 )
@@ -212,8 +212,9 @@ report
 assert report.results == ("the gradient in params['in']",)
 assert (report.born.operation, report.born.phase, report.born.made) == ("sqrt", "forward", "infinity")
 assert (report.became_nan.operation, report.became_nan.phase) == ("div", "backward")
+assert report.born.cause.id == "unsafe-where"
 for event in (report.born, report.became_nan):
-    assert event.cause.id == "unsafe-where" and event.index[0] == 3
+    assert event.index[0] == 3
     assert [(i.index, i.length) for i in event.iterations] == [(7, 12)]
 
 # %% [markdown]

@@ -232,7 +232,10 @@ def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
     elif isinstance(first.value, Literal) and not first.equations and nan is not None and nan.equations:
         first = nan  # an intentional infinity, as in a mask, that becomes a NaN
     births = [b for b in dict.fromkeys((first, nan)) if b is not None and b.equations]
-    others = [] if blamed else of_other_expressions(infinite, births)
+    # A NaN that comes of an infinity does not explain the infinity, which may be born in the same expression.
+    own = {b.equations for b in infinite}
+    explained = [b for b in births if b is first or b.equations in own]
+    others = [] if blamed else of_other_expressions(infinite, explained)
     n_others, others = len(others), others[:_OTHERS]
     way = chain_of(first)
     places = [(level, search.first(level, v, first.kind) or first.steps[: len(level.devices)]) for _, level, v in way]
@@ -252,7 +255,8 @@ def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
     given = tuple(dict.fromkeys(_source_text(subject, b) for b in sources))
     passed = [values[place][v] for place, (_, _, v) in zip(places, way, strict=True)]
     chain = with_values(way, [steps for _, steps in places], passed, addresses)
-    also = tuple(events_of([b], values, _may_hide(subject, bad), subject.called)[b] for b in others)
+    of_both = lambda b: [b, *(n for n in births if b.feeds(n))]
+    also = tuple(events_of(of_both(b), values, _may_hide(subject, bad), subject.called)[b] for b in others)
     address = addressed.first(kinds, addresses)
     return NanReport(
         subject.function, (), born, given, became, chain, also=also, unlisted=n_others - len(others), address=address

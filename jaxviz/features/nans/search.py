@@ -139,6 +139,10 @@ class Birth:
     alike: tuple[Steps, ...] = ()
     is_certain: bool = True
 
+    def feeds(self, other: Birth) -> bool:
+        """Whether the other's last equation reads what this one computes."""
+        return not set(other.equations[-1].invars).isdisjoint(self.equations[-1].outvars)
+
     @property
     def is_known(self) -> bool:
         """Whether there is nothing to tell apart."""
