@@ -33,13 +33,13 @@ gradient = jax.value_and_grad(loss)
 
 def _once(*addresses: str) -> Callable[..., Any]:
     found = prepared(gradient, arguments(), {}, None, False, at=[address(a) for a in addresses])
-    return lambda *args: found.returning(jax.tree.leaves(args), found.literals.values)
+    return lambda *args: found.run_once(jax.tree.leaves(args), returns=True)
 
 
 def _beside(*addresses: str) -> Callable[..., Any]:
     found = prepared(gradient, arguments(), {}, None, False, at=[address(a) for a in addresses])
     call = jax.jit(gradient)
-    return lambda *args: (call(*args), found.call(jax.tree.leaves(args), found.literals.values))
+    return lambda *args: (call(*args), found.run_once(jax.tree.leaves(args)))
 
 
 EACH_LAYER = "layer › h"

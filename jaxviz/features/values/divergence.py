@@ -452,10 +452,10 @@ def divergence(
     Values are paired by their addresses and iterations, so names and lines may differ, a loop in Python may be a scan,
     and the records may be of two machines or versions of JAX. Two values differ if they are further apart than ten
     times what rounding may change: that is measured, by running each program again with the last digit of each argument
-    changed at random, of what it closes over and of numbers written in it such as 0.999, so bfloat16 may be compared
-    with float32. If the coarsest type that both compute in is the same, arguments are moved in that type's last digit,
-    since XLA leaves out some of its roundings, and not always the same. A number written in a function with a custom
-    rule stays. A value that only one run has is listed. Results are compared by their place, whatever computes them.
+    changed at random, of what it closes over, of numbers written in it such as 0.999, and of what sums and functions
+    such as exp compute, so bfloat16 may be compared with float32. If the coarsest type that both compute in is the
+    same, arguments are moved in that type's last digit, since XLA leaves out some of its roundings, and not always the
+    same. A value that only one run has is listed. Results are compared by their place, whatever computes them.
 
     Args:
       first, second: two records, or paths of files that `RunRecord.save` or a `Recorder` has written; or two

@@ -23,7 +23,6 @@ from jaxviz.arguments import Argnums, flat_arguments, positions
 from jaxviz.derivation import Derivation
 from jaxviz.features.values.dataflow import Dataflow, orders_of
 from jaxviz.features.values.inputs import RecordedArguments, data_of, type_of, with_constants
-from jaxviz.features.values.literals import NO_LITERALS, RoundedLiterals
 from jaxviz.features.values.records import (
     GRADIENT,
     RESULT,
@@ -31,6 +30,7 @@ from jaxviz.features.values.records import (
     RecordedValue,
     RunRecord,
 )
+from jaxviz.features.values.rounding import OtherDigits
 from jaxviz.features.values.summaries import (
     NORM,
     Move,
@@ -62,10 +62,12 @@ from jaxviz.higher_order.observing import Path as Around
 from jaxviz.higher_order.observing import Place, walk_observed
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.syntax import Atom, Equation, Program
 from jaxviz.ir.trace import trace_call, with_fixed
 from jaxviz.ir.usage import check_values
 from jaxviz.report.tables import listed, short_location
+from jaxviz.runtime.evaluate import evaluate
 from jaxviz.transforms.driver import select, with_results
 
 # --- recording --------------------------------------------------------------------------------------------------------
@@ -81,7 +83,6 @@ class RecordedPart:
       number: from its results to what is differentiated; None if that is nothing.
       differentiated: the inputs in which it is.
       is_rest: whether it is what a step computes besides its gradients.
-      literals: those that are inputs.
       returns: whether its results and its gradient are recorded, which whoever calls it gets.
       path: the equations around it in a step.
     """
@@ -91,7 +92,6 @@ class RecordedPart:
     number: Callable[[Sequence[Any]], Any] | None = None
     differentiated: Sequence[int] = ()
     is_rest: bool = False
-    literals: RoundedLiterals = NO_LITERALS
     returns: bool = True
     path: Around = ()
 
@@ -101,7 +101,7 @@ class RecordedPart:
     def taps(self) -> Taps:
         places = [v.place for v in self.values]
         linked = self._with_tangents if self.differentiated else None
-        return Taps(places, columns, only_inside=not self.path, linked=linked, literals=self.literals)
+        return Taps(places, columns, only_inside=not self.path, linked=linked)
 
     @cached_property
     def _with_tangents(self) -> frozenset[Place]:
@@ -268,14 +268,12 @@ class PreparedRecord:
     Args:
       program: the function.
       parts: what is recorded of it.
-      run: from constants and flat inputs, and from the values of literals, to the flat results, and what
-        `RecordedPart.packed` has of each part.
+      run: from constants and flat inputs to the flat results, and what `RecordedPart.packed` has of each part.
       inputs: the flat inputs of a call.
       note: what is not recorded.
       out_tree: of the results.
       compiled: whether it runs as one program, or operation by operation.
       constants: what it closes over that rounding may change.
-      literals: the numbers written in it that are rounded.
     """
 
     program: Program
@@ -286,9 +284,9 @@ class PreparedRecord:
     out_tree: Any
     compiled: bool = True
     constants: Sequence[Any] = ()
-    literals: RoundedLiterals = NO_LITERALS
 
     _n: int = field(default=0, init=False)
+    _runs: dict[bool, tuple[OtherDigits, Callable[..., Any]]] = field(default_factory=dict, init=False)
     _measured: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = field(default_factory=list, init=False)
 
     @property
@@ -309,21 +307,28 @@ class PreparedRecord:
         avals = (*map(compat.aval_of, self.constants), *self.program.in_avals)
         return moves(self._coarsest, [last_place([a]) for a in avals])
 
-    @cached_property
-    def call(self) -> Callable[..., Any]:
-        """As `run`, with the summaries of the flat inputs in place of the results."""
-        call = lambda inputs, literals: self.returning(inputs, literals)[1:]
-        return jax.jit(call) if self.compiled else call
+    def run_once(self, inputs: Sequence[Any], move: Move | None = None, returns: bool = False) -> Any:
+        """One run: the flat results if they are wanted, then summaries of the flat inputs, then what `run` has of each
+        part.
 
-    @cached_property
-    def returning(self) -> Callable[..., Any]:
-        """As `run`, with the summaries of the flat inputs after the results."""
+        Args:
+          move: other last digits to compute with, in what it computes; the inputs are moved already.
+          returns: whether the results are wanted.
+        """
+        if returns not in self._runs:
+            self._runs[returns] = self._run_of(inputs, returns)
+        digits, run = self._runs[returns]
+        return run(*inputs, *(digits.inputs(move.seed, move.times) if move is not None else digits.inputs()))
 
-        def call(inputs: Sequence[Any], literals: Sequence[Any]) -> Any:
-            results, ran = self.run(inputs, literals)
-            return results, self._arguments.packed(inputs[len(self.constants) :]), ran
+    def _run_of(self, inputs: Sequence[Any], returns: bool) -> tuple[OtherDigits, Callable[..., Any]]:
+        def call(inputs: Sequence[Any]) -> Any:
+            results, ran = self.run(inputs)
+            return results if returns else (), self._arguments.packed(inputs[len(self.constants) :]), ran
 
-        return jax.jit(call) if self.compiled else call
+        traced = jax.jit(call).trace(inputs)
+        digits, tree = OtherDigits(read_jaxpr(traced.jaxpr)), jax.tree.structure(traced.out_info)
+        run = lambda *inputs: jax.tree.unflatten(tree, evaluate(digits.program, inputs))
+        return digits, jax.jit(run) if self.compiled else run
 
     def record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RunRecord:
         return self.recorded(args, kwargs)[0]
@@ -338,12 +343,11 @@ class PreparedRecord:
           number: of the call.
           returned: what earlier calls have returned, by `id`.
         """
-        call = self.returning if once else lambda *given: ((), *self.call(*given))
         given = self.inputs(args, kwargs)
         is_carried = [x is (returned or {}).get(id(x)) for x in given]
         # A number of Python is rounded too.
         inputs = [*self.constants, *(jnp.asarray(x) if isinstance(x, (float, complex)) else x for x in given)]
-        results, *summaries = call(inputs, self.literals.values)
+        results, *summaries = self.run_once(inputs, returns=once)
         ran = [jax.device_get(summaries)]
         rows = self._rows(ran)
         if self._n & (self._n - 1) == 0 or any(
@@ -351,8 +355,7 @@ class PreparedRecord:
             for row, (before, _) in zip(rows, self._measured, strict=True)
         ):
             for move in self._moves:
-                others = moved(inputs, *move), self.literals.others(move.seed, move.times)
-                ran.append(jax.device_get(call(*others)[1:]))
+                ran.append(jax.device_get(self.run_once(moved(inputs, *move), move, once)[1:]))
             rows = self._rows(ran)
             self._measured = [(row.summaries[..., NORM], row.noise) for row in rows]
         else:
@@ -424,18 +427,17 @@ def _prepared(
     if cotangents is None:
         cotangents = returns_number(found, has_aux)
     number = number_of(found, has_aux, "record with cotangents=True") if cotangents else None
-    literals = RoundedLiterals([program])
     differentiated = _differentiated(fun, args, kwargs, argnums, is_input, program.in_avals) if cotangents else []
-    part = RecordedPart(program, _meant(program, at), number, differentiated, literals=literals)
+    part = RecordedPart(program, _meant(program, at), number, differentiated)
     inputs = lambda args, kwargs: select(is_input, jax.tree.leaves((args, kwargs)))
     taking, constants = with_constants(program)
 
-    def call(inputs: Sequence[Any], values: Sequence[Any]) -> tuple[Sequence[Any], list[Any]]:
-        ran = run_with_taps(taking, inputs, part.taps, number, values, [len(constants) + i for i in differentiated])
+    def call(inputs: Sequence[Any]) -> tuple[Sequence[Any], list[Any]]:
+        ran = run_with_taps(taking, inputs, part.taps, number, [len(constants) + i for i in differentiated])
         ran = replace(ran, gradient={}) if at else ran
         return _laid_out(traced.program, ran.results), [part.packed(ran)]
 
-    return PreparedRecord(traced.program, [part], call, inputs, note, traced.out_tree, compiled, constants, literals)
+    return PreparedRecord(traced.program, [part], call, inputs, note, traced.out_tree, compiled, constants)
 
 
 def _differentiated(
@@ -486,13 +488,12 @@ def _of_step(
     for part in gradients.values() if at else ():
         left = _keep(left, part)
     gradients = {mark: part for mark, part in gradients.items() if part.values}
-    literals = RoundedLiterals([run.program, *(p.program for p in gradients.values())])
     tapped = StepRun(step, {mark: part.tapped.passes for mark, part in gradients.items()})
     program = tapped.program
     for mark, part in gradients.items():
         part.found_in(tapped, mark)
     others = [v for v in addressed_values(program) if not any(map(tapped.is_pass, (*v.path, v.equation)))]
-    rest = RecordedPart(program, others, is_rest=True, literals=literals)
+    rest = RecordedPart(program, others, is_rest=True)
     for a, error in _keep(left, rest).items() if at else ():
         raise error or AddressError(f"{a.text!r} is in a gradient of {program.name} that is not recorded.")
     return _step_with_taps(tapped, rest, list(gradients.values()), " ".join(notes), compiled)
@@ -509,15 +510,15 @@ def _step_with_taps(
     opened = frozenset() if compiled else frozenset(e.outvars[0] for e in calls)
     taking, constants = with_constants(with_results(program, (*program.outvars, *(v for _, v in outermost))))
 
-    def call(inputs: Sequence[Any], values: Sequence[Any]) -> tuple[Sequence[Any], list[Any]]:
-        ran = run_with_taps(taking, inputs, taps, None, values, opened=opened)
+    def call(inputs: Sequence[Any]) -> tuple[Sequence[Any], list[Any]]:
+        ran = run_with_taps(taking, inputs, taps, None, opened=opened)
         left = {**ran.values, **dict(zip(outermost, ran.results[n:], strict=True))}
         of_rest = replace(ran, results=ran.results[:n])
         results = _laid_out(run.step.traced, of_rest.results)
         return results, [*(p.packed(p.ran(left.__getitem__)) for p in gradients), rest.packed(of_rest)]
 
     parts, step = [*gradients, rest], run.step
-    return PreparedRecord(program, parts, call, step.inputs_of, note, step.out_tree, compiled, constants, rest.literals)
+    return PreparedRecord(program, parts, call, step.inputs_of, note, step.out_tree, compiled, constants)
 
 
 def _not_recorded(gradients: Sequence[str]) -> str:

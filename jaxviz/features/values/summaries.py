@@ -185,15 +185,27 @@ def moves(coarsest: float, own: Sequence[float]) -> list[Move]:
     return [Move(seed, d, n if seed == SEEDS[-1] else 1) for d, n in zip(kinds, further, strict=True) for seed in SEEDS]
 
 
+_AROUND = 5
+"""Iterations of which the noise is compared."""
+
+
 def noise_of(summaries: np.ndarray[Any, Any], moved_to: Sequence[np.ndarray[Any, Any]], runs: Sequence[Move]) -> Any:
-    """float32[..., n]: how far summaries move, in the mean of the runs of each of `n` kinds."""
+    """float32[..., n]: how far summaries move, in the mean of the runs of each of `n` kinds; in an iteration of a loop
+    by as large a part of the norm, at least, as in most of those around it: what happens to few elements may cancel."""
     shape = summaries.shape[:-1]
     if not moved_to:
         return np.zeros((*shape, 1))
     pairs = zip(moved_to, runs, strict=True)
     apart = np.stack([squares(m[..., SKETCH], summaries[..., SKETCH]) / run.times**2 for m, run in pairs])
     kinds = apart.reshape(len(runs) // len(SEEDS), len(SEEDS), *shape)
-    return np.moveaxis(np.sqrt(kinds.mean(1)), 0, -1)
+    noise = np.moveaxis(np.sqrt(kinds.mean(1)), 0, -1)
+    if shape and shape[-1] >= _AROUND:
+        norm = np.maximum(summaries[..., NORM, None].astype(float), np.finfo(np.float32).tiny)
+        around = np.lib.stride_tricks.sliding_window_view(noise / norm, _AROUND, axis=-2)
+        ends = _AROUND // 2
+        usual = np.pad(np.median(around, -1), [(0, 0)] * (len(shape) - 1) + [(ends, ends), (0, 0)], mode="edge")
+        noise = np.maximum(noise, usual * norm)
+    return noise.astype(np.float32)
 
 
 def squares(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

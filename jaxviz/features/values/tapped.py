@@ -20,7 +20,6 @@ from jaxviz.analysis.probed import also_in_probes
 from jaxviz.analysis.walk import own_location_of
 from jaxviz.arguments import flat_arguments
 from jaxviz.derivation import Derivation, derive
-from jaxviz.features.values.literals import NO_LITERALS, RoundedLiterals
 from jaxviz.higher_order import is_loop, is_scan, scan_length
 from jaxviz.higher_order.observing import Observer, PassedIn, Path, Place, all_zero, observed_program
 from jaxviz.higher_order.shard_map import axes_of_devices, inside
@@ -301,7 +300,6 @@ class Taps:
       barrier: whether XLA may not fuse across them.
       linked: the places that have a cotangent if they have a tangent; None for all whose type can have one.
       as_they_are: other places, whose values are never reduced.
-      literals: which of its literals are inputs, the last ones.
     """
 
     places: Collection[Place]
@@ -310,7 +308,6 @@ class Taps:
     barrier: bool = False
     linked: Collection[Place] | None = None
     as_they_are: Collection[Place] = ()
-    literals: RoundedLiterals = NO_LITERALS
 
     def reduced_at(self, place: Place, e: Equation) -> Callable[[Any], Any] | None:
         """What is done with a value before it leaves."""
@@ -345,7 +342,7 @@ class TappedRun:
 def with_taps(
     program: Program, taps: Taps, own: Mapping[Place, Var] | None = None
 ) -> tuple[Program, tuple[Place, ...]]:
-    """The program with the vector of iterations as another input, then literals, and what leaves it as other results,
+    """The program with the vector of iterations as another input, and what leaves it as other results,
     with the places of these; `own` has an input for each place that has a cotangent."""
     chosen = frozenset((*taps.places, *taps.as_they_are))
     traced: dict[Any, Program] = {}
@@ -368,8 +365,7 @@ def with_taps(
             value = add(f"linked {reduce is not None}", link, value, passed.own[place])
         return value, tap
 
-    shared = constants(taps.literals.values)
-    return observed_program(program, Observer(chosen.__contains__, observe, taken=taps.literals.number), shared, own)
+    return observed_program(program, Observer(chosen.__contains__, observe), own=own)
 
 
 def _linked(reduce: Callable[[Any], Any] | None) -> Callable[[Any, Any], Any]:
@@ -426,7 +422,7 @@ def places_with_tangents(
 
 def run_with_taps(
     program: Program, inputs: Sequence[Any], taps: Taps, number: Callable[[Sequence[Any]], Any] | None,
-    literals: Sequence[Any] = (), differentiated: Sequence[int] = (), opened: Collection[Var] = (),
+    differentiated: Sequence[int] = (), opened: Collection[Var] = (),
 ) -> TappedRun:  # fmt: skip
     """Runs a program, forward and with `number` also backward.
 
@@ -434,19 +430,18 @@ def run_with_taps(
       opened: the first results of calls whose equations are run as if they were not in a call.
       differentiated: the inputs in which the gradient is wanted.
       number: from the results to the number that is differentiated.
-      literals: values for those of `taps`.
     """
     n = len(program.outvars)
     if number is None:
         tapped, places = with_taps(program, taps)
         tapped = inlined_where(tapped, lambda e: e.outvars[:1] != () and e.outvars[0] in opened) if opened else tapped
-        outs = evaluate(tapped, [*inputs, NO_STEP, *literals])
+        outs = evaluate(tapped, [*inputs, NO_STEP])
         return TappedRun(outs[:n], dict(zip(places, outs[n:], strict=True)))
     tapped, returned, own = _with_linked_taps(program, taps)
 
     def run(zeros: list[Any], given: dict[int, Any]) -> Any:
         of_program = [given.get(i, x) for i, x in enumerate(inputs)]
-        outs = evaluate(tapped, [*of_program, NO_STEP, *literals, *zeros])
+        outs = evaluate(tapped, [*of_program, NO_STEP, *zeros])
         return number(outs), outs
 
     zeros = [compat.zeros(v.aval) for v in own.values()]  # which may vary over devices
@@ -473,8 +468,8 @@ class TappedPasses:
 
 
 def tapped_passes(derivation: Derivation, program: Program, taps: Taps) -> TappedPasses:
-    """The passes of a derived function, or of another program in its place, with taps; literals stay in them."""
-    tapped, returned, own = _with_linked_taps(program, replace(taps, literals=NO_LITERALS))
+    """The passes of a derived function, or of another program in its place,, with taps."""
+    tapped, returned, own = _with_linked_taps(program, taps)
     n, step = len(program.outvars), tapped.invars[len(program.invars)]
     tapped = replace(tapped, constvars=(*tapped.constvars, step), consts=(*tapped.consts, NO_STEP))
     taken = reordered_inputs(tapped, (*program.invars, *own.values()))
