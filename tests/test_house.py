@@ -184,7 +184,7 @@ BUDGETS = {
     "report": 2_956,
     "runs": 1_947,
     "runtime": 1_814,
-    "teach": 7_458,
+    "teach": 7_588,
     "transforms": 3_596,
     "xla": 10,
     "xla/collectives": 2_230,

@@ -20,4 +20,6 @@ def read(path: str | Path) -> dict[str, str]:
 def write(path: str | Path, head: str, sources: Mapping[str, str]) -> None:
     """Stores the sources, below a first line that says what the file is."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, head + "".join(f"\n# --- {line}\n{source.rstrip()}\n" for line, source in sources.items()))
+    # A line of an answer that begins as those do would end it.
+    entries = {line: re.sub(r"(?m)^# --- ", "#  --- ", source.rstrip()) for line, source in sources.items()}
+    write_file(path, head + "".join(f"\n# --- {line}\n{source}\n" for line, source in entries.items()))

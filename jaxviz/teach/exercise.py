@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from typing import Literal as OneOf
@@ -131,6 +132,11 @@ def said(verdict: Verdict) -> Said:
     }
 
 
+def _defined() -> dict[str, Any]:
+    """What the notebook has defined, but for exercises: one whose cell is run again would keep the one before."""
+    return {name: value for name, value in vars(sys.modules["__main__"]).items() if not isinstance(value, Exercise)}
+
+
 def text_of(text: Text) -> str:
     return text if isinstance(text, str) else text()
 
@@ -192,6 +198,7 @@ class Exercise:
       grading: computes what a page without a kernel needs to check answers itself; None if that requires running them.
       wrong: wrong answers, for the notebooks' tests; learners do not see them.
       store: stores a right answer, and returns a note on that; None if it is not stored.
+      names: what the notebook had defined when the exercise was created, but for its exercises.
     """
 
     question: str
@@ -202,10 +209,25 @@ class Exercise:
     wrong: Callable[[], Iterable[Any]] = tuple
     grading: Callable[[], OfChoice | OfNumber | OfWord | OfMarks] | None = None
     store: Callable[[Any], str] | None = None
+    names: dict[str, Any] = field(default_factory=_defined, init=False)
     _n_hints: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         sessions.enter(self)
+
+    @contextlib.contextmanager
+    def as_created(self) -> Iterator[dict[str, Any]]:
+        """Temporarily sets the names of the notebook back to what they were when the exercise was created, for an
+        answer of another session and for what checks it, and yields them. What was not defined yet stays."""
+        names = vars(sys.modules["__main__"])
+        now = dict(names)
+        names.update(self.names)
+        try:
+            yield names
+        finally:
+            for name in names.keys() - now.keys():
+                del names[name]
+            names.update(now)
 
     def answer(self, given: Any = ...) -> Verdict:
         """The verdict on an answer.
@@ -216,7 +238,7 @@ class Exercise:
         if given is ... or (isinstance(given, (list, tuple)) and any(x is ... for x in given)):
             return Verdict(None, BLANK)
         verdict = self.check(given)
-        sessions.note_answer(self, given, verdict, sys._getframe(1).f_code.co_filename)
+        sessions.note_answer(self, given, verdict, sys._getframe(1))
         return replace(verdict, note=self.store(given)) if verdict and self.store is not None else verdict
 
     def blank(self) -> Verdict:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import version
@@ -17,6 +16,7 @@ from jaxviz.report.tables import counted, shortened
 from jaxviz.teach import sessions
 from jaxviz.teach.exercise import raised
 from jaxviz.teach.sessions import Answered
+from jaxviz.teach.source import run
 
 _HEADS = ("exercise", "tries", "hints", "revealed", "")
 
@@ -144,20 +144,22 @@ def _again(a: Answered) -> str | None:
     exercise = sessions.asking(a.question)
     if exercise is None:
         return None
-    try:
-        verdict = exercise.check(_run(a.source) if a.kind == "code" else sessions.from_json(a.answer))
-    except Exception as error:
-        return raised(error)
+    with exercise.as_created() as names:
+        try:
+            verdict = exercise.check(_run(a.source, names) if a.kind == "code" else sessions.from_json(a.answer))
+        except Exception as error:
+            return raised(error)
     if verdict:
         return ""
     return verdict.reason if a.kind == "code" else verdict.headline
 
 
-def _run(source: str) -> Any:
+def _run(source: str, names: dict[str, Any]) -> Any:
     """The answer that a program assigns, which may use what the notebook defines."""
     # A cell of a notebook has these names; importing jaxviz here would import a higher layer.
     modules = {"jax": "jax", "jnp": "jax.numpy", "np": "numpy", "jaxviz": "jaxviz", "teach": "jaxviz.teach"}
-    cell: dict[str, Any] = {name: import_module(module) for name, module in modules.items()}
-    cell.update(vars(sys.modules["__main__"]))
-    exec(compile(source, "<an answer>", "exec", dont_inherit=True), cell)
-    return cell["answer"]
+    for name, module in modules.items():
+        names.setdefault(name, import_module(module))
+    names.pop("answer", None)
+    run(source, f"<answer {hash(source):x}>", names)
+    return names["answer"]

@@ -12,6 +12,8 @@ from weakref import WeakValueDictionary
 from jaxviz.report.data import Data
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from jaxviz.teach.exercise import Exercise, Verdict
 
 
@@ -30,8 +32,8 @@ class Answered(Data):
       hints: how many hints were shown.
       is_revealed: whether the answer was revealed.
       answer: the last answer, or the last right one, as JSON; '' for code.
-      source: of the last answer in code, or the first right one, a program that assigns it to `answer`, with what the
-        notebook defines; '' if it was not found.
+      source: of the last answer in code, or the first right one, a program that assigns it to `answer`, where the
+        notebook has defined what it defines before the exercise; '' if it was not found.
     """
 
     question: str
@@ -95,11 +97,11 @@ def of(exercise: Exercise) -> Answered:
     return progress.setdefault(exercise.question, new)
 
 
-def note_answer(exercise: Exercise, given: Any, verdict: Verdict, cell: str = "") -> None:
+def note_answer(exercise: Exercise, given: Any, verdict: Verdict, cell: FrameType) -> None:
     """Notes an answer, unless it is a blank one; the same one again, as of a cell run twice, is no other try.
 
     Args:
-      cell: the file of the cell that gives the answer.
+      cell: the frame of the cell that gives the answer.
     """
     if verdict.is_right is None or (of(exercise).is_right and not verdict.is_right):
         return
@@ -110,7 +112,8 @@ def note_answer(exercise: Exercise, given: Any, verdict: Verdict, cell: str = ""
         first = given[0] if isinstance(given, (list, tuple)) and given else given
         # A cell that only tests an answer does not define it.
         is_known = before.is_right and before.source and not before.puzzle
-        after = before if is_known else replace(before, source=program_of(first, cell))
+        written = lambda: program_of(first, cell.f_code.co_filename, cell.f_globals, exercise.names)
+        after = replace(before, source=before.source if is_known else written())
     else:
         after = replace(before, answer=as_json(given))
     is_other = not before.tries or after != before

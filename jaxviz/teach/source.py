@@ -10,10 +10,33 @@ import re
 import symtable
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
+
+
+def run(source: str, file: str, names: dict[str, Any]) -> None:
+    """Runs the source of an answer, as if it were a cell of a notebook with these names.
+
+    Annotations stay text, as in a cell below one that imports `annotations` from `__future__`: a name that only they
+    have need not be there.
+
+    Args:
+      source: the source.
+      file: how its file is called, which must differ from that of other sources.
+      names: what it may read, and gets what it defines; those of a module, in which dataclasses look names up.
+    """
+    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
+    exec(compile(source, file, "exec", annotations.compiler_flag, dont_inherit=True), names)
+
+
+def run_alone(source: str, file: str, names: Mapping[str, Any]) -> dict[str, Any]:
+    """Runs the source of an answer in a new module, which has only these names; returns all that it has then."""
+    module = sys.modules[file] = ModuleType(file)
+    vars(module).update(names, __name__=file)
+    run(source, file, vars(module))
+    return vars(module)
 
 
 def source_of(answer: Any) -> str:
@@ -41,18 +64,27 @@ def _source_of_cell(file: str) -> str:
     except SyntaxError:  # a magic
         return "".join(lines)
     defined = {n for s in statements for n in _defines(s)}
-    parts = [s for s in statements if not isinstance(s, ast.Expr) or _called_on(s) in defined]
-    parts = [s for s in parts if not _answered(s)]
+    parts = [s for s in statements if not isinstance(s, ast.Expr) or _called_on(s) in defined or _registers(s)]
+    parts = [s for s in parts if not _answered(s) and not _is_from_future(s)]
     return "\n".join("".join(lines[_first_line(s) - 1 : s.end_lineno]) for s in parts)
 
 
-def program_of(answer: Any, cell: str = "") -> str:
+def program_of(
+    answer: Any, cell: str = "", names: Mapping[str, Any] | None = None, given: Mapping[str, Any] | None = None
+) -> str:
     """A program that assigns an answer to `answer`; '' if its source was not found.
 
     Args:
       answer: a function, such as one of the notebook under a checkpoint.
       cell: the file of the cell that gives the answer; by default, that of the function's own cell is used alone.
+      names: what is defined there. What other cells define comes with the answer, as far as it has a source.
+      given: what is there before any answer, and so does not come with it.
     """
+    program = _program_of_cells(answer, cell)
+    return "\n\n".join([*_from_other_cells(program, names or {}, given or {}), program]) if program else ""
+
+
+def _program_of_cells(answer: Any, cell: str) -> str:
     code: CodeType | None = getattr(inspect.unwrap(answer), "__code__", None)
     own = "" if code is None else code.co_filename
     if cell not in ("", own) and _is_cell(cell) and (given := _expression(cell, code)):
@@ -64,6 +96,56 @@ def program_of(answer: Any, cell: str = "") -> str:
         return f"answer = jax.checkpoint_policies.{policy_name(answer)}"
     source = "" if code is None else _expression(own, code) or str(getattr(answer, "__name__", ""))
     return f"{source_of(answer)}\n\nanswer = {source}\n" if source not in ("", "<lambda>") else ""
+
+
+def _from_other_cells(program: str, names: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """The definitions of what a program reads and does not define, in an order in which they can be run."""
+    new = {n: value for n, value in names.items() if n not in given or value is not given[n]}
+    seen: set[str] = set()
+    parts: list[str] = []
+
+    def visit(source: str) -> None:
+        for name in sorted(names_missing(source) & new.keys() - seen):
+            seen.add(name)
+            if definition := _definition(name, new[name]):
+                visit(definition)
+                parts.append(definition)
+
+    with contextlib.suppress(SyntaxError):  # a magic
+        visit(program)
+    return parts
+
+
+def _definition(name: str, value: Any) -> str:
+    """The source of what a cell of the notebook defines; '' if it is not found, or is no function, class, module or
+    puzzle, nor as plain as a number."""
+    if isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value:
+        return f"import {value.__name__} as {name}"
+    if isinstance(value, _PLAIN):
+        with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):  # it has an array in it, or nan
+            return f"{name} = {value!r}" if ast.literal_eval(repr(value)) == value else ""
+    if puzzle := getattr(getattr(value, "puzzle", None), "name", ""):
+        return f"from jaxviz import teach\n\n{name} = teach.puzzles.show({puzzle!r})"
+    if not callable(value):
+        return ""
+    code = getattr(inspect.unwrap(value), "__code__", None)
+    files = [] if code is None else [code.co_filename]
+    for file in [*files, *reversed([*linecache.cache])]:  # the newest cell first
+        if _is_cell(file) and (source := _defined_in(linecache.getlines(file), name)):
+            return source
+    return ""
+
+
+_PLAIN = (bool, int, float, complex, str, bytes, tuple, list, dict, set, type(None))
+
+
+def _defined_in(lines: list[str], name: str) -> str:
+    """The statements of a cell that define a name, and the rules of that; '' if there are none."""
+    with contextlib.suppress(SyntaxError):  # a magic
+        parts = [s for s in ast.parse("".join(lines)).body if not _answered(s)]
+        parts = [s for s in parts if name in names_defined(ast.unparse(s)) | {*extends(s)}]
+        return "\n\n".join("".join(lines[_first_line(s) - 1 : s.end_lineno]) for s in parts)
+    return ""
 
 
 def _expression(file: str, code: CodeType | None) -> str:
@@ -151,9 +233,14 @@ def defining(statements: Iterable[ast.stmt], names: set[str]) -> list[tuple[ast.
     return [(s, given) for s, given in gives.items() if given & needed]
 
 
-def names_missing(source: str) -> set[str]:
-    """The global names that a source reads but does not define."""
-    top = symtable.symtable(source, "<answer>", "exec")
+def names_missing(source: str, annotated: bool = True) -> set[str]:
+    """The global names that a source reads but does not define.
+
+    Args:
+      source: the source.
+      annotated: whether those in annotations count, which `run` does not need.
+    """
+    top = symtable.symtable(source if annotated else f"{_FUTURE}\n{source}", "<answer>", "exec")
     tables = [top]
     for table in tables:
         tables += table.get_children()
@@ -183,6 +270,19 @@ def _called_on(statement: ast.Expr) -> str:
     return part.id if isinstance(statement.value, ast.Call) and isinstance(part, ast.Name) else ""
 
 
+_FUTURE = "from __future__ import annotations"
+
+
+def _is_from_future(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+
+
+def _registers(statement: ast.Expr) -> bool:
+    """Whether a statement makes a class known, `jax.tree_util.register_pytree_node(…)`, or gives it an attribute."""
+    call = statement.value
+    return isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2].startswith(("register", "setattr"))
+
+
 def _first_line(statement: ast.stmt) -> int:
     decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
     return min([statement.lineno, *(d.lineno for d in decorators)])
@@ -191,8 +291,11 @@ def _first_line(statement: ast.stmt) -> int:
 def _defines(statement: ast.stmt) -> Iterator[str]:
     if isinstance(statement, ast.FunctionDef) and not list(extends(statement)):
         yield statement.name
-    if isinstance(statement, ast.Assign):
-        yield from (t.id for t in statement.targets if isinstance(t, ast.Name))
+    if isinstance(statement, ast.ClassDef):
+        yield statement.name
+    if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        yield from (t.id for t in targets if isinstance(t, ast.Name))
 
 
 def extends(statement: ast.stmt) -> Iterator[str]:

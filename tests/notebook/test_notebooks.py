@@ -69,25 +69,6 @@ def text_of(cell):
     return "".join(parts)
 
 
-@pytest.fixture(scope="module")
-def run():
-    """Runs sources in sequence in a fresh process that has already imported JAX; returns the text output of each."""
-    command = [sys.executable, str(Path(__file__).with_name("forking.py"))]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as server:
-
-        def run(cells, folder):
-            server.stdin.write(json.dumps({"cells": cells, "folder": str(folder)}) + "\n")
-            server.stdin.flush()
-            found = json.loads(server.stdout.readline())
-            assert "error" not in found, found["error"]
-            return found["texts"]
-
-        yield run
-        server.stdin.close()
-
-
 def run_in_kernel(cells, folder):
     notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, cells)))
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()

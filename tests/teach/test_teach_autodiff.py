@@ -1,7 +1,11 @@
 """Building one's own autodiff: other correct answers are accepted, wrong ones are not, and correct ones replace the
 engine's functions."""
 
+import __future__
+
 import linecache
+import sys
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -317,15 +321,62 @@ def test_right_answers_are_kept_for_the_next_notebook(my, tmp_path):
     assert broken.jvp is broken.original("jvp")
 
 
-def run_cell(source, namespace):
+def run_cell(source, namespace, flags=0):
     linecache.cache["<cell 2>"] = (len(source), None, source.splitlines(True), "<cell 2>")
-    exec(compile(source, "<cell 2>", "exec"), namespace)
+    exec(compile(source, "<cell 2>", "exec", flags), namespace)
 
 
 def test_what_another_cell_defines_is_missed(my):
     namespace = {"elsewhere": my.split}
     run_cell("def split(equations, unknown):\n    return elsewhere(equations, unknown)\n", namespace)
     assert "reads elsewhere from another cell" in autodiff.exercise(my, "split").answer(namespace["split"]).note
+
+
+ANNOTATED = """
+import dataclasses
+from typing import ClassVar, NamedTuple
+
+class Halves(NamedTuple):
+    now: list[Equation]
+    later: list[Equation]
+
+@dataclasses.dataclass
+class Sorting:
+    n_halves: ClassVar[int] = 2
+    waiting: set[Var]
+
+    def sorted(self, equations: list[Equation]) -> Halves:
+        halves: Halves = Halves([], [])
+        for e in equations:
+            is_late: Absent = not self.waiting.isdisjoint(e.inputs)
+            halves[is_late % self.n_halves].append(e)
+            self.waiting.update(e.outputs if is_late else ())
+        return halves
+
+# --- the answer ---
+def split(equations: Absent, unknown: Absent) -> Halves:
+    return Sorting(set(unknown)).sorted(equations)
+"""
+
+
+def test_names_of_annotations_may_be_of_another_cell(my, tmp_path, monkeypatch):
+    notebook = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", notebook)
+    run_cell(ANNOTATED, vars(notebook), __future__.annotations.compiler_flag)
+    verdict = autodiff.exercise(my, "split").answer(notebook.split)
+    assert verdict.note == "From here on, `my.split` is yours."
+    later = autodiff.engine(tmp_path / "answers" / "mine.py")
+    assert "yours: split" in repr(later)
+    assert "raises" not in repr(later)
+    assert autodiff.exercise(later, "split").check(later.split)
+
+
+def test_what_a_default_reads_from_another_cell_is_missed(my):
+    namespace = {"N": 0, "my": my}
+    run_cell(
+        "def split(equations, unknown, n=N):\n    return my.original('split')(equations[n:], unknown)\n", namespace
+    )
+    assert "reads N from another cell" in autodiff.exercise(my, "split").answer(namespace["split"]).note
 
 
 TABLE_OF_RULES = """

@@ -21,7 +21,7 @@ from jaxviz.teach.puzzles import records, scores
 from jaxviz.teach.puzzles.choices import answers_of
 from jaxviz.teach.puzzles.game import GROUPS, PUZZLES, check
 from jaxviz.teach.puzzles.puzzle import lesson_link, score_name
-from jaxviz.teach.source import code_of
+from jaxviz.teach.source import code_of, run_alone
 
 ROOT = Path(__file__).parents[2]
 
@@ -261,6 +261,29 @@ def test_a_right_answer_takes_the_place_of_a_forged_one(tmp_path):
     linecache.cache["<cell of order>"] = (len(cell), None, [cell], "<cell of order>")
     exec(compile(cell, "<cell of order>", "exec"), {"order": teach.puzzles.show("order", path)})
     assert teach.puzzles.card(path).solved == 1
+
+
+def test_an_answer_with_annotations_is_stored(tmp_path):
+    cell = """import dataclasses
+from typing import ClassVar
+
+@dataclasses.dataclass
+class Chain:
+    n: ClassVar[int] = 3
+    factors: tuple[Absent, ...]
+
+    def times(self, v: Absent) -> Absent:
+        a, b, c = self.factors[: self.n]
+        return a @ (b @ (c @ v))
+
+def mine(a, b, c, v) -> Absent:
+    return Chain((a, b, c)).times(v)
+
+order.answer(mine)
+"""
+    names = {"order": teach.puzzles.show("order", tmp_path / "mine.py")}
+    run_alone(cell, "<cell of mine>", names)
+    assert teach.puzzles.card(tmp_path / "mine.py").solved == 1
 
 
 def test_an_answer_that_another_cell_is_needed_for_is_not_stored(tmp_path):

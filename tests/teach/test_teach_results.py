@@ -1,8 +1,10 @@
 """The results of a session: what is counted, and that a file of them is checked."""
 
+import codeop
 import json
 import linecache
 import sys
+from dataclasses import replace
 from types import ModuleType
 from weakref import WeakValueDictionary
 
@@ -12,6 +14,7 @@ import pytest
 
 from jaxviz import teach
 from jaxviz.teach import sessions
+from jaxviz.teach.outcomes import Results
 
 CELL = """def cube(x):
     return x**3
@@ -228,6 +231,217 @@ def test_a_function_of_the_notebook_under_a_checkpoint_is_checked_again_as_that(
     monkeypatch.setitem(sys.modules, "__main__", notebook)
     read = teach.read_results(path)
     assert (read.n_right, read.again, read.problems) == (1, 1, ())
+
+
+ASKED = """import jax
+import jax.numpy as jnp
+from jaxviz import teach
+cubed = teach.rule("Write the cube.", teach.computes(lambda x: x**3, (2.0,), (-1.0,)))
+"""
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """Runs cells in a new session, each with the `__future__` of those before, as IPython does; returns what they
+    define."""
+
+    def run(*cells):
+        names = ModuleType("__main__")
+        monkeypatch.setitem(sys.modules, "__main__", names)
+        compiled = codeop.Compile()
+        for cell in cells:
+            file = f"<cell {hash(cell)}>"
+            linecache.cache[file] = (len(cell), None, cell.splitlines(True), file)
+            exec(compiled(f"{cell}\n", file, "exec"), vars(names))
+        return vars(names)
+
+    return run
+
+
+def read_again(path, right=True):
+    """What is wrong with the answers of this session in another one, right or not."""
+    answered = tuple(replace(a, is_right=right) for a in teach.results().answered)
+    return teach.read_results(Results(answered).save(path))
+
+
+FUTURE = "from __future__ import annotations\n"
+ANNOTATED = {
+    "of a name that is nowhere": f"{FUTURE}def cube(x: Absent, n: int = 3) -> Absent:\n    return x**n\n",
+    "after another cell with annotations": f"{FUTURE}\n---\ndef cube(x: Absent) -> Absent:\n    return x**3\n",
+    "in a nested function": f"""{FUTURE}
+---
+def cube(x):
+    def power(n: Absent):
+        return x**n
+
+    return power(3)
+""",
+    "in a cell that only answers": f"def cube(x):\n    return x**3\n---\n{FUTURE}size: Absent = 3\n",
+    "in a dataclass": """import dataclasses
+from typing import ClassVar
+
+@dataclasses.dataclass
+class Power:
+    n: ClassVar[int] = 3
+    x: jax.Array
+
+    def value(self) -> jax.Array:
+        return self.x**self.n
+
+def cube(x):
+    return Power(x).value()
+""",
+    "in a named tuple": """from typing import NamedTuple, get_type_hints
+
+class Power(NamedTuple):
+    x: float
+    n: int = 3
+
+def cube(x):
+    assert get_type_hints(Power) == {"x": float, "n": int}
+    return Power(x).x ** Power(x).n
+""",
+    "read by a dispatch": """import functools
+
+@functools.singledispatch
+def power(n, x):
+    return x
+
+@power.register
+def _(n: int, x):
+    return x**n
+
+def cube(x):
+    return power(3, x)
+""",
+    "of a node that is registered": """class Power:
+    base: jax.Array
+
+    def __init__(self, base):
+        self.base = base
+
+jax.tree_util.register_pytree_node(Power, lambda p: ((p.base,), None), lambda _, x: Power(*x))
+
+def cube(x):
+    return jax.jit(lambda p: p.base**3)(Power(x))
+""",
+    "of what the cell changes then": """class Power:
+    n: int = 2
+
+EXPONENTS: dict = {}
+EXPONENTS.update(cube=1)
+setattr(Power, "n", 3)
+
+def cube(x):
+    return x ** (Power.n * EXPONENTS["cube"])
+""",
+}
+
+
+@pytest.mark.parametrize("cell", ANNOTATED.values(), ids=ANNOTATED.keys())
+def test_annotations_and_what_reads_them_are_as_in_the_cell(cell, notebook, tmp_path):
+    notebook(ASKED, *f"{cell}\nassert cubed.answer(cube)".split("---\n"))
+    path = teach.results().save(tmp_path / "results.json")
+    assert notebook(ASKED)
+    read = teach.read_results(path)
+    assert (read.problems, read.again) == ((), 1)
+
+
+def test_an_answer_with_a_helper_of_another_cell_counts_by_that_helper_alone(notebook, tmp_path):
+    """Not by what the session of a teacher has with that name."""
+    helpers = """from functools import partial
+import jax.numpy as numbers
+EXPONENT = {n}
+def factor(x, n=EXPONENT - 1): return numbers.power(x, n)
+@jax.custom_jvp
+def power(x): return factor(x) * x
+@power.defjvp
+def _(primals, tangents): return power(*primals), tangents[0]
+mine = jax.jit(partial(lambda f, x: f(x), power))
+"""
+    answered = "def cube(x):\n    return mine(x)\n\ncubed.answer(cube)"
+    for own, other in ((3, 2), (2, 3)):
+        sessions.progress.clear()
+        notebook(ASKED, helpers.format(n=own), answered)
+        assert teach.results().n_right == (own == 3)
+        assert notebook(ASKED, helpers.format(n=other))
+        read = read_again(tmp_path / "results.json")
+        assert read.again == 1
+        assert bool(read.problems) == (own == 2), read.problems
+
+
+def test_an_answer_is_checked_again_as_when_its_exercise_was_created(notebook, tmp_path):
+    """Whatever later cells define anew, and nothing of it stays."""
+    given = "EXPONENT = 3\ndef power(x): return x**EXPONENT\n"
+    asked = ASKED.replace("lambda x: x**3", "lambda x: power(x)")
+    notebook(given, asked, "def cube(x):\n    return x * x * x\n\nassert cubed.answer(cube)")
+    path = teach.results().save(tmp_path / "results.json")
+    assert "power" not in teach.results().answered[0].source
+    names = notebook(given, asked, "EXPONENT = 5\ndef cube(x): return x\nanswer = 42\n")
+    before = dict(names)
+    read = teach.read_results(path)
+    assert (read.problems, read.again) == ((), 1)
+    assert names == before
+
+
+def test_a_check_that_replaces_what_an_answer_calls_sees_its_calls_again(notebook, tmp_path):
+    asked = """from jaxviz import teach
+calls = []
+def power(x): return x**3
+def twice(written):
+    global power
+    own = power
+    power = lambda x: (calls.append(x), own(x))[1]
+    calls.clear()
+    written(2.0)
+    power = own
+    return "" if len(calls) == 1 else f"It calls it {len(calls)} times."
+once = teach.rule("Call `power` once.", teach.Check("once", twice))
+"""
+    for n in (1, 2):
+        notebook(asked, f"once.answer(lambda x: {' + '.join(['power(x)'] * n)})")
+        assert notebook(asked)
+        assert len(read_again(tmp_path / "results.json").problems) == n - 1
+        sessions.progress.clear()
+
+
+def test_what_is_created_anew_is_not_stored_if_it_is_of_the_session(notebook, tmp_path):
+    """An engine, which is a module that nobody can import, and an array."""
+    asked = """import jax.numpy as jnp
+from jaxviz import teach
+def session(): return teach.autodiff.engine({path!r}), jnp.arange(4.0)
+my, powers = session()
+cubed = teach.rule("Write the cube.", teach.computes(lambda x: my.exp(my.log(x) * powers[3]), (2.0,)))
+"""
+    notebook(asked.format(path=str(tmp_path / "mine.py")), "my, powers = session()\nLARGE = float('inf')", """
+assert cubed.answer(lambda x: my.exp(powers[3] * my.log(x)) + 1 / LARGE)
+""")  # fmt: skip
+    path = teach.results().save(tmp_path / "results.json")
+    assert notebook(asked.format(path=str(tmp_path / "other.py")), "LARGE = float('inf')")
+    read = teach.read_results(path)
+    assert (read.problems, read.again) == ((), 1)
+
+
+def test_a_function_of_the_small_engine_is_a_right_answer_again(notebook, tmp_path):
+    asked = """from jaxviz import teach
+my = teach.autodiff.engine("{path}")
+exercises = [teach.autodiff.exercise(my, name) for name in ("evaluate", "split", "transpose")]
+"""
+    given = (
+        "for asked, name in zip(exercises, ('evaluate', 'split', 'transpose')): assert asked.answer(my.original(name))"
+    )
+    notebook(asked.format(path=tmp_path / "mine.py"), given)
+    path = teach.results().save(tmp_path / "results.json")
+    assert notebook(asked.format(path=tmp_path / "other.py"))
+    read = teach.read_results(path)
+    assert (read.problems, read.again) == ((), 3)
+
+
+def test_the_known_answer_to_a_puzzle_is_right_again(notebook, tmp_path):
+    asked = f"from jaxviz import teach\norder = teach.puzzles.show('order', {str(tmp_path / 'mine.py')!r})"
+    notebook(asked, "assert order.answer(order.puzzle.solution)")
+    read = teach.read_results(teach.results().save(tmp_path / "results.json"))
+    assert (read.problems, read.again) == ((), 1)
 
 
 def test_an_answer_whose_source_is_not_found_is_right_and_cannot_be_checked_again(tmp_path):

@@ -22,7 +22,9 @@ def exercise(my: Engine, name: str) -> Exercise:
       name: one of EXERCISES.
     """
     check = lambda engine, answer: EXERCISES[name](engine).check(answer)
-    return replace(EXERCISES[name](my), store=partial(my.install, name, check=check))
+    made = replace(EXERCISES[name](my), store=partial(my.install, name, check=check))
+    made.names = {**vars(my), **made.names}  # an answer may be one of the engine's own functions
+    return made
 
 
 EXERCISES: dict[str, Callable[[Engine], Exercise]] = {

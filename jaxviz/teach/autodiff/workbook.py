@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
-import linecache
 import re
 import types
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ import numpy as np
 from jaxviz.teach import answers
 from jaxviz.teach.autodiff.places import at_definition, replayed
 from jaxviz.teach.exercise import Verdict, raised
-from jaxviz.teach.source import defines, names_missing, source_of
+from jaxviz.teach.source import defines, names_missing, run_alone, source_of
 
 _SOURCES = [Path(__file__).with_name(name) for name in ("small_engine.py", "small_engine_bodies.py")]
 _HEAD = "# Your answers, which the notebooks on building your own autodiff continue with. You may edit them.\n"
@@ -64,10 +63,8 @@ class Engine(types.ModuleType):
         return notes
 
     def _run(self, name: str, source: str) -> None:
-        linecache.cache[f"<your {name}>"] = (len(source), None, source.splitlines(True), f"<your {name}>")
-        cell = dict(self.__dict__)  # its other functions may have the names of functions of the engine
-        exec(compile(source, f"<your {name}>", "exec", dont_inherit=True), cell)
-        setattr(self, name, cell[name])
+        # In a module of its own, since its other functions may have the names of functions of the engine.
+        setattr(self, name, run_alone(source, f"<your {name}>", self.__dict__)[name])
         self._own[name] = source
 
     def _fails_later(self, name: str, source: str, check: Callable[[Engine, Any], Verdict]) -> str:
@@ -93,7 +90,7 @@ class Engine(types.ModuleType):
         source = source if defines(source, written) else ""
         source += f"\n\n{name} = {written}\n" if source and written != name else ""
         setattr(self, name, function)
-        missing = sorted(names_missing(source) - set(self.__dict__) - set(dir(builtins)))
+        missing = sorted(names_missing(source, annotated=False) - set(self.__dict__) - set(dir(builtins)))
         fails = self._fails_later(name, source, check) if source and not missing else ""
         self._own[name] = "" if missing or fails else source
         sources = {n: s for n, s in self._own.items() if s}

@@ -24,7 +24,7 @@ from jaxviz.teach.puzzles.rules import RULES
 from jaxviz.teach.puzzles.saving import SAVING
 from jaxviz.teach.puzzles.work import WORK
 from jaxviz.teach.rule import Check, is_blank, until_wrong
-from jaxviz.teach.source import code_of, program_of
+from jaxviz.teach.source import code_of, program_of, run_alone
 
 GROUPS: dict[str, tuple[Puzzle, ...]] = {
     "What a gradient saves": SAVING,
@@ -246,11 +246,10 @@ def again(name: str, source: str) -> tuple[str, int]:
     """What is wrong with a stored answer, '' if nothing is, and its amount: of its source alone, with the function as
     given."""
     puzzle = find(name)
-    cell: dict[str, Any] = {"jax": jax, "jnp": jnp, "np": np, "checkpoint_name": checkpoint_name}
+    names = {"jax": jax, "jnp": jnp, "np": np, "checkpoint_name": checkpoint_name}
     try:
-        for text in (code_of(puzzle.function, puzzle.function), source):
-            exec(compile(text, f"<your {name}>", "exec", dont_inherit=True), cell)
-        answer = cell.get("answer", ...)
+        text = f"{code_of(puzzle.function, puzzle.function)}\n\n{source}"
+        answer = run_alone(text, f"<your {name}>", names).get("answer", ...)
     except Exception as error:
         return f"{raised(error)}.", 0
     verdict = check(puzzle, answer)
