@@ -15,7 +15,7 @@ import jaxviz
 from jaxviz.features.values.divergence import Divergence
 from jaxviz.features.values.partings import Parting
 from jaxviz.features.values.rounding import OtherDigits
-from jaxviz.features.values.summaries import BITS, MOST_NOISE, NORM, SKETCH, columns, finished
+from jaxviz.features.values.summaries import BITS, MOST_NOISE, NORM, SKETCH, WIDTH, columns, finished, moves, noise_of
 
 
 @pytest.mark.slow
@@ -579,8 +579,8 @@ CANCELLING = {
     "a flat tanh": lambda w, x: jnp.mean(jnp.tanh(5 + 1e-3 * x * w) ** 2),
     "a flat sigmoid": lambda w, x: -jnp.mean(jnp.log1p(-jax.nn.sigmoid(8 + x * w))),
     "one less a probability": lambda w, x: -jnp.mean(jnp.log(1 - jax.nn.softmax(4 * x * w)[:, 0] + 1e-6)),
-    "exp(x) - 1": lambda w, x: jnp.mean(jnp.exp(1e-4 * x * w) - 1),
-    "1 - cos(x)": lambda w, x: jnp.mean(1 - jnp.cos(1e-2 * x * w)),
+    "an exponential less one": lambda w, x: jnp.mean(jnp.exp(1e-4 * x * w) - 1),
+    "one less a cosine": lambda w, x: jnp.mean(1 - jnp.cos(1e-2 * x * w)),
     "a root": lambda w, x: jnp.mean(jnp.sqrt(1 + (1e-2 * x * w) ** 2) - 1),
     "an offset": lambda w, x: jnp.mean((h := x * w + 100) * h) - jnp.mean(h) ** 2,
     "in a loop": lambda w, x: lax.fori_loop(0, 3, lambda _, h: jnp.exp(1e-4 * h) - 1, x * w).sum(),
@@ -605,6 +605,17 @@ def test_what_an_operation_rounds_counts_where_the_rest_cancels(name):
     assert found.parting is None, str(found)
     other = lambda w, x: 1.1 * loss(w, x)
     assert jaxviz.divergence(loss, other, WS_SMALL, X_SMALL).parting is not None
+
+
+def test_where_changes_cancel_in_one_iteration_it_has_the_noise_of_those_around():
+    """Of a number that is two changes away from what it was they may add up to none."""
+    change = np.ones((2, 9, WIDTH), np.float32)
+    own = 1e4 * np.cumsum(change, 1)
+    change[:, 4] = 0
+    noise = noise_of(own, [own + change, own - change], moves(1e-7, []))
+    assert noise[:, 4] / noise[:, 3] == pytest.approx(own[:, 4, [NORM]] / own[:, 3, [NORM]], rel=0.5)
+    alone = noise_of(own[:, 4], [own[:, 4]] * 2, moves(1e-7, []))
+    assert not alone.any()
 
 
 def test_a_number_that_a_library_writes_has_a_last_digit():
