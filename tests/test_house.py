@@ -185,7 +185,7 @@ BUDGETS = {
     "runs": 1_947,
     "runtime": 1_814,
     "teach": 7_458,
-    "transforms": 3_596,
+    "transforms": 3_609,
     "xla": 10,
     "xla/collectives": 2_230,
     "xla/compat": 740,
