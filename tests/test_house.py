@@ -169,7 +169,7 @@ BUDGETS = {
     "features/explorer": 4_575,
     "features/flow": 1_899,
     "features/lint": 2_469,
-    "features/memory": 1_242,
+    "features/memory": 1_275,
     "features/nans": 2_975,
     "features/probes": 1_240,
     "features/remat": 9_289,
