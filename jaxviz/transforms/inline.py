@@ -152,9 +152,19 @@ class _Inliner:
         return self.operations[operation]
 
 
-def numbers_in_place(program: Program, keeps: Callable[[Equation], bool] = lambda e: False) -> Program:
-    """The program without numbers that JAX would keep as arrays, as in the jaxpr of a checkpoint or a jitted function;
-    the numbers of equations for which `keeps` is true stay arrays."""
+def numbers_in_place(
+    program: Program, keeps: Callable[[Equation], bool] = lambda e: False, done: dict[Program, Program] | None = None
+) -> Program:
+    """The program without numbers that JAX would keep as arrays, as in the jaxpr of a checkpoint or a jitted function.
+
+    Args:
+      program: the program.
+      keeps: for which equations the numbers stay arrays.
+      done: if given, what several equations hold stays one program, so that its rules are found once; it receives what
+        each program has become. Otherwise each equation gets one of its own.
+    """
+    if done is not None and program in done:
+        return done[program]
     atoms: dict[Atom, Atom] = {}
 
     def atom(a: Atom) -> Atom:
@@ -162,12 +172,15 @@ def numbers_in_place(program: Program, keeps: Callable[[Equation], bool] = lambd
 
     equations = tuple([
         Equation(
-            with_programs(e.operation, lambda p: numbers_in_place(p, keeps)),
+            with_programs(e.operation, lambda p: numbers_in_place(p, keeps, done)),
             e.invars if keeps(e) else tuple(map(atom, e.invars)), e.outvars, e.source, e.origin,
         )
         for e in program.equations
     ])  # fmt: skip
-    return replace(program, equations=equations, outvars=tuple([atom(a) for a in program.outvars]))
+    changed = replace(program, equations=equations, outvars=tuple([atom(a) for a in program.outvars]))
+    if done is not None:
+        done[program] = changed
+    return changed
 
 
 def with_own_variables(program: Program) -> Program:

@@ -4,7 +4,7 @@ report, which are such equations, and groups of those of one expression."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -85,7 +85,7 @@ def remembered(equation: Equation, known: dict[int, Cost], free: Any = None) -> 
     key = id(equation.operation)
     if key not in known:
         programs = run_by(equation)
-        inside = [total_of(remembered(e, known, free) for e in program.equations) for program in programs]
+        inside = [sum_of(program.equations, known, free) for program in programs]
         if equation.primitive is free:
             known[key] = total_of(())
         elif not programs:
@@ -95,6 +95,13 @@ def remembered(equation: Equation, known: dict[int, Cost], free: Any = None) -> 
         else:
             known[key] = total_of(inside) * repeats(equation)[0]
     return known[key]
+
+
+def sum_of(equations: Sequence[Equation], known: dict[int, Cost], free: Any = None) -> Cost:
+    """The cost of some equations, of which many share few operations; the other arguments are those of `flops_of`."""
+    times = Counter(e.operation for e in equations)
+    one_of_each = {e.operation: e for e in equations}
+    return total_of(remembered(e, known, free) * times[operation] for operation, e in one_of_each.items())
 
 
 def parts(equation: Equation) -> Iterator[CostPart]:
@@ -139,7 +146,7 @@ def counted(equation: Equation, known: dict[int, Cost]) -> list[Program]:
     programs = run_by(equation)
     if not is_choice(equation) or not programs:
         return programs
-    return [max(programs, key=lambda p: weight(total_of(remembered(e, known) for e in p.equations)))]
+    return [max(programs, key=lambda p: weight(sum_of(p.equations, known)))]
 
 
 def weight(cost: Cost) -> tuple[int, int]:

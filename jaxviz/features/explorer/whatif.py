@@ -31,7 +31,7 @@ from jaxviz.features.explorer.messages import (
     SwitchValues,
     TriedTrade,
 )
-from jaxviz.features.memory.model import KINDS
+from jaxviz.features.memory.buffers import KINDS
 from jaxviz.features.memory.timeline import memory
 from jaxviz.features.remat.checkpointing import check_policies_count, checkpointed
 from jaxviz.features.remat.diff import write_chosen, write_plan

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from jaxviz.higher_order import is_loop
+from jaxviz.higher_order import is_loop, of
 from jaxviz.ir import compat
 from jaxviz.ir.primitives import ELEMENTWISE, is_view, plain, shows_operand
+from jaxviz.ir.sharing import kept_with
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program
 from jaxviz.report.tables import nbytes
 
@@ -16,18 +17,23 @@ _WRITES_INTO = ("update", "scattering", "scattered arithmetic", "sorting", "fact
 
 class Does(NamedTuple):
     """What an operation does in memory, which is the same for all its equations: whether its result is a view if there
-    is one operand, is computed where it is read, or may take an operand's memory; and whether it is a loop."""
+    is one operand, is computed where it is read, or may take an operand's memory; whether it is a loop, or has its
+    program in its place; and whether it has an effect."""
 
     shows_operand: bool
     is_free: bool
     may_write: bool
     adds_to_slice: bool
     is_loop: bool
+    is_opened: bool
+    has_effects: bool
 
     @staticmethod
     def of(e: Equation) -> Does:
-        is_free = plain(e.primitive.name).is_free
-        return Does(shows_operand(e), is_free, may_write_into_an_operand(e), adds_to_slice(e), is_loop(e))
+        return Does(
+            shows_operand(e), plain(e.primitive.name).is_free, may_write_into_an_operand(e), adds_to_slice(e),
+            is_loop(e), bool(e.programs) and of(e).kind in ("call", "devices"), bool(e.effects),
+        )  # fmt: skip
 
 
 def may_write_into_an_operand(e: Equation) -> bool:
@@ -45,7 +51,8 @@ def adds_to_slice(e: Equation) -> bool:
     return nbytes(added) < nbytes(ref) and all(a.shape == () for a in indices)
 
 
-def only_added(program: Program) -> set[Atom]:
+@kept_with
+def only_added(program: Program) -> frozenset[Atom]:
     """Slices in arrays of zeros that are only added to something, as cotangents of what is read by index: XLA adds the
     slice in place, or computes the zeros around it where it adds."""
     zeros: set[Atom] = set()
@@ -60,7 +67,7 @@ def only_added(program: Program) -> set[Atom]:
             found.difference_update(operands)
         elif found.issuperset(operands):
             found.add(e.outvars[0])
-    return found.difference(program.outvars)
+    return frozenset(found.difference(program.outvars))
 
 
 def _is_zero(a: Atom) -> bool:

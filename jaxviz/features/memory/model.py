@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, compress
 from typing import Any
-from typing import Literal as OneOf
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from jaxviz.analysis.grouping import pattern
 from jaxviz.analysis.layouts import Layouts
 from jaxviz.analysis.passes import OpenedStep
 from jaxviz.derivation import Derivation
+from jaxviz.features.memory.buffers import KINDS, Env, Kind, Late, ModelledBuffer
 from jaxviz.features.memory.fusions import Does, is_fused, may_write_into_an_operand, only_added
 from jaxviz.features.memory.names import DerivationNames
 from jaxviz.features.residuals.saved_bytes import are_read
@@ -26,33 +26,7 @@ from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 from jaxviz.report.tables import nbytes, type_text
 
-Kind = OneOf["argument", "constant", "residual", "temporary", "cotangent", "result"]
-KINDS: tuple[Kind, ...] = ("argument", "constant", "residual", "temporary", "cotangent", "result")
 _KIND = {kind: i for i, kind in enumerate(KINDS)}
-
-
-@dataclass(eq=False, slots=True)
-class ModelledBuffer:
-    """The memory of one value, and of views of it in other shapes."""
-
-    nbytes: int
-    kind: Kind
-    born: int
-    last: int
-    equation: Equation | None = None
-    within: tuple[Equation, ...] = ()
-    type: str = ""
-    name: str = ""
-    location: Location | None = None
-    residuals: tuple[int, ...] = ()
-    var: Atom | None = None
-    """The variable that the equation computes."""
-    is_free: bool = False
-    """Whether it takes no memory: it is computed, or laid out, where it is read."""
-    last_forward: int = -1
-    """The last step of the forward pass that needs it."""
-    stack: ModelledBuffer | None = None
-    """What it is one iteration's slice of."""
 
 
 @dataclass(eq=False, slots=True)  # not frozen, like Equation
@@ -131,27 +105,6 @@ _WRITTEN_INTO = frozenset(("temporary", "cotangent", "residual", "argument"))
 """The kinds of values whose memory a later result may take; that of an argument only if it is donated."""
 
 
-@dataclass(eq=False, slots=True)
-class Late:
-    """An equation that waits until its results are needed.
-
-    Args:
-      env: the memory of the values of its program, also of its results once they are computed.
-      number: how many equations were visited before it, those that wait included.
-    """
-
-    equation: Equation
-    env: Env
-    within: tuple[Equation, ...]
-    is_backward: bool
-    in_pass: bool
-    number: int
-
-
-Env = dict[Atom, "ModelledBuffer | tuple[Late, Var]"]
-"""The memory of a program's values; of one that waits, the equation and its result."""
-
-
 class Model:
     """Walks the forward and the backward program, recording when each value is allocated and when it is last read."""
 
@@ -172,7 +125,7 @@ class Model:
         """The operands of each step."""
         self.late: dict[Late, None] = {}
         """What waits, in the order of the program."""
-        self.of_forward: Env = {}
+        self.of_forward = Env()
         """The memory of each value of the forward program."""
         self.into: list[tuple[int, list[ModelledBuffer], ModelledBuffer]] = []
         """For steps that may write into an operand: the step, the operands of the result's size, and the result."""
@@ -208,7 +161,7 @@ class Model:
         for buffer in results:
             buffer.last_forward = turn
         self.is_backward = True
-        back: Env = dict(zip(backward.invars[:n], saved, strict=True))
+        back = Env(zip(backward.invars[:n], saved, strict=True))
         seeds = backward.invars[n:]
         divided = self.layouts.cotangents if self.layouts is not None else ()
         for v, n_parts in zip(seeds, divided or (1,) * len(seeds), strict=True):
@@ -271,34 +224,34 @@ class Model:
 
     def new(
         self, atom: Atom, kind: Kind, equation: Equation | None = None, within: tuple[Equation, ...] = (),
-        name: str = "", parts: int = 1,
+        name: str = "", parts: int = 1, is_free: bool = False,
     ) -> ModelledBuffer:  # fmt: skip
-        born = len(self.steps) - (equation is not None)
         aval = atom.type_with_state if kind == "argument" else atom.aval
         if (known := self.of_types.get(id(aval))) is None:
             taken = 0 if compat.is_on_host(atom.aval) else nbytes(aval)
             known = self.of_types[id(aval)] = taken, type_text(atom.aval), aval
+        var, born = (None, len(self.steps)) if equation is None else (atom, len(self.steps) - 1)
         buffer = ModelledBuffer(known[0] // parts, kind, born, born, equation, within, known[1], name)
-        if equation is not None:
-            buffer.var = atom
-            buffer.is_free = self.does(equation).is_free or atom in self.only_added
+        buffer.var, buffer.is_free = var, is_free
         self.buffers.append(buffer)
         return buffer
 
     def read(self, env: Env, atom: Atom) -> ModelledBuffer:
         """The memory of a value, which is computed now if it waits for that."""
-        if isinstance(atom, Literal) or atom not in env:
-            env[atom] = self.new(atom, "constant", name="a number")
-        entry = env[atom]
-        if isinstance(entry, tuple):
-            late, v = entry
+        if atom in env.waiting:
+            late, v = env.waiting.pop(atom)
             self.catch_up([late])
-            entry = env[atom] = self.read(late.env, v)
-        return entry
+            env[atom] = late.env[v]
+        elif isinstance(atom, Literal) or atom not in env:
+            env[atom] = self.new(atom, "constant", name="a number")
+        return env[atom]
 
-    def held(self, env: Env, atom: Atom) -> ModelledBuffer | tuple[Late, Var]:
-        """The memory of a value, or what it waits for."""
-        return env[atom] if isinstance(atom, Var) and atom in env else self.read(env, atom)
+    def hand_on(self, env: Env, atom: Atom, inner: Env, v: Var) -> None:
+        """Makes a variable of another program one that has a value's memory, or waits for the same."""
+        if atom in env.waiting:
+            inner.waiting[v] = env.waiting[atom]
+        else:
+            inner[v] = env[atom] if isinstance(atom, Var) and atom in env else self.read(env, atom)
 
     def walk(self, program: Program, env: Env, within: tuple[Equation, ...]) -> None:
         """Visits the equations, those that nothing waits for last."""
@@ -313,12 +266,13 @@ class Model:
         """
         self.only_added |= only_added(program)
         for e in program.equations:
-            waits = (is_late or _comes_late(e)) and not e.effects
-            if e.operation.programs and of(e).kind in ("call", "devices"):
+            does = self.does(e)
+            waits = (is_late or _comes_late(e)) and not does.has_effects
+            if does.is_opened:
                 (body,) = bodies(e)
-                inner: Env = {
-                    v: self.held(env, e.invars[i]) for v, i in zip(body.program.invars, body.operands, strict=True)
-                }
+                inner = Env()
+                for v, i in zip(body.program.invars, body.operands, strict=True):
+                    self.hand_on(env, e.invars[i], inner, v)
                 for v in body.program.constvars:
                     inner[v] = self.new(v, "constant", name="a captured constant")
                 is_forward, is_backward = e in self.opened.forward, e in self.opened.backward
@@ -333,15 +287,13 @@ class Model:
                         if is_read:
                             self.keep(self.read(inner, a), i)
                 for outer, result in zip(e.outvars, body.program.outvars, strict=True):
-                    env[outer] = self.held(inner, result)
+                    self.hand_on(inner, result, env, outer)
             elif waits:
                 late = Late(e, env, within, self.is_backward, self.in_pass, len(self.steps) + len(self.late))
                 self.late[late] = None
-                env.update((v, (late, v)) for v in e.outvars)
+                env.waiting.update((v, (late, v)) for v in e.outvars)
             else:
-                if self.late and (wanted := [b[0] for a in e.invars if isinstance(b := env.get(a), tuple)]):
-                    self.catch_up(wanted)
-                self.step(e, env, within)
+                self.step(e, does, env, within)
 
     def catch_up(self, wanted: Sequence[Late]) -> None:
         """Computes what waits, with what it needs itself, in the order of the program."""
@@ -351,35 +303,39 @@ class Model:
             late = pending.pop()
             if late in self.late and late not in needed:
                 needed.add(late)
-                pending += (entry[0] for a in late.equation.invars if isinstance(entry := late.env.get(a), tuple))
+                pending += late.env.wanted_by(late.equation)
         before = self.is_backward, self.in_pass
         for late in sorted(needed, key=lambda late: late.number):
             del self.late[late]
+            for v in late.equation.outvars:
+                late.env.waiting.pop(v, None)
             self.is_backward, self.in_pass = late.is_backward, late.in_pass
-            self.step(late.equation, late.env, late.within)
+            self.step(late.equation, self.does(late.equation), late.env, late.within)
         self.is_backward, self.in_pass = before
 
-    def step(self, e: Equation, env: Env, within: tuple[Equation, ...]) -> None:
+    def step(self, e: Equation, does: Does, env: Env, within: tuple[Equation, ...]) -> None:
         """Records an equation."""
+        if wanted := env.wanted_by(e):
+            self.catch_up(wanted)
         now = len(self.steps)
         self.steps.append((e, within, self.is_backward))
         if not self.in_pass:
             self.outside.add(now)
-        operands = [self.read(env, a) for a in e.invars if isinstance(a, Var)]
+        operands = [env[a] if a in env else self.read(env, a) for a in e.invars if isinstance(a, Var)]
         self.reads.append(operands)
         for buffer in operands:
             buffer.last = now
-        does = self.does(e)
         if does.shows_operand and len(operands) == 1:
             env[e.outvars[0]] = operands[0]
             return
         if does.adds_to_slice:
-            self.new(e.invars[1], "temporary", e, within).stack = operands[0]
-        results = []
+            is_free = does.is_free or e.invars[1] in self.only_added
+            self.new(e.invars[1], "temporary", e, within, is_free=is_free).stack = operands[0]
+        kind, results = self.kind_of(e), []
         for k, v in enumerate(e.outvars):
             parts = self.layouts.parts(e, k) if self.layouts is not None else 1
-            results.append(self.new(v, self.kind_of(e), e, within, parts=parts))
-        env.update(zip(e.outvars, results, strict=True))
+            env[v] = result = self.new(v, kind, e, within, "", parts, does.is_free or v in self.only_added)
+            results.append(result)
         if does.may_write:
             (written,) = results
             fits = [b for b in operands if b.nbytes == written.nbytes]
@@ -410,7 +366,8 @@ class Model:
         for body in bodies(e):
             model = Model(self.derivation, (), self.named, self.layouts)
             model.opened, model.is_backward, model.in_pass = self.opened, self.is_backward, self.in_pass
-            env: Env = {v: ModelledBuffer(0, "argument", 0, 0) for v in (*body.program.invars, *body.program.constvars)}
+            inputs = (*body.program.invars, *body.program.constvars)
+            env = Env((v, ModelledBuffer(0, "argument", 0, 0)) for v in inputs)
             for v, i in zip(body.program.invars, body.operands, strict=True):
                 if compat.is_ref(v.aval):  # a slice of it is named after it
                     env[v] = replace(self.read(outer, e.invars[i]), nbytes=0, kind="argument", born=0, last=0)
@@ -478,11 +435,11 @@ class Model:
         """Writes results into operands that are last read there, each operand once."""
         used: set[int] = set()
         for now, candidates, result in self.into:
-            for candidate in candidates:
-                buffer = self.read_through(candidate, result)
-                is_there = buffer.born < now or buffer.kind == "argument"
-                dies = buffer.last == now and is_there and id(buffer) not in used and buffer.nbytes == result.nbytes
-                if dies and buffer.kind in _WRITTEN_INTO and not buffer.is_free and not result.is_free:
+            for candidate in candidates if not result.is_free else ():
+                buffer = self.read_through(candidate, result) if candidate.is_free else candidate
+                if buffer.last != now or id(buffer) in used or buffer.nbytes != result.nbytes or buffer.is_free:
+                    continue
+                if buffer.kind == "argument" or (buffer.born < now and buffer.kind in _WRITTEN_INTO):
                     used.add(id(buffer))
                     buffer.last = now - 1
                     break
@@ -504,8 +461,9 @@ class Model:
     def leave_out_overwritten(self) -> None:
         """Nothing is stored of what a write to a reference replaces, unless that is read."""
         for buffer in self.buffers:
-            e = buffer.equation if buffer.stack is None else None
-            if buffer.last == buffer.born and e is not None and e.effects and compat.written_refs(e.effects):
+            if buffer.last != buffer.born or buffer.stack is not None or (e := buffer.equation) is None:
+                continue
+            if e.effects and compat.written_refs(e.effects):
                 buffer.nbytes = 0
 
     def alive_by_step(self) -> np.ndarray:
@@ -593,7 +551,6 @@ class Model:
 
 def _comes_late(e: Equation) -> bool:
     """Whether it is recomputed, or copied back from the host, for the backward pass."""
-    if e.origin is None or e.effects:
+    if (o := e.origin) is None:
         return False
-    is_brought_back = e.primitive is compat.device_put_p and e.origin.rule.startswith("brought back")
-    return e.origin.role == "recomputation" or is_brought_back
+    return o.role == "recomputation" or (e.primitive is compat.device_put_p and o.rule.startswith("brought back"))

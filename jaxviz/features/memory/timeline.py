@@ -21,7 +21,8 @@ from jaxviz.analysis.walk import location_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation, derive
 from jaxviz.displays import display
-from jaxviz.features.memory.model import KINDS, Kind, Live, MemoryStep, Model
+from jaxviz.features.memory.buffers import KINDS, Kind
+from jaxviz.features.memory.model import Live, MemoryStep, Model
 from jaxviz.features.residuals.notes import gradient_note
 from jaxviz.higher_order import of
 from jaxviz.higher_order.checkpoint import CHECKPOINT

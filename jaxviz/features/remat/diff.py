@@ -266,7 +266,7 @@ class Writer:
         return self._alone[region]
 
     def _saving_nothing(self, region: Region) -> Trade:
-        return self.search.trial(self.search.path((region,))[0]).trade
+        return self.search.trial(self.search.fewest((region,))).trade
 
     def _lower_than(self, peak: int) -> Written | None:
         """The code with the lowest peak of all that was tried, if that is clearly lower than another."""

@@ -10,7 +10,7 @@ from itertools import chain
 from jaxviz.analysis.naming import OwnName
 from jaxviz.derivation import Derivation
 from jaxviz.features.cost.counts import Cost
-from jaxviz.features.cost.parts import parts, remembered, total_of
+from jaxviz.features.cost.parts import parts, sum_of
 from jaxviz.features.remat.choices import Choice, Part
 from jaxviz.features.remat.regions import Region, Spot
 from jaxviz.features.remat.tuning import ALTERNATIVES
@@ -156,8 +156,7 @@ def by_peak(trial: Trial) -> tuple[int, int, int]:
 
 def work_of(derivation: Derivation) -> Cost:
     """The work of both passes, except for the rounding of saved values."""
-    known: dict[int, Cost] = {}
-    return total_of(remembered(e, known, free=compat.reduce_precision_p) for e in _equations(derivation))
+    return sum_of([*_equations(derivation)], {}, free=compat.reduce_precision_p)
 
 
 def transcendentals_of(derivation: Derivation) -> Counter[str]:

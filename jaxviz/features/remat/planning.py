@@ -15,7 +15,7 @@ from jaxviz.analysis.budgets import free_memory, least_budget, least_size, read_
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation, derive
-from jaxviz.features.memory.model import KINDS
+from jaxviz.features.memory.buffers import KINDS
 from jaxviz.features.remat.checkpointing import check_policies_count
 from jaxviz.features.remat.choose import Bound, bound_within, fastest, fastest_at_calls, with_lowest_peak
 from jaxviz.features.remat.compiled_plans import within_compiled

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation, derive
-from jaxviz.features.memory.model import KINDS
+from jaxviz.features.memory.buffers import KINDS
 from jaxviz.features.memory.timeline import SPARED, MemoryTimeline, XlaMemory, memory, peak_text, xla_memory
 from jaxviz.features.remat.checkpointing import check_policies_count
 from jaxviz.features.remat.forms import Trade, work_of

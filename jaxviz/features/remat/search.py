@@ -66,6 +66,7 @@ class Search:
         self._parts: dict[Region, list[Part] | None] = {}
         self._forms: dict[Hashable, list[Form]] = {}
         self.as_policies_save = cache(partial(as_policies_save, self))
+        self.is_inside = cache(Region.is_inside)
 
     @cached_property
     def written(self) -> Trade:
@@ -322,7 +323,7 @@ class Search:
         one. JAX refuses those that make references."""
         inside = [r for r in self.regions if not _makes_references(r)]
         pairs: list[tuple[Region, ...]] = [
-            (outer, inner) for outer in self.regions for inner in inside if inner.is_inside(outer)
+            (outer, inner) for outer in self.regions for inner in inside if self.is_inside(inner, outer)
         ]
         return sorted(pairs, key=lambda pair: self.estimate(pair[:1]))[:ALTERNATIVES]
 
@@ -360,6 +361,10 @@ class Search:
             self._forms[key] = forms
         return forms
 
+    def fewest(self, regions: Sequence[Region]) -> Form:
+        """The first form of `path`, with the fewest bytes, found without the others."""
+        return Form(tuple(regions), tuple((part, part.fewest) for part in self.outer_parts(regions)))
+
     def outer_parts(
         self, regions: Sequence[Region], candidates: Mapping[str, Sequence[Var]] | None = None
     ) -> list[Part]:
@@ -370,7 +375,7 @@ class Search:
         Args:
           regions, candidates: see `path`.
         """
-        outer = [r for r in regions if not any(r.is_inside(other) for other in regions)]
+        outer = [r for r in regions if not any(self.is_inside(r, other) for other in regions)]
         parts = [part for r in outer for part in self.parts(r) or ()]
         parts = [part.without_names() for part in parts] if any(part.graph.is_nameless for part in parts) else parts
         return parts if candidates is None else [part.restricted(candidates) for part in parts]
@@ -390,7 +395,7 @@ class Search:
 
     def leanest(self) -> Trial:
         """The plan with the lowest peak among those that save as little as possible."""
-        forms = [self.path(regions)[0] for regions in (*self.sets, *self.nested)]
+        forms = [self.fewest(regions) for regions in (*self.sets, *self.nested)]
         forms += [replace(f, chunk=n) for f in forms for n in self.chunks_of(f.regions)[:1]]
         return min(each(self.trial, forms, "plans"), key=by_peak)
 

@@ -146,7 +146,7 @@ def _checkpointed(program: Program, policy: Any) -> Program:
             f"{program.name} has no checkpoint, and none can be put around it: {why}. Put jax.checkpoint around the "
             "other parts."
         )
-    checkpoint = apply_remat(remat_template(), numbers_in_place(program), True, policy=policy)
+    checkpoint = apply_remat(remat_template(), numbers_in_place(program, done={}), True, policy=policy)
     return replace(checkpoint, debug_info=program.debug_info)
 
 

@@ -91,8 +91,6 @@ class Problem:
         Raises:
           ValueError: there are none.
         """
-        if not len(cost):
-            return cost
         if second is None:
             return np.asarray(np.round(self._relaxed(cost).x))
         chosen = self.least(cost + 1e-6 * second)
@@ -158,6 +156,8 @@ class Problem:
         from scipy.optimize import linprog
         from scipy.sparse import csr_array, vstack
 
+        if not len(cost):  # which SciPy refuses
+            return Relaxation(cost, 0.0, 0.0)
         matrix, limits = self.matrix, np.zeros(self.matrix.shape[0])
         if weight is not None:
             matrix, limits = vstack([matrix, csr_array(weight[None])]), np.append(limits, limit)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from jaxviz.features.memory.model import KINDS
+from jaxviz.features.memory.buffers import KINDS
 from jaxviz.features.memory.timeline import MemoryTimeline, peak_text
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.report.charts import OverlaidLine, OverTime

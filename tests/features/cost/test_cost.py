@@ -15,7 +15,7 @@ from benchmarks import models
 from jaxviz import Cost, cost_of
 from jaxviz.features.cost import counts
 from jaxviz.features.cost.counts import COUNTS
-from jaxviz.features.cost.parts import flops_of
+from jaxviz.features.cost.parts import flops_of, sum_of
 
 LINE = Mesh(np.array(jax.devices()[:8]), ("i",))
 F = 4
@@ -36,6 +36,12 @@ M = shaped(32, 48)
 
 def total(fun, *args):
     return sum((cost_of(e) for e in jaxviz.trace(fun)(*args).equations), Cost())
+
+
+def test_equations_that_share_operations_are_summed_as_each_by_itself():
+    layer = jax.jit(lambda x: jnp.sin(x) @ x + lax.fori_loop(0, 3, lambda _, y: y @ y, x))
+    program = jaxviz.trace(lambda x: jnp.sum(jnp.sin(layer(layer(jnp.sin(x))))))(shaped(8, 8))
+    assert sum_of(program.equations, {}) == sum(map(cost_of, program.equations), Cost())
 
 
 def xla(fun, *args):

@@ -15,7 +15,8 @@ from short_runs import short
 
 import jaxviz
 from benchmarks import models
-from jaxviz.features.memory.model import KINDS, Model
+from jaxviz.features.memory.buffers import KINDS
+from jaxviz.features.memory.model import Model
 
 X = jnp.ones(1000)  # 4,000 bytes
 W = jnp.ones((50, 50))  # 10,000 bytes

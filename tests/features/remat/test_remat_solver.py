@@ -3,9 +3,12 @@
 import itertools
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxviz
 from jaxviz.features.remat import solver as remat_solver
 from jaxviz.features.remat.solver import Problem
 
@@ -78,3 +81,8 @@ def test_choices_that_there_are_none_of():
     problem = Problem.of([(0, (1,))], np.array([1.0, 0.0]), np.array([1.0, 0.0]))
     with pytest.raises(ValueError, match="no choice of saved values meets the limit"):
         problem.least(np.ones(2))
+
+
+def test_a_function_with_nothing_to_choose_has_a_plan():
+    plan = jaxviz.plan_remat(jax.jit(lambda y: (y, y)), jnp.ones(3))
+    assert plan.after is plan.before

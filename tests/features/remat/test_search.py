@@ -79,6 +79,15 @@ def test_work_is_within_its_bound(f, share):
     assert plan.peak_nbytes <= plan.before.peak_nbytes
 
 
+@pytest.mark.parametrize("offload", [None, 1e11])
+@pytest.mark.parametrize("name", short([*SMALL], ["transformer, unrolled", "GNN"]))
+def test_the_form_with_the_fewest_bytes_is_the_first_of_its_path(name, offload):
+    case = SMALL[name]()
+    search = Search(derive(case.plain, *case.args), False, read_offload(offload))
+    for regions in (*search.sets, *search.nested):
+        assert search.fewest(regions).key == search.path(regions)[0].key
+
+
 @pytest.mark.slow(sweep=True)
 def test_sets_of_regions_that_cannot_help_are_not_measured():
     case = SMALL["MoE transformer, scanned"]()

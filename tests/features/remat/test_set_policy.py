@@ -34,6 +34,16 @@ WITHOUT = [
 ]  # fmt: skip
 
 
+def test_what_equal_layers_call_stays_one_program():
+    """Its rules are then found once, and not for each layer."""
+    layer = jax.jit(lambda x: jnp.sin(x * 2.0) * x)
+    under = derive_under(derive(lambda x: layer(layer(layer(x))), 1.0), setting("nothing_saveable"))
+    for stage in (under.primal, under.forward):
+        calls = [e.operation for _, e in stage.walk() if e.primitive.name == "jit"]
+        assert len(calls) == 3
+        assert len(set(calls)) == 1
+
+
 def policy_of(name):
     if name == "save_only_hidden":
         return jax.checkpoint_policies.save_only_these_names("hidden")
