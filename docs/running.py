@@ -7,6 +7,7 @@ process takes one page at a time, and those with the most code come first.
 import os
 import re
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from multiprocessing import get_context
 
 from myst_nb.core.execute import create_client
@@ -47,7 +48,8 @@ def _length_of_code(page):
 def _run(page):
     *page, settings = page
     os.environ |= settings  # for the kernel
-    with create_client(*page):
+    # Of a kernel that does not start, as when another process has taken its port, or that dies. Sphinx tries it again.
+    with suppress(RuntimeError), create_client(*page):
         pass
 
 

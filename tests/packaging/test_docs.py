@@ -215,8 +215,9 @@ def test_the_pages_with_the_most_code_are_run_first(tmp_path, run_pages):
     assert order.read_text() == "123"
 
 
-def test_a_page_that_fails_keeps_no_other_from_running(tmp_path, run_pages):
-    run_pages({"wrong": "1 / 0  # the longest one", "right": "1 + 1"})
+@pytest.mark.parametrize("wrong", ["1 / 0", "import os; os._exit(1)"], ids=["an error", "a kernel that dies"])
+def test_a_page_that_fails_keeps_no_other_from_running(tmp_path, run_pages, wrong):
+    run_pages({"wrong": f"{wrong}  # the longest one", "right": "1 + 1"})
     kept = get_cache(str(tmp_path / "cells")).list_cache_records()
     assert [Path(record.uri).stem for record in kept] == ["right"]
 
