@@ -172,7 +172,7 @@ BUDGETS = {
     "features/memory": 1_275,
     "features/nans": 2_975,
     "features/probes": 1_240,
-    "features/remat": 9_289,
+    "features/remat": 9_288,
     "features/residuals": 2_044,
     "features/values": 4_020,
     "functions": 2_296,

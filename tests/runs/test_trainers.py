@@ -48,7 +48,7 @@ def needs(name):
 def test_a_trainer_runs_as_it_is_and_its_step_is_named(name, tmp_path):
     needs(name)
     plain = run(name, tmp_path)
-    done = run(name, tmp_path, "-m", "jaxviz", "run", "--budget", "120s")
+    done = run(name, tmp_path, "-m", "jaxviz", "run", "--budget", "900s")
     assert done.stdout == plain.stdout
     found = jaxviz.show(tmp_path / "jaxviz-run")
     assert found.largest is not None, str(found)

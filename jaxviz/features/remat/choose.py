@@ -64,9 +64,8 @@ class Bound:
             better = "has a lower peak for that work" if self.of_peak else "takes less work"
             return f"No plan with checkpoints at the places that were tried {better}{less}."
         share = percent(100 * gap)
-        more = (
-            f"The peak is at most {share} higher" if self.of_peak else f"The gradient takes at most {share} more FLOPs"
-        )
+        at_most = share if share.startswith("less") else f"at most {share}"
+        more = f"The peak is {at_most} higher" if self.of_peak else f"The gradient takes {at_most} more FLOPs"
         return f"{more} than with the best plan that has checkpoints at the places that were tried{less}."
 
 

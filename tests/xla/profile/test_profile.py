@@ -78,13 +78,13 @@ def test_a_phase_takes_what_it_takes():
 
     @jax.jit
     def slow(x):
-        time.sleep(0.5)
+        time.sleep(3)
         return x + 1
 
     slow(1.0)
     found = jaxviz.profile(slow, 1.0, repeat=3)
     # Beside other work everything takes longer, but nothing else sleeps.
-    assert found["tracing"] >= 0.5
+    assert found["tracing"] >= 3
     assert max(found.run, *(p.seconds for p in found.phases if p.name != "tracing")) < found["tracing"]
     tracing = found.flame.parts[0]
     mine = [bar for bar, _, _ in tracing.placed() if bar.kind == "user" and bar.name.startswith(slow.__qualname__)]
