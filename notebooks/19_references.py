@@ -347,8 +347,8 @@ in_place = teach.rule(
     teach.Check("takes at most 60 % of the temporaries", _too_large),
     hints=(
         "The backward pass has to add, so it has to know where to.",
-        "`value, pull = jax.vjp(lambda p: loss(p, *batch), params)`",
-        "`pull.with_refs(total)(jnp.ones_like(value))`",
+        "`pull` returns the gradient of one microbatch. `pull.with_refs` takes references for it, and adds to them instead.",
+        "What you call then takes the cotangent of `value`, which is 1.",
     ),
     wrong=(add_afterwards, _only_layers, _twice),
 )

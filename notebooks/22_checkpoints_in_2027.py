@@ -392,7 +392,7 @@ offloading = teach.rule(
     teach.Check("wide goes to the host, and nothing else", _moves),
     teach.Check("the thresholds are saved", _keeps),
     hints=(
-        "`policies.save_and_offload_only_these_names`",
+        "Look in `policies` for one that saves some names and offloads others.",
         "It takes `names_which_can_be_saved`, `names_which_can_be_offloaded`, both lists, `offload_src` and `offload_dst`.",
         'From "device" to "pinned_host".',
     ),

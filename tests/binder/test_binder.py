@@ -99,7 +99,8 @@ def image(tmp_path_factory):
     if python is None:
         pytest.skip(f"Binder's versions are for Python {version}, which is not here")
     subprocess.run([str(python), "-m", "venv", str(root / "env")], check=True)
-    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    # XLA ends a process with flags that it does not know, as those of these tests may be to Binder's version.
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV", "XLA_FLAGS")}
     env |= {"PATH": f"{root / 'env' / 'bin'}:{env['PATH']}", "PIP_NO_CACHE_DIR": "0", "JAX_PLATFORMS": "cpu"}
     env |= {"JUPYTER_CONFIG_DIR": str(root / "config"), "JUPYTER_RUNTIME_DIR": str(root / "runtime")}
     done = subprocess.run(["binder/postBuild"], cwd=home, env=env, capture_output=True, text=True)
