@@ -175,7 +175,7 @@ def gap_of(plan):
     if "No plan with checkpoints at the places that were tried" in text:
         return 0.0
     (percent,) = re.findall(
-        r"The (?:peak is|gradient takes) (?:at most|less than) ([\d.]+) % (?:higher|more FLOPs) than with the best plan",
+        r"The (?:peak is|gradient takes) (?:at most|less than) ([\d.]+) % (?:higher|more FLOPs) than with the best",
         text,
     )
     return float(percent) / 100
