@@ -244,9 +244,7 @@ def test_the_skill_is_printed(capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "command", short(["residuals", "memory", "lint", "flow", "remat", "jaxpr"], ["residuals", "lint"])
-)
+@pytest.mark.parametrize("command", short(["residuals", "memory", "lint", "flow", "remat", "jaxpr"], ["residuals"]))
 def test_an_answer_for_an_agent_is_short(command, tmp_path):
     (tmp_path / "layers.py").write_text(
         "import jax.numpy as jnp\ndef loss(ws, x):\n"

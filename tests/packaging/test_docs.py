@@ -208,6 +208,7 @@ def run_pages(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.slow(sweep=True)
 def test_the_pages_with_the_most_code_are_run_first(tmp_path, run_pages):
     order = tmp_path / "order"
     code = f"with open({str(order)!r}, 'a') as file: file.write("

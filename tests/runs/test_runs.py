@@ -141,7 +141,7 @@ narrow(jnp.ones(1000))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_donations_without_effect_are_said_once_with_what_xla_decided(tmp_path):
     _, found = recorded(tmp_path, DONATING)
     first, second = sorted((f for f in found.findings if "donat" in f.kind), key=lambda f: f.function)
@@ -226,7 +226,7 @@ def test_the_program_that_an_error_names_is_the_one(tmp_path):
     assert other.out_of_memory is None
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_a_program_that_is_compiled_again_for_a_committed_array_is_analysed_once(tmp_path):
     source = """
 import jax, jax.numpy as jnp
@@ -246,7 +246,7 @@ for n in (3, 4):
     assert found.functions[0].count == 4
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_methods_and_objects_are_functions_too(tmp_path):
     source = """
 import functools, jax, jax.numpy as jnp
@@ -276,7 +276,7 @@ def explorers_of(folder):
     return {path.name: read_explorer(path)[1] for path in paths}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_source_files_are_in_the_page_only_if_asked_for(trained, tmp_path):
     folder, *_ = trained
     assert b"def layer" not in b"".join(w.payload for w in explorers_of(folder).values())
@@ -390,7 +390,7 @@ step(jnp.ones(3))
     assert found.functions[0].gradient == "gradient of `loss` in `x`"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(sweep=True)
 def test_loops_outside_of_jit(tmp_path):
     source = """
 import jax, jax.numpy as jnp

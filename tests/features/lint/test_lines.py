@@ -102,8 +102,13 @@ def test_the_line_has_what_is_named(name):
         ("scanned transformer", "jax.lax.scan(lambda x, p:",
          "`jax.checkpoint(lambda x, p: (layer(p, x), None), prevent_cse=False)`"),
         ("flax", "@nn.compact", "write `@nn.remat` above line"),
-        ("scanned flax", "@nn.compact", "write `@partial(nn.remat, prevent_cse=False)` above line"),
-        ("scanned flax", "@nn.compact", ", after `from functools import partial`: the peak falls"),
+        *(
+            pytest.param("scanned flax", "@nn.compact", new, marks=pytest.mark.slow(sweep=True))
+            for new in (
+                "write `@partial(nn.remat, prevent_cse=False)` above line",
+                ", after `from functools import partial`: the peak falls",
+            )
+        ),
     ],
 )  # fmt: skip
 def test_a_layer_is_checkpointed_where_it_is_called(name, line, new):

@@ -108,7 +108,9 @@ def each_device_its_mean(ws, x):
 
 
 @pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit], ids=str)
-@pytest.mark.parametrize("fun", [layers_over_devices, one_sum_over_devices], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "fun", short([layers_over_devices, one_sum_over_devices], [one_sum_over_devices]), ids=lambda f: f.__name__
+)
 def test_a_program_over_devices_agrees_with_itself_on_one(fun, kind):
     mesh, ws, x = _sharded(kind, jax.P(), jax.P("d"))
     with jax.set_mesh(mesh):
@@ -329,7 +331,7 @@ def test_the_same_program_under_flags():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", short(list(FAULTS), ["a rule off in iteration 2", "a NaN"]))
+@pytest.mark.parametrize("name", short(list(FAULTS), ["a rule off in iteration 2"]))
 def test_a_planted_fault_is_found(name):
     faulty, phase, expression, iteration = FAULTS[name]
     found = jaxviz.divergence(faulty, model, WS, X).parting
@@ -501,27 +503,26 @@ def in_shards(x):
     return jax.shard_map(far, mesh=mesh, in_specs=jax.P("d"), out_specs=jax.P("d"))(x)
 
 
-@pytest.mark.parametrize(
-    "inside",
-    [
-        far,
-        jax.jit(far),
-        jax.checkpoint(far),
-        jax.vmap(far),
-        lambda x: lax.scan(lambda c, v: (c, far(v)), 0, x)[1],
-        lambda x: lax.cond(x[0] > 0, far, lambda x: x, x),
-        turns,
-        in_shards,
-    ],
-    ids=["alone", "jit", "checkpoint", "vmap", "scan", "cond", "while", "shard_map"],
-)
+INSIDE = {
+    "alone": far,
+    "jit": jax.jit(far),
+    "checkpoint": jax.checkpoint(far),
+    "vmap": jax.vmap(far),
+    "scan": lambda x: lax.scan(lambda c, v: (c, far(v)), 0, x)[1],
+    "cond": lambda x: lax.cond(x[0] > 0, far, lambda x: x, x),
+    "while": turns,
+    "shard_map": in_shards,
+}
+
+
+@pytest.mark.parametrize("inside", short(list(INSIDE), ["vmap", "scan", "cond"]))
 def test_a_number_that_is_written_has_a_last_digit(inside):
     """Which float32 rounds, and float64 does not."""
 
     def loss(x):
-        return jnp.mean(inside(jnp.tanh(x)))
+        return jnp.mean(INSIDE[inside](jnp.tanh(x)))
 
-    found = jaxviz.divergence(loss, jnp.linspace(0.1, 1.0, 128), against="float64", cotangents=inside is not turns)
+    found = jaxviz.divergence(loss, jnp.linspace(0.1, 1.0, 128), against="float64", cotangents=inside != "while")
     assert found.parting is None, str(found)
     assert found.worst > 0
 
@@ -561,7 +562,7 @@ def losses(w, x):
 
 @pytest.mark.parametrize(
     "loss",
-    [lambda w, x: 0.5 * jnp.mean(jnp.tanh(x @ w)).astype(jnp.float32), losses],
+    short([lambda w, x: 0.5 * jnp.mean(jnp.tanh(x @ w)).astype(jnp.float32), losses], [losses]),
     ids=["converted", "converted in a loop"],
 )
 def test_a_change_is_not_lost_where_a_coarse_type_is_converted_to_a_finer_one(loss):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
+from short_runs import short
 
 import jaxviz
 from jaxviz.features.values.recording import prepared
@@ -111,7 +112,7 @@ def test_two_steps_part_where_they_differ(changed, where):
             found.step()
 
 
-@pytest.mark.parametrize("against", ["op-by-op", "perturbed", "no-remat"])
+@pytest.mark.parametrize("against", short(["op-by-op", "perturbed", "no-remat"], ["perturbed", "no-remat"]))
 def test_a_step_agrees_with_itself(against):
     checkpointed = lambda ws, x: ws - 0.1 * jax.grad(jax.checkpoint(loss))(ws, x)
     found = jaxviz.divergence(checkpointed, WS, X, against=against)
@@ -141,6 +142,7 @@ def accumulating(ws, xs):
     return ws - 0.1 * gradient
 
 
+@pytest.mark.slow(sweep=True)
 def test_a_gradient_in_a_loop_has_an_axis_for_it():
     xs = jnp.stack([X, X + 1.0])
     record = jaxviz.record(accumulating, WS, xs)
@@ -197,6 +199,7 @@ def test_steps_in_a_scan_part_where_the_first_of_them_does():
     assert not any(p.differs for p in before)
 
 
+@pytest.mark.slow(sweep=True)
 def test_a_gradient_in_a_branch_and_of_devices():
     branch = lambda ws, x: lax.cond(x[0, 0] < 0, lambda: ws - jax.grad(loss)(ws, x), lambda: ws)
     got, want = (summaries(jaxviz.record(f, WS, X), "forward", "cotangent") for f in (branch, loss))
@@ -317,6 +320,7 @@ def test_a_loss_with_a_gradient_in_it_is_a_loss():
     assert phases(record) == ["forward", "cotangent"]
 
 
+@pytest.mark.slow(sweep=True)
 def test_a_model_that_holds_functions(tmp_path):
     eqx = pytest.importorskip("equinox")  # the newest JAX is tested without libraries
     model = eqx.nn.MLP(3, 1, 4, 1, key=jax.random.key(0))
@@ -398,7 +402,7 @@ def test_calls_that_were_not_recorded_are_named(tmp_path):
     )
 
 
-@pytest.mark.parametrize("small", [False, True])
+@pytest.mark.parametrize("small", short([False, True], [False]))
 def test_other_arguments_are_named(small, tmp_path):
     other = jnp.stack([X[0], X[1] + 1e-3]) if small else jnp.tile(X, (8, 1)).at[3, 1].add(1e-3)
     same = X if small else jnp.tile(X, (8, 1))
@@ -533,6 +537,7 @@ def test_a_call_that_runs_once_returns_what_its_record_is_of(jit, tmp_path):
     np.testing.assert_allclose(last.results[0].summaries[NORM], np.linalg.norm(got["ws"]), rtol=1e-6)
 
 
+@pytest.mark.slow(sweep=True)
 def test_a_call_that_runs_once_lays_results_out_as_the_function_does(tmp_path):
     mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
     whole, split = (jax.sharding.NamedSharding(mesh, P(*spec)) for spec in ((), ("d",)))
