@@ -35,7 +35,7 @@ def shown(tab, explorer, folder, **of_host):
     return host
 
 
-@pytest.mark.parametrize("binary", short(list(BINARY), 2))
+@pytest.mark.parametrize("binary", short(list(BINARY), 6))
 def test_it_works_however_bytes_arrive(tab, tmp_path, explorer, binary):
     host = shown(tab, explorer, tmp_path, binary=binary)
     page = tab.page

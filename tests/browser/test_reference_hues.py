@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from playwright.sync_api import expect
+from short_runs import short
 
 import jaxviz
 
@@ -63,7 +64,7 @@ NAMED = """(marks) => marks.map((mark) => [
 ])"""
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"], indirect=True)
+@pytest.mark.parametrize("theme", short(["light", "dark"], ["dark"]), indirect=True)
 def test_a_reference_has_one_hue_in_code_graph_and_source(tab, saved):
     page = tab.page
     page.set_viewport_size({"width": 1280, "height": 1000})

@@ -81,7 +81,7 @@ def line_of(advice):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", short(list(PROGRAMS), ["transformer", "scanned transformer"]))
+@pytest.mark.parametrize("name", short(list(PROGRAMS), ["transformer"]))
 def test_the_line_has_what_is_named(name):
     found = linted(name)
     assert {"layer-checkpoint", "cheap-recompute"} <= {a.rule for a in found}
