@@ -38,7 +38,10 @@ class Kinds:
 
     def all(self, equations: Sequence[Equation]) -> np.ndarray:
         """The kind of each equation."""
-        return np.fromiter(map(self, equations), np.int64, len(equations))
+        for e in equations:
+            if e not in self._of:
+                self._add(e)
+        return np.fromiter(map(self._of.__getitem__, equations), np.int64, len(equations))
 
     def _add(self, equation: Equation) -> int:
         origin, source = equation.origin, equation.source

@@ -144,11 +144,15 @@ def scopes_of(passes: Sequence[Sequence[Item]]) -> list[list[Scope]]:
 
 def _large(items: Sequence[Item]) -> Iterator[ScopeBox]:
     """The boxes that are large enough to be seen."""
-    flops, n = Counter[ScopeBox](), Counter[ScopeBox]()
+    flops_of, n_of = Counter[Path](), Counter[Path]()
     for item in items:
-        for box in set(item.path):
-            flops[box] += item.flops
-            n[box] += 1
+        flops_of[item.path] += item.flops
+        n_of[item.path] += 1
+    flops, n = Counter[ScopeBox](), Counter[ScopeBox]()
+    for path, times in n_of.items():
+        for box in set(path):
+            flops[box] += flops_of[path]
+            n[box] += times
     least = _LEAST * sum(i.flops for i in items)
     return (box for box in n if flops[box] >= least or n[box] >= _LEAST * len(items))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jaxviz.analysis.site import Site
@@ -61,11 +62,35 @@ def explain(residual: Residual) -> tuple[str, str]:
     short = needed([residual])
     if not residual.is_read or not residual.linear:
         return f"{what} is saved, though {short}", short
-    linear, read_by = residual.linear[0], "; there is no backward program to read it"
+    use, read_by = residual.alike.use, "; there is no backward program to read it"
     if residual.backward:
-        linear, backward = _one_use(residual.linear, residual.backward, residual.site)
-        read_by = _read_by(linear, backward, location, residual.site)
-    return f"{what} is {short}: {_rule(residual.site.like(linear))}{read_by}", short
+        read_by = _read_by(use, residual.backward[use.backward], location, residual.site)
+    return f"{what} is {short}: {use.rule}{read_by}", short
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One operation whose derivative needs a residual.
+
+    Args:
+      rule: what its rule does with the residual.
+      backward: which of the residual's readers in the backward program is part of its derivative.
+      is_of_backward_rule: whether the residual is passed to the backward function of a custom rule.
+    """
+
+    rule: str
+    backward: int
+    is_of_backward_rule: bool
+
+
+def use_of(residual: Residual) -> Use:
+    """The first use of a residual by the linear program that the backward program has too."""
+    linear, backward, site = residual.linear, residual.backward or (), residual.site
+    of_use = lambda reader: (reader.source, site.like(reader).computes_again)
+    transposed = {of_use(reader): i for i, reader in reversed(list(enumerate(backward)))}
+    pairs = ((reader, i) for reader in linear if (i := transposed.get(of_use(reader))) is not None)
+    reader, i = next(pairs, ((*backward, *linear)[0], 0))
+    return Use(_rule(site.like(reader)), i, is_backward_rule(reader.equation))
 
 
 def needed(residuals: Sequence[Residual]) -> str:
@@ -140,14 +165,6 @@ def _use(again: bool, operations: str, lines: Sequence[str]) -> str:
     return f"in {whose} gradient{'s' * (len(lines) > 1)} ({operations})"
 
 
-def _one_use(linear: Sequence[Reader], backward: Sequence[Reader], site: Site) -> tuple[Reader, Reader]:
-    """A reader in the linear and one in the backward program that belong to one operation's derivative."""
-    use = lambda reader: (reader.source, site.like(reader).computes_again)
-    transposed = {use(reader): reader for reader in reversed(backward)}
-    pairs = ((reader, found) for reader in linear if (found := transposed.get(use(reader))))
-    return next(pairs, (backward[0], backward[0]))
-
-
 def _rule(reader: Reader) -> str:
     """What the rule of an operation does with a value that it reads."""
     origin, name = reader.derived.origin, reader.equation.primitive.name
@@ -174,10 +191,10 @@ def _derivative(reader: Reader) -> str:
     return f"{source.primitive.name}'s derivative"
 
 
-def _read_by(linear: Reader, backward: Reader, location: Location, site: Site) -> str:
+def _read_by(use: Use, backward: Reader, location: Location, site: Site) -> str:
     """The backward equation that reads it, if that forms a cotangent."""
     name = backward.equation.primitive.name
-    if is_backward_rule(linear.equation):
+    if use.is_of_backward_rule:
         return f", which reads it in `{name}`"
     forms = f"; read by the `{name}` that forms {_cotangent_of(backward, location, site)}"
     return forms if "cotangent" in backward.roles else ""

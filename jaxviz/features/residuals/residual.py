@@ -22,7 +22,7 @@ from jaxviz.analysis.naming import IN_DERIVATIVE, written_at
 from jaxviz.analysis.site import Site, call_name
 from jaxviz.analysis.versions import Version, version_read
 from jaxviz.analysis.walk import Reader, Source, library_of, primal_equation
-from jaxviz.features.residuals.reasons import explain, needed, read_again
+from jaxviz.features.residuals.reasons import Use, explain, needed, read_again, use_of
 from jaxviz.features.residuals.totals import merged_paths, per_device
 from jaxviz.higher_order import is_loop
 from jaxviz.ir.expressions import assignment, shows_source, source_shown_as
@@ -158,7 +158,7 @@ class Residual(Data):
             return f"constant in {reader}" if reader else f"constant {text}"
         return text
 
-    @property
+    @cached_property
     def is_carried(self) -> bool:
         """Whether it is a loop's carry, as the previous iteration computed it."""
         return all(s.carry is not None and (s.equation or s.passed_by) is not None for s in self.sources)
@@ -177,6 +177,11 @@ class Residual(Data):
     @_text
     def _reasons(self) -> tuple[str, str]:
         return explain(self)
+
+    @_text
+    def use(self) -> Use:
+        """What needs it, and those that are alike."""
+        return use_of(self)
 
     @property
     def reason(self) -> str:
