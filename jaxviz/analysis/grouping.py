@@ -163,7 +163,11 @@ def alike(names: Sequence[str]) -> str:
     >>> alike(["block/linear_1", "block_1/linear_1", "block_2/linear_1"])
     'block…block_2/linear_1'
     """
-    different = list(dict.fromkeys(names))
+    return _alike(*dict.fromkeys(names))
+
+
+@lru_cache(maxsize=4096)
+def _alike(*different: str) -> str:
     if len(different) == 1:
         return different[0]
     if len(set(map(pattern, different))) > 1:

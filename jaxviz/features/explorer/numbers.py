@@ -30,8 +30,10 @@ class Strings:
 
     def all(self, texts: Iterable[str]) -> list[int]:
         """The numbers of several strings."""
-        number, setdefault = self.number, self.number.setdefault
-        return [setdefault(text, len(number)) for text in texts]
+        texts, number = list(texts), self.number
+        for text in dict.fromkeys(texts):
+            number.setdefault(text, len(number))
+        return list(map(number.__getitem__, texts))
 
 
 class Numbers:
