@@ -87,7 +87,6 @@ def measured(frame):
     return found.pop("pressed"), found
 
 
-@pytest.mark.slow(sweep=True)
 def test_all_of_the_front_page_is_seen_and_pressed_on_a_phone(phone):
     pressed, found = measured(phone)
     assert found == FINE

@@ -40,12 +40,14 @@ def test_the_command_fails_if_there_is_a_problem(monkeypatch, tmp_path, capsys):
     assert "1 problem: widget bundle" in capsys.readouterr().out
 
 
-def test_what_two_distributions_need_is_listed_once(monkeypatch):
-    needs = {"jaxviz-lab": {"jax": "", "jaxlib": ">=0"}, "jax": {"jaxlib": "<0"}}
+@pytest.mark.parametrize(("by", "met_by"), [("jax", "jaxviz-lab"), ("jaxviz-lab", "jax")])
+def test_what_two_distributions_need_is_listed_once(monkeypatch, by, met_by):
+    needs = {"jaxviz-lab": {"jax": ""}, "jax": {}}
+    needs[by]["jaxlib"], needs[met_by]["jaxlib"] = "<0", ">=0"
     monkeypatch.setattr(module, "_requirements", needs.get)
     (row,) = (f for f in module._versions() if f.what == "jaxlib")
     assert row.state == "fault"  # of the two that which does not fit
-    assert row.advice.startswith("jax needs jaxlib <0")
+    assert row.advice.startswith(f"{by} needs jaxlib <0")
 
 
 @pytest.mark.slow

@@ -141,7 +141,7 @@ narrow(jnp.ones(1000))
 """
 
 
-@pytest.mark.slow(sweep=True)
+@pytest.mark.slow
 def test_donations_without_effect_are_said_once_with_what_xla_decided(tmp_path):
     _, found = recorded(tmp_path, DONATING)
     first, second = sorted((f for f in found.findings if "donat" in f.kind), key=lambda f: f.function)
@@ -276,7 +276,7 @@ def explorers_of(folder):
     return {path.name: read_explorer(path)[1] for path in paths}
 
 
-@pytest.mark.slow(sweep=True)
+@pytest.mark.slow
 def test_source_files_are_in_the_page_only_if_asked_for(trained, tmp_path):
     folder, *_ = trained
     assert b"def layer" not in b"".join(w.payload for w in explorers_of(folder).values())
@@ -390,7 +390,7 @@ step(jnp.ones(3))
     assert found.functions[0].gradient == "gradient of `loss` in `x`"
 
 
-@pytest.mark.slow(sweep=True)
+@pytest.mark.slow
 def test_loops_outside_of_jit(tmp_path):
     source = """
 import jax, jax.numpy as jnp

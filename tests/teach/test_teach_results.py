@@ -66,9 +66,10 @@ def test_tries_hints_and_reveals_count_until_the_first_right_answer():
     exercises = everything()
     exercises[0].hint()
     exercises[0].reveal()
+    assert exercises[0].answer(12)  # right too, written otherwise
     size, which, kept, code = teach.results().answered
     assert (size.tries, size.hints, size.is_revealed, size.is_right) == (2, 1, False, True)
-    assert json.loads(size.answer) == "12 B"
+    assert json.loads(size.answer) == 12
     assert (which.tries, which.is_revealed, which.is_right) == (1, True, True)
     assert (kept.kind, kept.tries, kept.is_right) == ("marks", 2, False)
     assert (code.kind, code.tries, code.is_right) == ("code", 1, True)

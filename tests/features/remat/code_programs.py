@@ -495,7 +495,7 @@ _AT_MODULES = {  # {} is the policy
         "x = pz.select(model).at_instances_of(Block).apply(", _PARAMS,
     ),
 }  # fmt: skip
-_SHORT_MODULES = {("equinox", "30%")}
+_SHORT_MODULES = {("flax.linen with scan", "2%"), ("equinox", "30%")}
 _RUN = partial(Source, plan=bounded(work="35%"), args=lambda m: (W, X))
 IN_LIBRARIES = {
     **{

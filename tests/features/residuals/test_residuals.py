@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import linecache
 import re
 from functools import partial
 from pathlib import Path
@@ -212,3 +213,18 @@ def test_a_backward_rule_that_looks_at_values_without_any(args):
     with pytest.raises(jax.errors.TracerBoolConversionError) as raised:
         jaxviz.residuals(f, *args)
     assert any("A backward rule looks at values, which" in note for note in raised.value.__notes__)
+
+
+@pytest.mark.parametrize("n", [4, 5, 9])
+def test_all_lines_that_need_a_value_are_counted(n):
+    """Those that are not named too; the first is that of the tanh itself."""
+    lines = "".join(f"    total += jnp.sum(h * jnp.sin({i} * x))\n" for i in range(n))
+    made = {"jnp": jnp}
+    path = Path("lines_of_one_value.py")
+    text = f"def loss(x):\n    h = jnp.tanh(x)\n    total = 0.0\n{lines}    return total\n"
+    linecache.cache[str(path)] = (len(text), None, text.splitlines(True), str(path))
+    exec(compile(text, str(path), "exec"), made)
+    why = next(r.why for r in jaxviz.residuals(made["loss"], X) if r.expression == "jnp.tanh(x)")
+    assert why == (
+        f"needed again in line 2's gradient (tanh), in line 4's gradient (product) and in {n + 1 - 2:,} more places"
+    )
