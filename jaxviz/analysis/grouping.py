@@ -166,6 +166,7 @@ def alike(names: Sequence[str]) -> str:
     return _alike(*dict.fromkeys(names))
 
 
+@cleared
 @lru_cache(maxsize=4096)
 def _alike(*different: str) -> str:
     if len(different) == 1:

@@ -537,7 +537,6 @@ def test_a_call_that_runs_once_returns_what_its_record_is_of(jit, tmp_path):
     np.testing.assert_allclose(last.results[0].summaries[NORM], np.linalg.norm(got["ws"]), rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_a_call_that_runs_once_lays_results_out_as_the_function_does(tmp_path):
     mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
     whole, split = (jax.sharding.NamedSharding(mesh, P(*spec)) for spec in ((), ("d",)))
