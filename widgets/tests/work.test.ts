@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 import { afterEach, expect, test, vi } from "vitest";
 import { effect, onChange } from "../src/base/signals";
 import { restOf, viewOf, whatIfOf } from "../src/host/sync";
@@ -156,4 +157,33 @@ test("a kernel that dies while working is noticed, and so is one that reports ag
   model.tell("msg:custom", { work: "what if" });
   expect(work.progress.state).toBe("working");
   expect(work.canStop).toBe(true);
+});
+
+test("what arrives while the pointer is down is shown once it is released, after the click", () => {
+  vi.useFakeTimers();
+  const model = host({ what_if: "" });
+  const work = whatIfOf(model);
+  const seen: string[] = [];
+  const stop = onChange(
+    () => work.progress,
+    ({ state, done }) => seen.push(`${state} ${done}`),
+  );
+  work.ask();
+  dispatchEvent(new Event("pointerdown"));
+  model.tell("msg:custom", { work: "what if", what: "plans", done: 3, total: 9 });
+  model.set("what_if", "{}");
+  dispatchEvent(new Event("pointerup"));
+  expect(seen).toEqual(["asked 0"]);
+  vi.runAllTimers();
+  expect(seen).toEqual(["asked 0", "working 3", "none 0"]);
+
+  // A drag, or a release outside of the page, does not hold it up for long.
+  model.set("what_if", "");
+  work.ask();
+  dispatchEvent(new Event("pointerdown"));
+  model.set("what_if", "{}");
+  expect(seen.at(-1)).toBe("asked 0");
+  vi.advanceTimersByTime(3000);
+  expect(seen.at(-1)).toBe("none 0");
+  stop();
 });

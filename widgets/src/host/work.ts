@@ -1,5 +1,6 @@
 /** Data that the kernel computes on request: programs, switches, the compiled program, memory. */
 
+import { whenReleased } from "../base/press";
 import { batch, Signal } from "../base/signals";
 import { NONE, type Progress, type Work } from "../model/work";
 import type { Progress as Said } from "../wire/explorer.generated";
@@ -69,10 +70,14 @@ export function workOf(
     tell({ ...now.value, state: isWaited ? "working" : state, what, done, total });
     if (clock === undefined) watch();
   };
+  let isHeard = false;
+  const onMadeLater = () => whenReleased(() => isHeard && onMade());
+  const onSaidLater = (said: Said) => whenReleased(() => isHeard && onSaid(said));
   const listen = (isRead: boolean) => {
     const change = isRead ? "on" : "off";
-    for (const trait of traits) model[change](`change:${trait}`, onMade);
-    model[change]("msg:custom", onSaid);
+    isHeard = isRead;
+    for (const trait of traits) model[change](`change:${trait}`, onMadeLater);
+    model[change]("msg:custom", onSaidLater);
     if (!isRead) unwatch();
   };
   const interrupt = () => (now.value.state === "working" ? interruptOf(model, stop) : null);
