@@ -104,9 +104,15 @@ def _direction(point: tuple[Any, ...], seed: int) -> tuple[Any, ...]:
     random = np.random.default_rng(seed)
     are_float = [is_float(jax.typeof(x)) for x in point]
     return tuple(
-        like(x, random.standard_normal(x.shape)) if moves else np.zeros(np.shape(x), jax.dtypes.float0)
+        like(x, random.standard_normal(x.shape) * _scale(x)) if moves else np.zeros(np.shape(x), jax.dtypes.float0)
         for x, moves in zip(point, are_float, strict=True)
     )
+
+
+def _scale(x: Any) -> Any:
+    """How far each number moves: one that is small by a part of itself, so that it stays in the domain."""
+    size = np.abs(np.asarray(x, np.float64))
+    return np.where(size == 0, 1.0, np.minimum(size, 1.0))
 
 
 def _moved(x: Any, t: float, direction: Any) -> Any:

@@ -17,6 +17,7 @@ from jax.tree_util import keystr, tree_flatten_with_path
 
 from jaxviz.functions import transformations
 from jaxviz.functions.custom_rules import argument_names
+from jaxviz.functions.differences import RESOLVED, Differences, Slope, weighted
 from jaxviz.functions.lost_derivatives import Lost, is_float, like, lost_in
 from jaxviz.higher_order import of
 from jaxviz.ir import compat
@@ -48,7 +49,7 @@ class LeafCheck:
         the function.
       element: the element of the leaf, such as `[2]`; '' for the leaf as a whole.
       error, replaced_error: the largest absolute error of the rule in all directions tried, against each of the two.
-      verdict: 'right', 'wrong', or 'not differentiable' at this point, as one-sided differences show.
+      verdict: 'right', 'wrong', or at this point 'not differentiable', as one-sided differences show, or 'not finite'.
     """
 
     path: str
@@ -126,8 +127,8 @@ class RuleCheck(Report, schema="check_rule"):
                     f"{about} is wrong in the {x.kind} of {x.path}{x.element}: {x.rule:.6g} where {against} "
                     f"{x.numerical:.6g}{where}"
                 )
-        if all(x.verdict == "not differentiable" for x in self.leaves):
-            return f"{about} could not be checked: the function is not differentiable here"
+        if all(x.verdict.startswith("not") for x in self.leaves):
+            return f"{about} could not be checked: the function is {self.leaves[0].verdict} here"
         agreement = f"{about} agrees with numerical differences"
         return f"{agreement}, but not every second derivative could be computed" if self.no_second else agreement
 
@@ -341,7 +342,7 @@ def _check_point(
     modes = _modes(fun, point, results)
     notes = [modes.problem] if modes.problem else []
     short = {x.dtype for x in (*point, *results)}
-    plain, problem = _Modes(), ""
+    plain, problem, program = _Modes(), "", None
     try:
         program = trace(fun)(*point)
         short |= {v.aval.dtype for _, e in program.walk() for v in e.outvars if is_float(v.aval)}
@@ -353,21 +354,21 @@ def _check_point(
     if problem:
         notes.append(f"The function that the rule replaces could not be differentiated in full: {problem}")
     eps = max(float(jnp.finfo(dtype).eps) for dtype in short)
-    differences = _Differences(run, point, eps, tol)
+    comparison = _Comparison(Differences(run, point, eps, program, _compiled), results, tol)
     leaves: list[Callable[[], LeafCheck]] = []
     if modes.reverse is not None:
-        one = partial(differences.cotangent, reverse=modes.reverse, plain=plain.reverse)
+        one = partial(comparison.cotangent, reverse=modes.reverse, plain=plain.reverse)
         leaves += [partial(one, i, path) for i, path in enumerate(inputs)]
     if modes.forward is not None:
-        other = partial(differences.tangent, forward=modes.forward, plain=plain.forward)
+        other = partial(comparison.tangent, forward=modes.forward, plain=plain.forward)
         leaves += [partial(other, k, outputs[k]) for k in range(len(results))]
     rows = each(lambda leaf: leaf(), leaves, "derivatives" if is_replaced else "second derivatives")
-    of_rule = (differences.result(k, outputs[k], y) for k, y in enumerate(modes.results if is_replaced else ()))
+    of_rule = (comparison.result(k, outputs[k], y) for k, y in enumerate(modes.results if is_replaced else ()))
     rows = [*(x for x in of_rule if x.verdict == "wrong"), *rows]
     wrong = [x for x in rows if x.verdict == "wrong"]
     if wrong and all(x.numerical == 0 and x.rule != 0 for x in wrong):
         notes.append("The function is flat where the rule gives a slope, as intended in a straight-through estimator.")
-    return tuple(rows), [*notes, *differences.notes]
+    return tuple(rows), [*notes, *comparison.notes]
 
 
 def _first_line(error: Exception) -> str:
@@ -426,72 +427,64 @@ def _compiled(fun: Callable[..., Any], *args: Any) -> Callable[..., Any]:
     return compiled
 
 
+@partial(jax.tree_util.register_dataclass, data_fields=("rule", "slope", "replaced"), meta_fields=())
 @dataclass(frozen=True)
 class _Tried:
-    """Derivatives along some directions, arrays of one shape.
-
-    Args:
-      rule, numerical, replaced: as in a LeafCheck.
-      slack: the error of the differences, estimated from a shorter step and the precision.
-      jump: the gap between one-sided differences, if it does not shrink with the step; else 0.
-    """
+    """Derivatives along some directions, arrays of one shape: as in a LeafCheck, with the error of the differences."""
 
     rule: Any
-    numerical: Any
+    slope: Slope
     replaced: Any
-    slack: Any
-    jump: Any
+
+    @property
+    def numerical(self) -> Any:
+        return self.slope.value
+
+    @property
+    def slack(self) -> Any:
+        return self.slope.error
 
     @property
     def gap(self) -> Any:
-        return np.nan_to_num(np.abs(self.rule - self.numerical), nan=np.inf)
+        with np.errstate(invalid="ignore"):  # infinities
+            return np.nan_to_num(np.abs(self.rule - self.numerical), nan=np.inf)
+
+    @property
+    def says_something(self) -> bool:
+        """Whether most of the derivative is not lost in the error of the differences; a derivative of zero is not."""
+        largest = max(np.max(np.abs(x), initial=0.0) for x in (self.rule, self.numerical))
+        return bool(np.max(self.slack, initial=0.0) <= RESOLVED * largest or largest == 0)
 
     def verdicts(self, tol: float) -> Any:
         scale = np.maximum(np.abs(self.rule), np.abs(self.numerical))
-        agrees = np.abs(self.rule - self.numerical) <= tol * scale + self.slack  # NaN does not agree
-        is_jump = (self.jump > 0) & (np.nan_to_num(self.gap, posinf=0) <= 10 * self.jump)
+        agrees = self.gap <= tol * scale + self.slack
+        jump = self.slope.jump
+        is_jump = (jump > 0) & (np.nan_to_num(self.gap, posinf=0) <= 10 * jump)
         is_rough = ~np.isfinite(self.numerical) | is_jump
         return np.where(agrees, "right", np.where(is_rough, "not differentiable", "wrong"))
 
 
-class _Differences:
-    """Compares derivatives with central differences at one point."""
+class _Comparison:
+    """Compares derivatives with differences at one point."""
 
-    def __init__(self, fun: Callable[..., list[Any]], point: tuple[Any, ...], eps: float, tol: float | None):
-        self.fun, self.point, self.eps = fun, point, eps
+    def __init__(self, differences: Differences, results: Sequence[Any], tol: float | None):
+        point, eps, self.here = differences.point, differences.eps, differences.here
+        self.point, self.eps, self.results = point, eps, results
         self.tol = tol if tol is not None else 1e-4 if eps < 1e-12 else 2e-2 if eps < 1e-5 else 0.2
-        self.results = fun(*point)
-        self.here = [np.asarray(y, np.float64) for y in self.results]
         self.notes: list[str] = []
         random = np.random.default_rng(0)
         draws: list[Callable[..., Any]] = [np.ones, random.standard_normal, random.standard_normal]
         self.weights = [[np.asarray(draw(y.shape)) for y in self.here] for draw in draws]
         self.directions = [[np.asarray(draw(x.shape)) for x in point] for draw in draws]
-        self.along = functools.cache(lambda draw, i: self._central(i, self.directions[draw][i]))
+        self.along = functools.cache(lambda draw, i: differences.along(i, self.directions[draw][i]))
+        self.along_carefully = functools.cache(lambda draw, i: differences.along_carefully(i, self.directions[draw][i]))
+        self.along_unit = differences.along_carefully
 
-    def _results(self, i: int, x: Any) -> list[Any]:
-        moved = tuple(like(y, x) if j == i else y for j, y in enumerate(self.point))
-        return [np.asarray(y, np.float64) for y in self.fun(*moved)]
-
-    def _central(self, i: int, direction: Any) -> list[tuple[Any, Any, Any]]:
-        """For each result its derivative along a direction of one argument, its error, and its jump."""
-        x = np.asarray(self.point[i], np.float64)
-        size = np.sqrt(np.mean(x**2)) if x.size and x.any() else 1.0
-        step = self.eps ** (1 / 3) * np.clip(size, 1e-3, 1.0)
-        for h in (step, step * 1e-3, step * 1e-6):  # the boundary of the domain may be close
-            up, down, near_up, near_down = (self._results(i, x + t * direction) for t in (h, -h, h / 2, -h / 2))
-            if all(np.isfinite(y).all() for y in (*up, *down)):
-                break
-        rounding = 4 * float(jnp.finfo(self.point[i].dtype).eps) * np.max(np.abs(x), initial=0.0) / h
-        derivatives = []
-        for u, d, nu, nd, y in zip(up, down, near_up, near_down, self.here, strict=True):
-            wide, near = (u - d) / (2 * h), (nu - nd) / h
-            noise = 8 * self.eps * np.max(np.abs(y), initial=0.0) / h
-            wide_jump, jump = np.abs(u - 2 * y + d) / h, np.abs(nu - 2 * y + nd) / (h / 2)
-            stays = (jump > 0.75 * wide_jump) & (jump > 2 * noise + 1e-3 * np.abs(near))
-            slack = 2 * np.abs(near - wide) + noise + rounding * np.abs(near)
-            derivatives.append((near, slack, np.where(stays, jump, 0.0)))
-        return derivatives
+    def _trial(self, draw: int, i: int, compare: Callable[[list[Slope]], _Tried]) -> _Tried:
+        """The derivatives along a direction of one argument, with differences as careful as their verdict needs."""
+        trial = compare(self.along(draw, i))
+        is_enough = trial.says_something and np.all(trial.verdicts(self.tol) == "right")
+        return trial if is_enough else compare(self.along_carefully(draw, i))
 
     def cotangent(self, i: int, path: str, reverse: Reverse, plain: Reverse | None) -> LeafCheck:
         x = self.point[i]
@@ -500,23 +493,18 @@ class _Differences:
             cts = [like(y, w) for w, y in zip(weights, self.results, strict=True)]
             pulled = [None if pull is None else np.asarray(pull(cts)[i], np.float64) for pull in (reverse, plain)]
 
-            def along(direction: Any, central: Any, weights: Any = weights, pulled: Any = pulled) -> list[Any]:
-                rule, replaced = (None if ct is None else np.vdot(ct, direction) for ct in pulled)
-                weigh = weights, map(np.abs, weights), map(np.abs, weights)
-                numerical, slack, jump = (
-                    sum((np.vdot(w, c) for w, c in zip(ws, part, strict=True)), 0.0)
-                    for ws, part in zip(weigh, zip(*central, strict=True), strict=True)
-                )
-                return [rule, numerical, replaced, slack, jump]
+            def along(direction: Any, found: list[Slope], weights: Any = weights, pulled: Any = pulled) -> _Tried:
+                rule, replaced = (None if ct is None else _array(np.vdot(ct, direction)) for ct in pulled)
+                return _Tried(rule, weighted(found, weights), replaced)
 
-            trial = _Tried(*map(_array, along(self.directions[draw][i], self.along(draw, i))))
+            trial = self._trial(draw, i, partial(along, self.directions[draw][i]))
             tried.append(trial)
             if trial.verdicts(self.tol) != "right" and 1 < x.size <= 32:  # find the wrong element
                 units = [np.reshape(row, x.shape) for row in np.eye(x.size)]
-                columns = zip(*(along(d, self._central(i, d)) for d in units), strict=True)
-                tried.insert(0, _Tried(*(None if c[0] is None else np.reshape(c, x.shape) for c in columns)))
+                each_unit = [along(unit, self.along_unit(i, unit)) for unit in units]
+                tried.insert(0, jax.tree.map(lambda *xs: np.reshape(xs, x.shape), *each_unit))
                 break
-        return self._leaf("cotangent", path, tried)
+        return self._leaf("cotangent", path, tried, self.here)
 
     def tangent(self, k: int, path: str, forward: Forward, plain: Forward | None) -> LeafCheck:
         tried = []
@@ -527,31 +515,45 @@ class _Differences:
                     for j, (d, x) in enumerate(zip(directions, self.point, strict=True))
                 )
                 rule, replaced = (None if push is None else _array(push(tangents)[k]) for push in (forward, plain))
-                numerical, slack, jump = self.along(draw, i)[k]
-                tried.append(_Tried(rule, numerical, replaced, slack, jump))
-        return self._leaf("tangent", path, tried)
+
+                def of_result(found: list[Slope], rule: Any = rule, replaced: Any = replaced) -> _Tried:
+                    return _Tried(rule, found[k], replaced)
+
+                tried.append(self._trial(draw, i, of_result))
+        return self._leaf("tangent", path, tried, [self.here[k]])
 
     def result(self, k: int, path: str, value: Any) -> LeafCheck:
         """A result of the rule, compared with that of the function."""
         noise = np.full_like(self.here[k], 8 * self.eps * np.max(np.abs(self.here[k]), initial=0.0))
-        return self._leaf("result", path, [_Tried(_array(value), self.here[k], None, noise, np.zeros_like(noise))])
+        slope = Slope(self.here[k], noise, np.zeros_like(noise), np.zeros_like(noise))
+        return self._leaf("result", path, [_Tried(_array(value), slope, None)], [])
 
-    def _leaf(self, kind: str, path: str, tried: list[_Tried]) -> LeafCheck:
-        """The first attempt with the verdict, which is the easiest to read, and its element with the largest error."""
+    def _leaf(self, kind: str, path: str, tried: list[_Tried], of: list[Any]) -> LeafCheck:
+        """The first attempt with the verdict, which is the easiest to read, and its element with the largest error;
+        `of` are the results whose derivative it is."""
         verdict, shown = next((v, t) for v in VERDICTS for t in tried if v in t.verdicts(self.tol) or v == VERDICTS[-1])
         gap = np.where(shown.verdicts(self.tol) == verdict, shown.gap, -1.0)
         at = np.unravel_index(np.argmax(gap), gap.shape) if gap.size else ()
         value = lambda x: None if x is None else float(x[at]) if x.size else 0.0
         element = f"[{', '.join(map(str, at))}]" if gap.size > 1 else ""
-        numerical, jump = value(shown.numerical) or 0.0, value(shown.jump) or 0.0
-        if verdict == "not differentiable":
+        numerical, jump = value(shown.numerical) or 0.0, value(shown.slope.jump) or 0.0
+        if verdict == "not differentiable" and not all(np.isfinite(y).all() for y in of):
+            verdict = "not finite"
+        elif verdict == "not differentiable":
             sides = f"{numerical - jump / 2:.6g} on one side and {numerical + jump / 2:.6g} on the other"
             slopes = sides if np.isfinite(numerical) else f"{numerical}"
             self.notes.append(
                 f"The function is not differentiable here: differences for the {kind} of {path}{element} give {slopes}."
             )
+        elif verdict == "right" and not any(t.says_something for t in tried):
+            least = min(float(np.max(t.slack, initial=0.0)) for t in tried)
+            self.notes.append(
+                f"Differences say little about the {kind} of {path}, since rounding in the function changes them by "
+                f"{least:.1e}."
+            )
         error = max(float(np.max(t.gap, initial=0.0)) for t in tried)
-        off = [np.max(np.abs(t.rule - t.replaced), initial=0.0) for t in tried if t.replaced is not None]
+        with np.errstate(invalid="ignore"):  # infinities
+            off = [np.max(np.abs(t.rule - t.replaced), initial=0.0) for t in tried if t.replaced is not None]
         return LeafCheck(
             path, kind, value(shown.rule) or 0.0, numerical, value(shown.replaced), element, error,
             float(max(off)) if off else None, verdict,

@@ -31,6 +31,8 @@ Path = tuple[Equation, ...]
 """The equations that contain a program, outermost first."""
 Place = tuple[Path, Var]
 """A value: its program, and its variable there. Several equations may hold the same program."""
+NO_STEP = np.zeros(1, np.int32)
+"""The vector of iterations around a whole function."""
 
 
 @dataclass(frozen=True, slots=True)

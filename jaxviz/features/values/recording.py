@@ -30,7 +30,6 @@ from jaxviz.features.values.records import (
     RecordedValue,
     RunRecord,
 )
-from jaxviz.features.values.rounding import OtherDigits
 from jaxviz.features.values.summaries import (
     NORM,
     Move,
@@ -60,6 +59,7 @@ from jaxviz.features.values.tapped import (
 from jaxviz.higher_order import is_loop
 from jaxviz.higher_order.observing import Path as Around
 from jaxviz.higher_order.observing import Place, walk_observed
+from jaxviz.higher_order.rounding import OtherDigits
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_jaxpr

@@ -14,7 +14,6 @@ import numpy as np
 from jaxviz.analysis.addressed import AddressedValue
 from jaxviz.analysis.addresses import Address, AddressError, Meant, address, check_iterations
 from jaxviz.features.values.tapped import (
-    NO_STEP,
     At,
     Finder,
     as_array,
@@ -25,7 +24,7 @@ from jaxviz.features.values.tapped import (
     numbers,
     traced_inside,
 )
-from jaxviz.higher_order.observing import Observer, PassedIn, Place, observed_program
+from jaxviz.higher_order.observing import NO_STEP, Observer, PassedIn, Place, observed_program
 from jaxviz.higher_order.shard_map import axes_of_devices
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary

@@ -21,7 +21,7 @@ from jaxviz.analysis.walk import own_location_of
 from jaxviz.arguments import flat_arguments
 from jaxviz.derivation import Derivation, derive
 from jaxviz.higher_order import is_loop, is_scan, scan_length
-from jaxviz.higher_order.observing import Observer, PassedIn, Path, Place, all_zero, observed_program
+from jaxviz.higher_order.observing import NO_STEP, Observer, PassedIn, Path, Place, all_zero, observed_program
 from jaxviz.higher_order.shard_map import axes_of_devices, inside
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_traced, trace_rule
@@ -33,9 +33,6 @@ from jaxviz.runtime.evaluate import evaluate
 from jaxviz.transforms.driver import Builder, reordered_inputs, with_constants_as_inputs
 from jaxviz.transforms.inline import inlined_where
 from jaxviz.transforms.linearize import linearize_program
-
-NO_STEP = np.zeros(1, np.int32)
-"""The vector of iterations around a whole function."""
 
 
 @dataclass(frozen=True, eq=False)

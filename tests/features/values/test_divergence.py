@@ -14,8 +14,8 @@ from short_runs import short
 import jaxviz
 from jaxviz.features.values.divergence import Divergence
 from jaxviz.features.values.partings import Parting
-from jaxviz.features.values.rounding import OtherDigits
 from jaxviz.features.values.summaries import BITS, MOST_NOISE, NORM, SKETCH, WIDTH, columns, finished, moves, noise_of
+from jaxviz.higher_order.rounding import OtherDigits
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ that are rounded, such as `0.999`, and of what operations compute."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.features.values.tapped import NO_STEP
 from jaxviz.higher_order import is_call, is_loop, of
-from jaxviz.higher_order.observing import Observer, PassedIn, Place, observed_program, walk_observed
+from jaxviz.higher_order.observing import NO_STEP, Observer, PassedIn, Place, observed_program, walk_observed
 from jaxviz.ir import compat
 from jaxviz.ir.convert import trace_rule
 from jaxviz.ir.primitives import plain
@@ -87,9 +86,12 @@ class _Changing:
         i = self._count[builder] = self._count.get(builder, -1) + 1
         if i < N_CHANGES:
             changes.append(self._added(builder, i, lambda all_of: all_of[i], changes[0]))
-        is_sum = plain(e.primitive.name).kind == "elementwise"
-        changed = lambda x, by: _changed(x, by, is_sum)
-        return self._added(builder, f"changed {is_sum}", changed, place[1], changes[1 + i % N_CHANGES]), None
+        change = changes[1 + i % N_CHANGES]
+        if plain(e.primitive.name).kind == "elementwise":
+            sign = -1 if e.primitive.name == "sub" else 1
+            changed = lambda x, by, a, b: _changed(x, by, is_kept=lambda x, a, b: _is_exact(x, a, sign * b), of=(a, b))
+            return self._added(builder, f"changed sum {sign}", changed, place[1], change, *e.invars), None
+        return self._added(builder, "changed", _changed, place[1], change), None
 
     def _of_iteration(self, builder: Builder, passed: PassedIn) -> Atom:
         """The changes of an iteration: in each others, since rounding does not go the same way in all."""
@@ -104,17 +106,27 @@ class _Changing:
         return builder.inline(self._rules[key], operands)[0]
 
 
-def _changed(x: Any, by: Any, keeps_short: bool) -> Any:
-    """`x`, of which each element is `by` last places larger.
+def _changed(x: Any, by: Any, is_kept: Callable[..., Any] | None = None, of: Sequence[Any] = ()) -> Any:
+    """`x`, of which each element is `by` last places larger, but for those that are kept.
 
     Args:
-      keeps_short: whether those that fill half of their digits stay: most sums of whole numbers are exact.
+      is_kept: given `x` and what it is computed from, for each element whether it stays.
+      of: what it is computed from.
     """
     if jnp.iscomplexobj(x):
-        return jax.lax.complex(*(_changed(p, by, keeps_short) for p in (x.real, x.imag)))
+        parts = [[getattr(y, part) for y in (x, *of)] for part in ("real", "imag")]
+        return jax.lax.complex(*(_changed(p, by, is_kept, ps) for p, *ps in parts))
+    other = x * (1 + by.astype(x.dtype) * jnp.finfo(x.dtype).eps)
+    return jnp.where(is_kept(x, *of), x, other) if is_kept else other
+
+
+def _is_exact(x: Any, a: Any, b: Any) -> Any:
+    """For each element whether a sum is exact, as most of whole numbers are: all three numbers fill at most half of
+    their digits, and no operand is lost in the other. XLA would simplify a sum whose operand is subtracted again."""
     info = jnp.finfo(x.dtype)
-    other = x * (1 + by.astype(x.dtype) * info.eps)
-    return jnp.where(x == jax.lax.reduce_precision(x, info.nexp, info.nmant // 2), x, other) if keeps_short else other
+    is_short = lambda y: y == jax.lax.reduce_precision(y, info.nexp, info.nmant // 2)
+    is_lost = ((x == a) & (b != 0)) | ((x == b) & (a != 0))
+    return is_short(x) & is_short(a) & is_short(b) & ~is_lost
 
 
 def is_rounded(e: Equation, v: Var) -> bool:
