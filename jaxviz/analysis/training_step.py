@@ -8,6 +8,7 @@ replaced by other passes, such as those of a plan.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -366,10 +367,24 @@ def taking_gradient_of(loss: Program, step: TrainingStep) -> Iterator[None]:
             value = jax.tree.unflatten(traced.out_tree, outs[: traced.n_results])
             return (value, traced.rebuild_aux(outs[traced.n_results :])) if has_aux else value
 
-        return original(of_loss, *primals, has_aux=has_aux, **options)
+        return original(_named_like(fun, primals, of_loss), *primals, has_aux=has_aux, **options)
 
     with compat.replaced_vjp(vjp, key=_Same(loss)):
         yield
+
+
+def _named_like(fun: Callable[..., Any], primals: tuple[Any, ...], new: Callable[..., Any]) -> Callable[..., Any]:
+    """A new function, by its name and those of its arguments the one that it is differentiated in place of, by which
+    reports call it."""
+    info, _ = compat.differentiated_debug_info(fun, primals)
+    paths = iter(info.arg_names or ())
+    by_argument = [[next(paths, "") for _ in jax.tree.leaves(x)] for x in primals]
+    names = [of[0].partition("[")[0].partition(".")[0] if of else "" for of in by_argument]
+    new.__name__ = new.__qualname__ = info.func_name
+    if len(set(names)) == len(names) and all(map(str.isidentifier, names)):
+        parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+        new.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return new
 
 
 @dataclass(frozen=True, eq=False)

@@ -88,7 +88,9 @@ def test_a_plan_of_a_step_holds_for_the_step():
     assert plan.before.peak_nbytes == jaxviz.memory(train, *args).peak_nbytes > 2 * plan.peak_nbytes
     planned = plan.apply(train)
     assert planned.__name__ == "train"
-    assert jaxviz.memory(planned, *args).peak_nbytes == pytest.approx(plan.peak_nbytes, rel=0.02)
+    of_planned = jaxviz.memory(planned, *args)
+    assert of_planned.peak_nbytes == pytest.approx(plan.peak_nbytes, rel=0.02)
+    assert "the training step `train`, which takes the gradient of `loss` in `params`" in of_planned.summary
     summary = " ".join(plan.summary.split())
     assert "plan for the training step `train`, which takes the gradient of `loss` in `params`" in summary
     assert "a checkpoint around the body of the scan at test_training_steps.py:" in summary
