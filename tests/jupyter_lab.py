@@ -137,6 +137,16 @@ def ask_kernel(page: Page, expression: str) -> str:
     return answer
 
 
+def kernel_gets_to(page: Page, expression: str, value: str) -> None:
+    """Waits until an expression in the kernel has a value: what a widget sends may arrive after what is asked later,
+    since it waits while the kernel is busy."""
+    for _ in range(100):
+        if (now := ask_kernel(page, expression)) == value:
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"{expression} stays {now}, and does not become {value}")
+
+
 class Tab:
     """A page that records what must not happen: errors, and requests to other machines."""
 

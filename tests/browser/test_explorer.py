@@ -5,7 +5,7 @@ import re
 import jax
 import jax.numpy as jnp
 import pytest
-from jupyter_lab import KERNEL_IDLE, ask_kernel
+from jupyter_lab import KERNEL_IDLE, ask_kernel, kernel_gets_to
 from playwright.sync_api import expect
 from short_runs import short
 from tour import unfold
@@ -106,8 +106,7 @@ def test_keys_stay_inside_the_widget_and_figures_are_those_of_python(notebook):
     page.mouse.down()
     page.mouse.up()
     expect(explorer.get_by_test_id("inspected")).to_have_text(ask_kernel(page, f"{here}.equation.primitive.name"))
-    page.wait_for_timeout(300)
-    assert ask_kernel(page, f"explorer.equation is {here}.equation") == "True"
+    kernel_gets_to(page, f"explorer.equation is {here}.equation", "True")
     notebook.screenshot("memory-selected")
     # Python selects, and the page follows.
     ask_kernel(page, "setattr(explorer, 'selected', 'forward:3')")
@@ -127,7 +126,7 @@ def test_an_address_is_searched_as_in_python_and_the_selection_has_one(notebook)
     expect(found.first).to_contain_text("x #1")
     expect(found).to_have_count(3)
     found.nth(1).click()
-    assert ask_kernel(page, "explorer.equation.primitive.name") == "tanh"
+    kernel_gets_to(page, "explorer.equation.primitive.name", "tanh")
     expect(explorer.get_by_test_id("addresses").locator("code")).to_have_text("x #2")
     ask_kernel(page, "explorer.select(jaxviz.at('x #3', phase='cotangent'))")
     expect(explorer.get_by_test_id("addresses")).to_contain_text("x #3 cotangent")
