@@ -76,7 +76,7 @@ def step(ws, x):
 
 def mixed(ws, x):
     """Computed in bfloat16, some of whose roundings XLA leaves out."""
-    low = jax.tree.map(lambda a: a.astype(jnp.bfloat16), ws)
+    low = jax.tree.map(lambda a: a.astype(jnp.bfloat16), ws)  # each operation is compiled alone
     h = x.astype(jnp.bfloat16)
     for w in low:
         h = jnp.tanh(h @ w[0]) * 1.7 + h * 0.3
