@@ -144,7 +144,7 @@ class Remat(CallPrimitive):
         body: Program = operation.params["jaxpr"]
         parts = vmap_program(body, dims, axis, to=[compat.IF_MAPPED] * len(body.outvars))
         call = apply_remat(operation, parts.program, operation.params["prevent_cse"])
-        return VmapRule(Template(call, "primal"), parts.dims_out, "vmap of a checkpointed function", notes=parts.notes)
+        return VmapRule(Template(call, "primal"), parts.dims_out, "vmap of a checkpointed function")
 
     def dce(self, operation: Operation, used: Mask) -> DceRule:
         if not any(used) and not compat.has_effects(operation.effects):

@@ -26,9 +26,7 @@ class PlainCall(CallPrimitive):
 
     def batch(self, operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
         body = vmap_program(operation.params["call_jaxpr"], dims, axis)
-        return VmapRule(
-            Template(body.program, "primal", keeps_lines=True), body.dims_out, "vmap of a call", notes=body.notes
-        )
+        return VmapRule(Template(body.program, "primal", keeps_lines=True), body.dims_out, "vmap of a call")
 
 
 CLOSED_CALL = PlainCall(compat.closed_call_p, "call_jaxpr")

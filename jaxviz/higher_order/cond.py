@@ -52,7 +52,7 @@ from jaxviz.transforms.transpose import (
     TransposeRule,
     transpose_program,
 )
-from jaxviz.transforms.vmap import Dims, Note, VmapRule, inputs_moved, vmap_program, vmap_rule
+from jaxviz.transforms.vmap import Dims, VmapRule, inputs_moved, vmap_program, vmap_rule
 
 
 class Cond(Primitive):
@@ -203,8 +203,7 @@ class Cond(Primitive):
             platform = trace_rule(lambda: [compat.platform_index(platforms)], [])
             ins[0] = builder.inline(platform, [])[0]
         outs = builder.apply(cond_operation(operation, [b.program for b in parts]), ins)
-        notes = tuple(note for b in parts for note in b.notes)
-        return vmap_rule(builder, operands, outs, dims_out, "vmap of a cond", notes=notes)
+        return vmap_rule(builder, operands, outs, dims_out, "vmap of a cond")
 
     def dce(self, operation: Operation, used: Mask) -> DceRule:
         branches: tuple[Program, ...] = operation.params["branches"]
@@ -391,12 +390,10 @@ def _vmap_to_select(operation: Operation, dims: Dims, axis: compat.Axis) -> Vmap
     builder, operands, ins = inputs_moved(operation, dims, [0] * len(dims), axis)
     avals = [a.aval for a in ins]
     outs: list[list[Atom]] = []
-    notes: list[Note] = []
     for i, branch in enumerate(branches):
         mine = builder.inline(trace_rule(partial(_guarded, i), avals), ins)
         part = vmap_program(branch, [0] * len(mine), axis, to=[0] * len(branch.outvars))
         outs.append(builder.inline(part.program, mine))
-        notes += part.notes
     index = ins[0]
     results = []
     for of_branches in zip(*outs, strict=True):
@@ -405,7 +402,7 @@ def _vmap_to_select(operation: Operation, dims: Dims, axis: compat.Axis) -> Vmap
     text = (
         f"cond becomes select: {'both branches are' if n == 2 else f'all {n} branches are'} computed for every example"
     )
-    return vmap_rule(builder, operands, results, [0] * len(results), "vmap of a cond, by select", text, notes)
+    return vmap_rule(builder, operands, results, [0] * len(results), "vmap of a cond, by select", text)
 
 
 def _guarded(branch: int, index: Any, *operands: Any) -> list[Any]:

@@ -218,7 +218,7 @@ class Jit(KeptCall):
             operation.context,
         )  # fmt: skip
         name = "vmap of a jitted function"
-        return VmapRule(Template(call_of(jit), "primal"), body.dims_out, name, notes=body.notes)
+        return VmapRule(Template(call_of(jit), "primal"), body.dims_out, name)
 
 
 JIT = Jit(compat.jit_p)

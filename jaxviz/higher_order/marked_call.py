@@ -52,7 +52,7 @@ class MarkedCall(KeptCall):
     def batch(self, operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
         body = vmap_program(operation.params[self.param], dims, axis)
         called = self.called(operation, body.program, operation.params)
-        return VmapRule(Template(call_of(called), "primal"), body.dims_out, f"vmap of {self.name}", notes=body.notes)
+        return VmapRule(Template(call_of(called), "primal"), body.dims_out, f"vmap of {self.name}")
 
 
 class ComputeOn(MarkedCall):

@@ -369,7 +369,7 @@ class Scan(CallPrimitive):
         builder, operands, ins = inputs_moved(operation, dims, at, axis)
         outs = builder.apply(scan.like(body.program, n_consts, n_carry), ins)
         dims_out = [None if d is None else 0 if i < n_carry else 1 for i, d in enumerate(body.dims_out)]
-        return vmap_rule(builder, operands, outs, dims_out, "vmap of a scan", notes=body.notes)
+        return vmap_rule(builder, operands, outs, dims_out, "vmap of a scan")
 
     def dce(self, operation: Operation, used: Mask) -> DceRule:
         scan = ScanParams(operation)

@@ -195,7 +195,7 @@ class ShardMap(CallPrimitive):
             in_specs,
             compat.mapped_specs(p["out_specs"], body.dims_out, axis, "out_specs"),
         )
-        return VmapRule(Template(call, "primal"), body.dims_out, "vmap of shard_map", notes=body.notes)
+        return VmapRule(Template(call, "primal"), body.dims_out, "vmap of shard_map")
 
     def dce(self, operation: Operation, used: Mask) -> DceRule:
         p = operation.params

@@ -302,7 +302,7 @@ class While(Primitive):
         builder, operands, ins = inputs_moved(operation, dims, [*cond_dims, *body_dims, *carry], axis)
         mapped_loop = loop.like(tested.program, sizes[0], again.program, sizes[1])
         outs = builder.apply(mapped_loop, ins)
-        return vmap_rule(builder, operands, outs, carry, "vmap of a while loop", text, (*tested.notes, *again.notes))
+        return vmap_rule(builder, operands, outs, carry, "vmap of a while loop", text)
 
     def dce(self, operation: Operation, used: Mask) -> DceRule:
         loop, n_in = WhileParams(operation), len(operation.in_avals)

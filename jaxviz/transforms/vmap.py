@@ -29,19 +29,6 @@ Dims = tuple[Dim, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """What mapping did to an equation beyond giving it a dimension.
-
-    Args:
-      equation: of the program before.
-      text: such as 'cond becomes select: each branch is computed for every example'.
-    """
-
-    equation: Equation
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class VmapRule:
     """How one operation is mapped.
 
@@ -49,15 +36,14 @@ class VmapRule:
       mapped: operands → results, with their mapped dimensions.
       dims_out: the mapped dimensions of the results.
       name: a name for messages.
-      text: how the operation changes, if it does more than gain a dimension; see `Note`.
-      notes: notes on nested equations.
+      text: how the operation changes, if it does more than gain a dimension, such as 'cond becomes select: each branch
+        is computed for every example'.
     """
 
     mapped: Template
     dims_out: Dims
     name: str
     text: str = ""
-    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +53,10 @@ class Vmapped:
     Args:
       program: inputs → results, with their mapped dimensions.
       dims_out: the mapped dimensions of the results.
-      notes: notes on its equations and those nested in them.
     """
 
     program: Program
     dims_out: Dims
-    notes: tuple[Note, ...] = ()
 
 
 def _default_rule(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
@@ -123,7 +107,6 @@ def vmap_program(program: Program, dims: Sequence[Dim], axis: compat.Axis, to: S
     for v, d in zip(program.invars, dims, strict=True):
         invars.append(Var(compat.mapped_type(v.aval, d, axis)))
         env[v], dim_of[v] = invars[-1], d
-    notes: list[Note] = []
     own_refs: set[Atom] = set()
     with located(enumerate(program.equations)) as equations:
         for _, equation in equations:
@@ -140,8 +123,6 @@ def vmap_program(program: Program, dims: Sequence[Dim], axis: compat.Axis, to: S
             outs = builder.splice(rule.mapped, ins, equation, "vmap", rule.text or rule.name)
             env.update(zip(equation.outvars, outs, strict=True))
             dim_of.update(zip(equation.outvars, rule.dims_out, strict=True))
-            notes += [Note(equation, rule.text)] * bool(rule.text)
-            notes += rule.notes
     results = [env.get(a, a) for a in program.outvars]
     dims_out = tuple([dim_of.get(a) for a in program.outvars])
     if to is not None:
@@ -152,7 +133,7 @@ def vmap_program(program: Program, dims: Sequence[Dim], axis: compat.Axis, to: S
         results = [move(builder, x, d, t, axis, place) for x, d, t in zip(results, dims_out, wanted, strict=True)]
         dims_out = wanted
     info = compat.derived_debug_info(program.debug_info, program.arg_names, len(results))
-    return Vmapped(builder.program(invars, results, info, like=program), dims_out, tuple(notes))
+    return Vmapped(builder.program(invars, results, info, like=program), dims_out)
 
 
 def _writes_outside(equation: Equation, own: Collection[Atom]) -> bool:
@@ -191,10 +172,9 @@ def inputs_moved(
 
 
 def vmap_rule(
-    builder: Builder, operands: Sequence[Var], outs: Sequence[Atom], dims_out: Sequence[Dim], name: str, text: str = "",
-    notes: Sequence[Note] = (),
-) -> VmapRule:  # fmt: skip
+    builder: Builder, operands: Sequence[Var], outs: Sequence[Atom], dims_out: Sequence[Dim], name: str, text: str = ""
+) -> VmapRule:
     """The rule with the contents of a builder; see `inputs_moved`."""
     program = builder.program(operands, outs)
     template = Template(program, "primal", keeps_lines=True)
-    return VmapRule(template, tuple(dims_out), name, text, tuple(notes))
+    return VmapRule(template, tuple(dims_out), name, text)

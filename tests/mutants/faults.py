@@ -2,8 +2,9 @@
 there instead.
 
     jaxviz/transforms/vmap.py: tests/transforms/test_vmap.py -k mapped
-    notes on nested equations are lost
-    -         notes += rule.notes
+    a result that is not mapped is reported as mapped
+    - [(None if d is None else 0) if t is compat.IF_MAPPED else t for
+    + [0 if t is compat.IF_MAPPED else t for
     the mapped dimension of a result is at another position
     - compat.match_axis(axis, source, to, x)
     + compat.match_axis(axis, to, source, x)

@@ -24,6 +24,7 @@ from jaxviz.report.charts import (
     OverlaidLine,
     OverTime,
     TradeOff,
+    columns,
 )
 from jaxviz.report.figures import plot
 from jaxviz.report.pictures import svg
@@ -191,3 +192,9 @@ def test_a_chart_of_nothing_is_an_empty_figure_and_no_drawing(chart, sentence):
 def test_labels_of_a_figure_do_not_collide(figure):
     for (text, a), (other, b) in combinations(texts_of(figure()), 2):
         assert not a.overlaps(b), (text, other)
+
+
+def test_a_column_shows_each_step_that_is_in_it_also_those_of_no_width():
+    begins_and_end = [0, 0, 1, 3, 3, 3]  # five steps, the first and the last two of which have no width
+    assert columns(begins_and_end, 2) == ([0, 1.5, 3], [slice(0, 3), slice(2, 5)])
+    assert columns([0, 2, 4, 6], 3) == ([0, 2, 4, 6], [slice(0, 1), slice(1, 2), slice(2, 3)])

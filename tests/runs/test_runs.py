@@ -48,11 +48,13 @@ print(n_traces, __name__, __file__, jax.grad(loss)(params, jnp.ones((1, 8)))["w"
 
 
 def run(folder, source, *words, command=("-m", "jaxviz", "run"), script=(), status=0, **env):
-    """What a script prints, in a process of its own; its file is `train.py` in the folder."""
+    """What a script prints, in a process of its own; its file is `train.py` in the folder. It is buffered, whatever is
+    set here."""
     (folder / "train.py").write_text(source)
+    others = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(
         [sys.executable, *command, *words, "train.py", *script], cwd=folder, capture_output=True, text=True,
-        env={**os.environ, **env},
+        env={**others, **env},
     )  # fmt: skip
     assert done.returncode == status, done.stderr
     return done
@@ -374,19 +376,20 @@ def test_a_function_that_computes_while_it_is_traced_is_analysed_at_the_end(tmp_
 import jax, jax.numpy as jnp
 
 def loss(x):
+    print("of its loss")
     with jax.ensure_compile_time_eval():
         scale = float(jnp.cos(jnp.ones(7) * 3).sum())
     return jnp.sum(x * scale) ** 2
 
 @jax.jit
 def step(x):
-    print("tracing")
+    print("tracing", end=" ")
     return x - jax.grad(loss)(x)
 
 step(jnp.ones(3))
 """
     done, found = recorded(tmp_path, source)
-    assert done.stdout == "tracing\n"
+    assert done.stdout == "tracing of its loss\n"
     assert found.functions[0].gradient == "gradient of `loss` in `x`"
 
 

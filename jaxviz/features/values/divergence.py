@@ -17,7 +17,7 @@ from jaxviz.arguments import Argnums
 from jaxviz.displays import display
 from jaxviz.features.values.compiler import CompiledDifference, compiled_difference
 from jaxviz.features.values.pairs import paired_arguments, paired_gradients, paired_results, paired_values
-from jaxviz.features.values.partings import Parting, parting, parting_of_arguments, rounded_in
+from jaxviz.features.values.partings import Parting, parting, parting_of_arguments
 from jaxviz.features.values.recording import prepared
 from jaxviz.features.values.records import (
     GRADIENT,
@@ -351,17 +351,13 @@ def compare_records(a: RunRecord, b: RunRecord, names: tuple[str, str], agreed: 
     one_sided = dict.fromkeys(v.address for v in unpaired if v.phase == "cotangent" and v.address not in alone)
     values = {o.value for o in paired}
     before = [_without_counterpart(run, values) for run in (a, b)]
-    places = [rounded_in(run) for run in (a, b)]
     calls = (a.number - agreed.call[0]) * agreed.drift if agreed and agreed.call else float(max(a.number, 1))
     # What XLA leaves out of the roundings of a type differs between equal programs, if both compute in it.
     coarse = a.last_place if a.last_place == b.last_place else 0.0
     given = [parting_of_arguments(x, y, calls, coarse) for x, y in paired_arguments(a, b)]
     drift = max((1.0, *(calls * p.noise for p in given if p.phase == "carried")))
     partings = {
-        e: parting(
-            e, o, (*before[0](e.value), *before[1](o.value)), drift, coarse > 0,
-            max(places[0](e.value), places[1](o.value)),
-        )
+        e: parting(e, o, (*before[0](e.value), *before[1](o.value)), drift, coarse > 0)
         for e, o in sorted((*pairs.items(), *returned, *gradient), key=lambda pair: pair[0].key)
     }  # fmt: skip
     is_choice = _choices(a, {e.value.order for e, p in partings.items() if e.value.phase in _FORWARD and p.noise})

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,10 +12,7 @@ from jaxviz.features.values.records import (
     GRADIENT,
     RESULT,
     Occurrence,
-    Order,
     RecordedArgument,
-    RecordedValue,
-    RunRecord,
     last_place_of,
 )
 from jaxviz.features.values.summaries import BAD, BITS, LEAST_NOISE, MOST, MOST_NOISE, NORM, SKETCH, squares
@@ -122,15 +117,10 @@ def parting_of_arguments(a: RecordedArgument, b: RecordedArgument, calls: float,
     return Parting(a.name, phase, a.name, "", a.type, (), (), apart / size if size else 0.0, ratio)
 
 
-def parting(
-    a: Occurrence, b: Occurrence, alone: tuple[str, ...], drift: float, is_coarse: bool, last_place: float
-) -> Parting:
-    """
-    Args:
-      last_place: in which they may have been rounded; see `rounded_in`.
-    """
+def parting(a: Occurrence, b: Occurrence, alone: tuple[str, ...], drift: float, is_coarse: bool) -> Parting:
     _, apart, size = _apart(a.summary, b.summary)
     kind = -1 if is_coarse else 0
+    last_place = max(last_place_of(a.value.type), last_place_of(b.value.type))
     noise = max(float(a.noise[kind]), float(b.noise[kind]), LEAST_NOISE * size * last_place)
     ratio = MOST if a.summary[BAD] != b.summary[BAD] else _ratio(apart, drift * noise)
     loops = tuple(zip(a.value.loops, a.lengths, strict=False))
@@ -139,22 +129,6 @@ def parting(
         apart / size if size else 0.0, ratio, alone, a.value.phase != "step" and a.value.around > 0,
         a.value.operation if a.value.phase in (RESULT, GRADIENT) else "",
     )  # fmt: skip
-
-
-def rounded_in(run: RunRecord) -> Callable[[RecordedValue], float]:
-    """The last place in which a value of a run may have been rounded: that of its type, or of a coarser one that all
-    has from which it is computed, if arguments are as coarse. A change of their last digits may be lost in it."""
-    given = max((last_place_of(a.type) for a in run.arguments), default=0.0)
-    places: dict[tuple[str, Order], float] = {}
-
-    def place(v: RecordedValue) -> float:
-        phases = {RESULT: ("forward", "step"), GRADIENT: ("cotangent",)}.get(v.phase, (v.phase,))
-        before = [places[key] for key in product(phases, (order for order, _ in v.neighbours)) if key in places]
-        return max(last_place_of(v.type), min((given, *before)) if before else 0.0)
-
-    for v in dict.fromkeys(e.value for e in run.events):
-        places[v.phase, v.order] = place(v)
-    return place
 
 
 def _apart(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> tuple[bool, float, float]:

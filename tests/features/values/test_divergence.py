@@ -14,7 +14,18 @@ from short_runs import short
 import jaxviz
 from jaxviz.features.values.divergence import Divergence
 from jaxviz.features.values.partings import Parting
-from jaxviz.features.values.summaries import BITS, MOST_NOISE, NORM, SKETCH, WIDTH, columns, finished, moves, noise_of
+from jaxviz.features.values.summaries import (
+    BITS,
+    MOST_NOISE,
+    NORM,
+    SKETCH,
+    WIDTH,
+    columns,
+    finished,
+    moved,
+    moves,
+    noise_of,
+)
 from jaxviz.higher_order.rounding import OtherDigits
 
 
@@ -280,6 +291,7 @@ def test_parameters_of_weak_type_can_be_recorded():
     """As `jnp.asarray(0.1)` has: what is computed from these is of other types than what is computed from arrays."""
     params = {"scale": jnp.asarray(0.1), "shift": jnp.asarray(0.3), "rate": 0.7}
     assert params["scale"].weak_type
+    assert moved([params["scale"]], 1)[0].weak_type  # otherwise the record is compiled again for the noise
 
     def loss(params, x):
         scale, shift = 2 * params["scale"], jnp.exp(params["shift"])
@@ -627,6 +639,13 @@ def test_a_number_that_a_library_writes_has_a_last_digit():
     record = jaxviz.record(lambda key: jnp.tanh(jax.random.normal(key, (64,))), jax.random.key(0))
     assert record.values
     assert all(np.all(v.noise > 0) for v in record.values), record.values
+
+
+def test_a_number_has_a_last_digit_where_nothing_else_is_rounded_or_recorded():
+    tenth = jax.jit(lambda n: n * 0.1)
+    loss = lambda n: -tenth(n.astype(jnp.float32))
+    (value,) = jaxviz.record(loss, jnp.arange(1, 5), at=("-tenth(n.astype(jnp.float32))",)).values
+    assert np.all(value.noise > 0)
 
 
 @pytest.mark.parametrize("dtype", short(["bfloat16", "float32"], ["bfloat16"]))
