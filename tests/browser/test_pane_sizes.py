@@ -286,6 +286,16 @@ def test_the_bars_take_one_row_each_and_the_curve_is_in_sight(tab, versions, wid
     assert page.locator(".jv-mo-chart").bounding_box() == curve
 
 
+def test_on_a_phone_the_bar_of_the_player_takes_three_rows(tab, versions):
+    page = tab.page
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(versions)
+    page.get_by_test_id("question").select_option("derived")
+    bar = page.locator(".jv-player .jv-play-bar")
+    assert bar.evaluate(IN_ROWS) == 3
+    assert bar.bounding_box()["height"] < 180
+
+
 def test_a_diff_stands_above_its_figures_in_a_narrow_page(tab, versions):
     page = tab.page
     page.set_viewport_size({"width": 700, "height": 900})

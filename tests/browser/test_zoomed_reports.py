@@ -132,11 +132,13 @@ def test_a_chart_is_zoomed_moved_and_read_and_becomes_what_it_was(tab, picture, 
 
 @light
 def test_a_chart_is_reached_zoomed_and_read_with_the_keyboard(tab, picture, report):
-    page, reader = tab.page, Reader(tab.page, picture)
-    about = reader.title.text_content()
+    page = tab.page
+    expect(picture).to_have_attribute("tabindex", "0")  # before anything is pointed at
     page.locator("h1").click()
     page.keyboard.press("Tab")
     expect(picture).to_be_focused()
+    about = picture.locator("text").first.text_content()
+    reader = Reader(page, picture)
     expect(picture).to_have_class("jv-time")
     page.keyboard.press("End")
     assert reader.says(STEP)[0] == len(report.steps)
